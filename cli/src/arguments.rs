@@ -1,56 +1,56 @@
-//! What the command understands.
+//! The arguments of the command.
 
 use crate::choice::RuntimeOptions;
-use crate::verbs::bench::Bench;
-use crate::verbs::bringup::Bringup;
-use crate::verbs::completions::{COMPLETIONS_EXAMPLES, Completions};
-use crate::verbs::conform::Conform;
-use crate::verbs::diff;
-use crate::verbs::emulate::Emulate;
-use crate::verbs::fuzz::arguments::Fuzz;
-use crate::verbs::info::Info;
-use crate::verbs::man::Man;
-use crate::verbs::map::Map;
-use crate::verbs::replay::Replay;
-use crate::verbs::rocr::Rocr;
-use crate::verbs::stress::Stress;
+use crate::subcommands::bench::Bench;
+use crate::subcommands::bringup::Bringup;
+use crate::subcommands::completions::{COMPLETIONS_EXAMPLES, Completions};
+use crate::subcommands::conform::Conform;
+use crate::subcommands::diff;
+use crate::subcommands::emulate::Emulate;
+use crate::subcommands::fuzz::arguments::Fuzz;
+use crate::subcommands::info::Info;
+use crate::subcommands::man::Man;
+use crate::subcommands::map::Map;
+use crate::subcommands::replay::Replay;
+use crate::subcommands::rocr::Rocr;
+use crate::subcommands::stress::Stress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_vmm::hip::HipProfile;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
-/// Shows and tests the virtual-memory management of an HSA runtime.
+/// Shows and tests the virtual memory management of an HSA runtime.
 ///
-/// Without --runtime, AMD's runtime is used where there is one and a /dev/kfd, else a simulation
-/// of it; the first line says which.
+/// Without --runtime, uses AMD's runtime where it is installed and /dev/kfd exists, and a simulation
+/// otherwise. The first line of output says which.
 #[derive(Debug, Parser)]
-#[command(name = "hsa-vmm", version, max_term_width = 100, after_help = ENDINGS)]
+#[command(name = "hsa-vmm", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(subcommand)]
-    pub verb: Verb,
+    pub command: Command,
 }
 
-const ENDINGS: &str = "\
+const AFTER_HELP: &str = "\
 Results go to standard output, notes and progress to standard error.
-Exit status: 0 all well, 1 something failed, 2 bad usage, 3 no runtime.";
+Exit status: 0 success, 1 something failed, 2 invalid usage, 3 no runtime.";
 
-/// What the verbs have that use the library on a runtime.
+/// The options of all subcommands that open a runtime.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     #[command(flatten)]
     pub runtime: RuntimeOptions,
-    /// Whose error codes and granularities: `hip6` or `hip7`
+    /// The HIP version whose error codes and granularities apply: `hip6` or `hip7`
     #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
-    /// Log the library's work to standard error: error, warn, info, debug or trace
+    /// Log the library's operations to standard error: error, warn, info, debug or trace
     #[arg(long = "log-level", value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log: Option<LevelFilter>,
 }
 
 impl Common {
-    /// The words that ask for the same again.
+    /// Returns the arguments that give the same options again.
     pub fn words(&self) -> Vec<OsString> {
         let mut words = self.runtime.words();
         words.push(word("--profile", self.profile.to_string()));
@@ -59,7 +59,7 @@ impl Common {
     }
 }
 
-/// An option and its value in one word, so that a value that begins with `-` is no option.
+/// Returns `option=value` as one argument, so that a value with a leading `-` is not taken for an option.
 pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
     let mut word = OsString::from(option);
     word.push("=");
@@ -67,86 +67,84 @@ pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
     word
 }
 
-/// A time that is not zero: `500ms`, `20s`, `10min`, `8h`; a number alone is of seconds.
+/// Parses a duration other than zero: `500ms`, `20s`, `10min`, `8h`. A plain number means seconds.
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = match text.parse() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
     };
     if time.is_zero() {
-        return Err("it must not be zero".to_owned());
+        return Err("the time must not be zero".to_owned());
     }
     Ok(time)
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub enum Command {
     /// Show agents, pools, granules and features
     Info(Info),
     /// Run the conformance cases: every call's documented success and errors
     Conform(Conform),
-    /// Run recorded traces and compare the verdicts, or what `fuzz` has found once more
+    /// Replay recorded traces and compare the verdicts, or repeat a failure that `fuzz` has found
     Replay(Replay),
-    /// Perform random sequences of operations and hold each against the reference model
+    /// Run random sequences of operations and compare each result with the reference model
     ///
-    /// Processes of their own perform them, so that what crashes or hangs is found, too.
-    #[command(after_help = crate::verbs::fuzz::arguments::EXAMPLES)]
+    /// Worker processes run them, so that crashes and hangs are found, too.
+    #[command(after_help = crate::subcommands::fuzz::arguments::EXAMPLES)]
     Fuzz(Fuzz),
-    /// Perform sequences for another process of this command
+    /// Run sequences for another process of this command
     #[command(hide = true)]
     Worker(Common),
-    /// Show the address space that a recorded trace leaves: reservations, mappings, who may use them
+    /// Show the address space at the end of a recorded trace: reservations, mappings, access
     ///
-    /// Performs a trace, or its beginning, and shows what is then reserved, mapped, held and of no
-    /// use to anybody, with the reservations and memory named after the trace's slots (r1, h2).
-    /// Without a file, an example is shown: weights, a cache of pages, room to grow, a ring.
-    #[command(after_help = crate::verbs::map::EXAMPLES)]
+    /// Replays a trace, or its beginning, and shows what is then reserved, mapped, allocated and
+    /// leaked. Reservations and memory are named after the trace's slots (r1, h2). Without a file,
+    /// shows an example: weights, a page cache, space to grow, a ring.
+    #[command(after_help = crate::subcommands::map::EXAMPLES)]
     Map(Map),
-    /// Measure what each call costs: raw, through the library, through C, and through HIP itself
+    /// Measure the cost of each call: raw HSA, the library, its C interface, and HIP itself
     ///
-    /// The levels take turns in one run. With --runtime nothing the runtime's own functions do
-    /// nothing, so that only this library's cost is left.
+    /// One run measures the levels in turns. With --runtime nothing, the runtime's functions do
+    /// nothing, so that only this library's cost is measured.
     Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///
-    /// Says in words and in tables what the runtimes and their agents differ in, which cases end
-    /// otherwise, and which take another time.
+    /// Prints sentences and tables: differences of the runtimes and their agents, cases with other
+    /// results, and cases with other times.
     #[command(after_help = diff::ABOUT)]
     Diff(diff::Arguments),
-    /// Climb from "the library loads" to "under load", and say where and why it stops
+    /// Test a driver or GPU level by level, from "library loads" to "under load"
     ///
-    /// For those who bring up a driver or a GPU: each level is the fewest calls of HSA that it takes,
-    /// in a process of its own, so that a crash or a hang is contained and named. Of the first level
-    /// that fails it says which call, what it was asked and answered, which interface of the kernel
-    /// it rests on, what runtime, driver and kernel logged meanwhile, and what to try next.
-    #[command(after_help = crate::verbs::bringup::ABOUT)]
+    /// Each level makes the minimal HSA calls in a process of its own, so that crashes and hangs are
+    /// contained. For the first level that fails, prints the call with its arguments and status, the
+    /// kernel interfaces it uses, the logs of runtime, driver and kernel, and what to try next.
+    #[command(after_help = crate::subcommands::bringup::ABOUT)]
     Bringup(Bringup),
-    /// Press a runtime with threads and processes near every limit, and look what it loses
+    /// Run threads and processes near every limit of a runtime, and look for leaks
     ///
-    /// Scenes, one after another: everything in small; nearly all memory of the GPUs; nearly all
-    /// descriptors; nearly all mappings a process may have. What was written is read again, and in
-    /// the end nothing may be held any more, whoever counts it: the library, the runtime, the driver
-    /// or the kernel.
-    #[command(after_help = crate::verbs::stress::ABOUT)]
+    /// Runs scenarios one after another: small mappings; nearly all memory of the GPUs; nearly all
+    /// descriptors; nearly all mappings a process may have. Checks the contents of memory, and that
+    /// nothing is held in the end according to library, runtime, driver and kernel.
+    #[command(after_help = crate::subcommands::stress::ABOUT)]
     Stress(Stress),
-    /// Run a program on an emulated kernel driver, where it finds AMD GPUs
+    /// Run a program on an emulated kernel driver with AMD GPUs
     ///
-    /// Neither root nor anything of the kernel is needed: the driver is emulated inside the
-    /// program. Memory, page tables, copies and signals are real; kernels of the GPU do not run.
+    /// Needs neither root nor kernel support: the driver is emulated inside the program. Memory, page
+    /// tables, copies and signals work; GPU kernels do not run.
     Emulate(Emulate),
     /// Fetch AMD's own runtime, and run programs with it
     #[command(subcommand)]
     Rocr(Rocr),
-    /// Write the manual pages, one for the command and one for each verb
+    /// Write the manual pages, one for the command and one for each subcommand
     Man(Man),
-    /// Print what makes a shell complete this command's words
+    /// Print the completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
 }
 
-impl Verb {
-    /// What to log, of the verbs that log.
+impl Command {
+    /// The log level, for subcommands that use the library.
     pub fn log(&self) -> Option<LevelFilter> {
         match self {
             Self::Info(Info { common, .. })
@@ -182,13 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_make_sense() {
+    fn arguments_pass_claps_checks() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn what_is_asked_for_again_is_the_same() {
+    fn words_give_the_same_options() {
         for words in [
             &["--runtime", "./-odd name", "--profile", "hip6", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
@@ -197,9 +195,9 @@ mod tests {
             let parse = |words: &[OsString]| {
                 let head = ["hsa-vmm", "conform"].map(OsString::from);
                 let all = head.into_iter().chain(words.iter().cloned());
-                match Arguments::parse_from(all).verb {
-                    Verb::Conform(verb) => verb.common,
-                    verb => panic!("{verb:?}"),
+                match Arguments::parse_from(all).command {
+                    Command::Conform(args) => args.common,
+                    command => panic!("{command:?}"),
                 }
             };
             let words: Vec<_> = words.iter().map(OsString::from).collect();

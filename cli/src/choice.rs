@@ -1,4 +1,4 @@
-//! Which runtime to use, and saying which it is.
+//! The options that choose the runtime.
 
 use crate::arguments::word;
 use crate::screen::Screen;
@@ -16,22 +16,22 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Says something on standard error that is good to know.
-pub fn say(note: &str) {
+/// Prints information to standard error, dimmed.
+pub fn print_info(note: &str) {
     let dim = Style::new().dimmed();
     let mut screen = Screen::stderr();
-    // Nobody reads what cannot be written.
+    // Ignore errors: the information is optional.
     let _ = screen.styled(dim, note).and_then(|()| writeln!(screen));
 }
 
-/// What `--runtime` asks for.
+/// The value of `--runtime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// AMD's where it can run, else the simulation.
+    /// AMD's runtime where it can run, otherwise the simulation.
     Auto,
     /// The simulation.
     Simulation,
-    /// This library, and no other.
+    /// This library.
     Library(PathBuf),
 }
 
@@ -40,7 +40,7 @@ impl FromStr for Choice {
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
-            // A variable that is set to nothing asks for nothing.
+            // An empty variable counts as not set.
             "" | "auto" => Self::Auto,
             "sim" => Self::Simulation,
             path => Self::Library(path.into()),
@@ -48,7 +48,7 @@ impl FromStr for Choice {
     }
 }
 
-/// Which runtime.
+/// The options that choose the runtime.
 #[derive(Args, Clone, Debug)]
 pub struct RuntimeOptions {
     /// The runtime: `auto`, `sim`, or the path of a libhsa-runtime64.so.1
@@ -60,59 +60,58 @@ pub struct RuntimeOptions {
         help_heading = "Runtime"
     )]
     pub choice: Choice,
-    /// How many GPUs the simulation has
+    /// The number of GPUs of the simulation
     #[arg(long, value_name = "N", help_heading = "Runtime",
           value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
-    /// The simulation in detail, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
+    /// The configuration of the simulation, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
     #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
           value_parser = simulation)]
     pub sim: Option<String>,
 }
 
-/// A simulation's description, if it is understood. It is kept as text because `--gpus` may add to
-/// it.
+/// Checks a simulation's configuration. Returns it as text, because `--gpus` may be added to it.
 fn simulation(text: &str) -> Result<String, String> {
     text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// What there is to work on.
+/// The runtime that was chosen.
 #[derive(Clone, Debug)]
-pub enum Ground {
-    /// A simulation, to be started.
+pub enum Selected {
+    /// A simulation, not started yet.
     Simulation(Simulated),
-    /// A library, loaded.
+    /// A loaded library.
     Library(Runtime),
 }
 
 /// A simulation that can be started.
 #[derive(Clone, Debug)]
 pub struct Simulated {
-    /// What was asked for of it, if anything.
+    /// The configuration, if one was given.
     pub text: Option<String>,
-    /// Why it is not AMD's runtime, where that was to be had if there was one.
+    /// With `auto`, why AMD's runtime was not chosen.
     why: Option<String>,
 }
 
 impl Simulated {
-    /// Starts it.
+    /// Starts the simulation.
     pub fn start(&self) -> anyhow::Result<Runtime> {
         Ok(Runtime::simulated(config(self.text.as_deref())?)?)
     }
 
-    /// Why it is not AMD's runtime, to stand behind what it is.
+    /// Returns the reason in parentheses, or an empty string.
     pub fn why(&self) -> String {
         self.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     }
 }
 
-/// What a simulation is like of which this was said.
+/// Parses a configuration.
 fn config(text: Option<&str>) -> anyhow::Result<Config> {
     let Some(text) = text else { return Ok(Config::default()) };
-    text.parse().with_context(|| format!("the simulation `{text}` is not understood"))
+    text.parse().with_context(|| format!("invalid simulation `{text}`"))
 }
 
-impl fmt::Display for Ground {
+impl fmt::Display for Selected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library(runtime) => f.write_str(&describe(runtime)),
@@ -124,7 +123,7 @@ impl fmt::Display for Ground {
     }
 }
 
-/// A runtime in a few words.
+/// Describes a runtime in a few words.
 fn describe(runtime: &Runtime) -> String {
     let info = runtime.info();
     let what = match &info.path {
@@ -138,36 +137,36 @@ fn describe(runtime: &Runtime) -> String {
 }
 
 impl RuntimeOptions {
-    /// Opens the runtime that was asked for, and says on standard error which it is.
+    /// Opens the chosen runtime and prints to standard error which it is.
     pub fn open(&self) -> anyhow::Result<Runtime> {
-        let (runtime, note) = self.open_and_tell()?;
-        say(&note);
+        let (runtime, note) = self.open_with_description()?;
+        print_info(&note);
         Ok(runtime)
     }
 
-    /// Opens the runtime that was asked for, and tells which it is.
-    pub fn open_and_tell(&self) -> anyhow::Result<(Runtime, String)> {
-        let (runtime, why) = match self.ground()? {
-            Ground::Library(runtime) => (runtime, String::new()),
-            Ground::Simulation(simulated) => (simulated.start()?, simulated.why()),
+    /// Opens the chosen runtime and returns it with a description.
+    pub fn open_with_description(&self) -> anyhow::Result<(Runtime, String)> {
+        let (runtime, why) = match self.select()? {
+            Selected::Library(runtime) => (runtime, String::new()),
+            Selected::Simulation(simulated) => (simulated.start()?, simulated.why()),
         };
         let note = format!("runtime: {}{why}", describe(&runtime));
         Ok((runtime, note))
     }
 
-    /// Finds the runtime that was asked for, and loads it if it is a library.
-    pub fn ground(&self) -> anyhow::Result<Ground> {
-        let simulated = |why| Ground::Simulation(Simulated { text: self.simulation(), why });
+    /// Chooses the runtime, and loads it if it is a library.
+    pub fn select(&self) -> anyhow::Result<Selected> {
+        let simulated = |why| Selected::Simulation(Simulated { text: self.simulation(), why });
         Ok(match &self.choice {
             Choice::Simulation => simulated(None),
-            // SAFETY: the user has named the file to run its code, as a shell would have.
-            Choice::Library(path) => Ground::Library(unsafe { Runtime::load_from(path)? }),
+            // SAFETY: the user has asked to run the code of this file.
+            Choice::Library(path) => Selected::Library(unsafe { Runtime::load_from(path)? }),
             Choice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
                 _ => match Runtime::load() {
-                    Ok(runtime) => Ground::Library(runtime),
-                    // A driver without a library: nothing to test, as without a driver. A library
-                    // that does not start is what somebody wants to know.
+                    Ok(runtime) => Selected::Library(runtime),
+                    // Without a library there is nothing to test. But a library that does not start
+                    // must be reported.
                     Err(error) => match error.kind() {
                         ErrorKind::Load(tried) => simulated(Some(tried.to_string())),
                         _ => return Err(error.into()),
@@ -177,7 +176,7 @@ impl RuntimeOptions {
         })
     }
 
-    /// Has a sequence performed on its own machine, unless another runtime is asked for by name.
+    /// Removes the machine of a sequence if another runtime was chosen explicitly.
     pub fn choose_for(&self, sequence: &mut Sequence) {
         let is_other = matches!(self.choice, Choice::Library(_)) || self.simulation().is_some();
         if is_other {
@@ -185,7 +184,7 @@ impl RuntimeOptions {
         }
     }
 
-    /// The simulation that was asked for, as text.
+    /// Returns the simulation's configuration as text.
     pub fn simulation(&self) -> Option<String> {
         let text = self.sim.clone().unwrap_or_default();
         match self.gpus {
@@ -195,12 +194,12 @@ impl RuntimeOptions {
         }
     }
 
-    /// The same, understood.
+    /// Returns the simulation's configuration.
     pub fn config(&self) -> anyhow::Result<Config> {
         config(self.simulation().as_deref())
     }
 
-    /// The words that ask for the same again.
+    /// Returns the arguments that choose the same runtime again.
     pub fn words(&self) -> Vec<OsString> {
         let Self { choice, gpus, sim } = self;
         let choice = match choice {

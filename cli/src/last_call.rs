@@ -1,4 +1,4 @@
-//! Noting the last native call where it can be read when this process is gone.
+//! Notes the last native call on a shared page that survives a crash of this process.
 
 use hsa_vmm_conformance::worker::LastCall;
 use std::fmt::{self, Write};
@@ -9,7 +9,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, filter::LevelFilter};
 
-/// A layer of the log that keeps the last native call on a page.
+/// Creates a logging layer that notes each native call on the page.
 pub fn layer<S>(page: LastCall) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -34,7 +34,7 @@ impl<S: Subscriber> Layer<S> for Noting {
     }
 }
 
-/// A native call, as it is logged before and after.
+/// A log event before (`begun`) or after a native call.
 #[derive(Default)]
 struct Call {
     begun: Option<String>,
@@ -53,7 +53,7 @@ impl Visit for Call {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "status" {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(self.status, "{value:?}");
         }
     }

@@ -2,17 +2,17 @@
 
 mod arguments;
 mod choice;
+mod executor;
 mod last_call;
 mod output;
-mod performer;
 mod program;
 mod progress;
 mod screen;
+mod subcommands;
 mod table;
-mod verbs;
 
 use anstyle::{AnsiColor, Style};
-use arguments::{Arguments, Verb};
+use arguments::{Arguments, Command};
 use clap::Parser;
 use hsa_vmm::error::Operation;
 use hsa_vmm_conformance::contain::NotRun;
@@ -25,70 +25,70 @@ use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::prelude::*;
 
-/// How a run of the command ends.
+/// The result of a subcommand; each has an exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// All well.
-    Well,
-    /// Something that was tested failed.
-    Failed,
-    /// There is no runtime to test, or it does not start; what was found out has been said.
+pub enum Exit {
+    /// Everything succeeded.
+    Success,
+    /// A test failed.
+    Failure,
+    /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,
 }
 
 const FAILED: u8 = 1;
-/// As clap answers, too.
+/// The status that clap uses, too.
 const BAD_USAGE: u8 = 2;
 const NO_RUNTIME: u8 = 3;
 
 fn main() -> ExitCode {
     if hsa_sys::library::is_privileged() {
         note!(
-            "error: hsa-vmm cannot run set-user-id, set-group-id or with file capabilities: its \
-             arguments choose code that it runs; run it as the user who may use the GPU"
+            "error: hsa-vmm does not run set-user-id, set-group-id or with file capabilities, because \
+             its arguments choose code to run; run it as a user with access to the GPU"
         );
         return ExitCode::from(BAD_USAGE);
     }
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| refuse(&error));
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| exit_with(&error));
     log(&arguments);
-    let ending = match &arguments.verb {
-        Verb::Info(verb) => verbs::info::run(verb),
-        Verb::Conform(verb) => verbs::conform::run(verb),
-        Verb::Replay(verb) => verbs::replay::run(verb),
-        Verb::Fuzz(verb) => verbs::fuzz::run(verb),
-        Verb::Worker(common) => performer::serve(common),
-        Verb::Map(verb) => verbs::map::run(verb),
-        Verb::Bench(verb) => verbs::bench::run(verb),
-        Verb::Diff(verb) => verbs::diff::run(verb),
-        Verb::Bringup(verb) => verbs::bringup::run(verb),
-        Verb::Stress(verb) => verbs::stress::run(verb),
-        Verb::Emulate(verb) => verbs::emulate::run(verb),
-        Verb::Rocr(verb) => verbs::rocr::run(verb),
-        Verb::Man(verb) => verbs::man::run(verb),
-        Verb::Completions(verb) => verbs::completions::run(verb),
+    let ending = match &arguments.command {
+        Command::Info(args) => subcommands::info::run(args),
+        Command::Conform(args) => subcommands::conform::run(args),
+        Command::Replay(args) => subcommands::replay::run(args),
+        Command::Fuzz(args) => subcommands::fuzz::run(args),
+        Command::Worker(common) => executor::serve(common),
+        Command::Map(args) => subcommands::map::run(args),
+        Command::Bench(args) => subcommands::bench::run(args),
+        Command::Diff(args) => subcommands::diff::run(args),
+        Command::Bringup(args) => subcommands::bringup::run(args),
+        Command::Stress(args) => subcommands::stress::run(args),
+        Command::Emulate(args) => subcommands::emulate::run(args),
+        Command::Rocr(args) => subcommands::rocr::run(args),
+        Command::Man(args) => subcommands::man::run(args),
+        Command::Completions(args) => subcommands::completions::run(args),
     };
     match ending {
-        Ok(Ending::Well) => ExitCode::SUCCESS,
-        Ok(Ending::Failed) => ExitCode::from(FAILED),
-        Ok(Ending::NoRuntime) => ExitCode::from(NO_RUNTIME),
+        Ok(Exit::Success) => ExitCode::SUCCESS,
+        Ok(Exit::Failure) => ExitCode::from(FAILED),
+        Ok(Exit::NoRuntime) => ExitCode::from(NO_RUNTIME),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
             let mut screen = Screen::stderr();
-            // Nobody reads what cannot be written.
+            // Ignore errors: standard error is the last resort.
             let _ = screen.styled(red, "error").and_then(|()| writeln!(screen, ": {error:#}"));
             ExitCode::from(if is_no_runtime(&error) { NO_RUNTIME } else { FAILED })
         }
     }
 }
 
-/// Prints help, or what is wrong with the arguments, and ends the process.
-fn refuse(error: &clap::Error) -> ! {
+/// Prints help or the error in the arguments, and exits.
+fn exit_with(error: &clap::Error) -> ! {
     let is_printable = |text: OsString| {
         let text = text.to_string_lossy();
         printable(&text) == text
     };
-    // Errors show arguments, and both errors and help show variables.
+    // Errors contain arguments; errors and help contain environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
     let printed = if all_printable {
@@ -99,7 +99,7 @@ fn refuse(error: &clap::Error) -> ! {
         write!(screen, "{text}").and_then(|()| screen.flush())
     };
     match printed {
-        // Errors go to standard error: without it there is nowhere to say more.
+        // If standard error cannot be written, nothing more can be reported.
         Err(cannot) if !error.use_stderr() && cannot.kind() != std::io::ErrorKind::BrokenPipe => {
             note!("error: cannot write to standard output: {cannot}");
             std::process::exit(FAILED.into())
@@ -108,7 +108,7 @@ fn refuse(error: &clap::Error) -> ! {
     }
 }
 
-/// Whether there is no runtime to work with, or it does not start.
+/// Returns whether the error means that there is no runtime, or that it does not start.
 fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let library = match cause.downcast_ref() {
@@ -124,11 +124,11 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
                 cause.downcast_ref::<NotRun>(),
                 Some(NotRun::NoRuntime(_) | NotRun::LostAtStart(_))
             )
-            || cause.is::<verbs::stress::NoRuntime>()
+            || cause.is::<subcommands::stress::NoRuntime>()
     })
 }
 
-/// Whoever read the output has read enough (`hsa-vmm info | head -1`).
+/// Returns whether the reader has closed the output (`hsa-vmm info | head -1`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = match cause.downcast_ref::<std::io::Error>() {
@@ -140,12 +140,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn log(arguments: &Arguments) {
-    let page = match &arguments.verb {
-        // One that cannot note its calls works without.
-        Verb::Conform(verb) if verb.worker => LastCall::of_this_worker().ok(),
+    let page = match &arguments.command {
+        // The page is optional.
+        Command::Conform(args) if args.worker => LastCall::open_in_worker().ok(),
         _ => None,
     };
-    let level = arguments.verb.log();
+    let level = arguments.command.log();
     if page.is_none() && level.is_none() {
         return;
     }

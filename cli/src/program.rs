@@ -1,24 +1,24 @@
-//! Programs that this command becomes.
+//! Programs that replace this process.
 
 use anyhow::{Context, bail};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// In the programs that this command starts on another runtime: the words that did it.
+/// The variable that tells a program which `hsa-vmm` subcommand and options started it.
 pub const UNDER: &str = "HSA_VMM_UNDER";
 
-/// The program and its arguments.
+/// Splits a command line into the program and its arguments.
 pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
     match line.split_first() {
         Some((program, arguments)) => Ok((program, arguments)),
-        None => bail!("no program is named"),
+        None => bail!("no program is given"),
     }
 }
 
-/// Replaces this process by a program, so that its signals and its status are its own. Returns
-/// only if that fails.
-pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Ending> {
+/// Replaces this process by a program, which then receives its signals and determines its exit status.
+/// Returns only on failure.
+pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }

@@ -1,12 +1,12 @@
-//! Progress of long work: a bar on a terminal, nothing in a pipe.
+//! Progress of long operations: a bar on a terminal, nothing in a pipe.
 
 use crate::screen::note;
 use hsa_vmm_conformance::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// A bar over `total` steps (unknown if zero) on standard error; invisible unless that is a
-/// terminal.
+/// Creates a progress bar of `total` steps (0: unknown) on standard error. It is invisible unless that
+/// is a terminal.
 pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     let bar = if total > 0 { ProgressBar::new(total) } else { ProgressBar::new_spinner() };
     bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -15,7 +15,7 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     } else {
         "{msg:10} {spinner} {pos}"
     };
-    // A template that is wrong costs its looks, not the run.
+    // Keep the default style if the template is invalid.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
@@ -23,14 +23,14 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
-/// A word about each step of long work: the current one on a terminal, all of them in a pipe.
+/// Shows the steps of a long operation: the current one on a terminal, a line for each elsewhere.
 #[derive(Debug)]
 pub struct Steps {
     bar: ProgressBar,
 }
 
 impl Steps {
-    /// Nothing is shown yet.
+    /// Shows nothing yet.
     pub fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -38,7 +38,7 @@ impl Steps {
         Self { bar }
     }
 
-    /// What begins now.
+    /// Shows the step that begins now.
     pub fn next(&self, what: &str) {
         if self.bar.is_hidden() {
             note!("{what}");

@@ -1,8 +1,8 @@
-//! The one way out for text: everything that this command prints is written to a [`Screen`].
+//! All output of this command is written to a [`Screen`], which escapes control characters.
 //!
-//! Text from files, runtimes, the kernel's log or the environment may hold control characters that a
-//! terminal obeys. A screen escapes them all. Colours are written by methods that take no such text
-//! unescaped.
+//! Text from files, runtimes, the kernel's log or the environment may contain control characters that
+//! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
+//! escape the text that they are given.
 
 use crate::table::Rows;
 use anstream::{AutoStream, ColorChoice};
@@ -11,7 +11,7 @@ use hsa_vmm_conformance::printable;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Escapes all text, and writes the styles of this command where they are wanted.
+/// Writes text with control characters escaped, and styles where they are wanted.
 pub struct Screen<'a> {
     to: Box<dyn Write + 'a>,
     styled: bool,
@@ -51,7 +51,7 @@ impl<'a> Screen<'a> {
         write!(self.to, "{style:#}")
     }
 
-    /// Writes a table, whose cells are escaped when they are added, and a line break.
+    /// Writes a table and a line break. Cells were escaped when they were added.
     pub fn table(&mut self, rows: &Rows) -> io::Result<()> {
         let text = rows.render();
         if self.styled {
@@ -78,7 +78,7 @@ impl Write for Screen<'_> {
     }
 }
 
-/// Writes a line to standard error; without one that can be written to, nobody reads it.
+/// Writes a line to standard error; ignores errors.
 pub fn write_note(line: fmt::Arguments<'_>) {
     let _ = Screen::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,18 +1,18 @@
-//! Tables, as all verbs print them. Text is escaped when it becomes a cell.
+//! Tables, in the form that all subcommands print. Cells escape control characters.
 
 use comfy_table::presets;
 use comfy_table::{Attribute, CellAlignment, Color};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use hsa_vmm_conformance::{Status, printable};
 
-/// What stands on both sides of a cell.
+/// The width of the padding on both sides of a cell.
 const PADDING: usize = 2;
 
-/// A cell, without characters that a terminal obeys.
+/// A cell with control characters escaped.
 pub struct Cell(comfy_table::Cell);
 
 impl Cell {
-    /// The same, at the right end of its column.
+    /// Aligns the cell to the right.
     pub fn right(self) -> Self {
         Self(self.0.set_alignment(CellAlignment::Right))
     }
@@ -24,7 +24,7 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// A table whose lines do not end in blanks.
+/// A table. Its lines have no trailing spaces.
 pub struct Rows(Table);
 
 impl Rows {
@@ -33,13 +33,13 @@ impl Rows {
         self.0.add_row(cells.into_iter().map(|cell| cell.into().0).collect::<Vec<_>>());
     }
 
-    /// The table as text, with styles if standard output is a terminal.
+    /// Returns the table as text, with styles if standard output is a terminal.
     pub fn render(&self) -> String {
         self.0.trim_fmt()
     }
 
-    /// What is in these columns stays in one line, however narrow the terminal: names that people
-    /// copy, and addresses.
+    /// Keeps the cells of these columns in one line on narrow terminals, so that names and addresses can
+    /// be copied.
     pub fn unbroken<const N: usize>(&mut self, columns: [usize; N]) {
         for column in columns {
             if let Some(column) = self.0.column_mut(column) {
@@ -49,17 +49,17 @@ impl Rows {
     }
 }
 
-/// A table without rules, with a bold head; as wide as the terminal, or as its contents need.
+/// Creates a table without lines, with a bold head, as wide as its contents or the terminal.
 pub fn table(head: &[&str]) -> Rows {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    // Somebody said that colours are not wanted (no-color.org), also on a terminal.
+    // See no-color.org.
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();
     }
     let bold = |text: &&str| comfy_table::Cell::new(text).add_attribute(Attribute::Bold);
     table.set_header(head.iter().map(bold).collect::<Vec<_>>());
-    // A narrow terminal does not break the words of the head.
+    // Do not break words of the head on narrow terminals.
     for (column, text) in table.column_iter_mut().zip(head) {
         let longest = text.split(' ').map(|word| word.chars().count()).max().unwrap_or_default();
         let width = u16::try_from(longest + PADDING).unwrap_or(u16::MAX);
@@ -68,7 +68,7 @@ pub fn table(head: &[&str]) -> Rows {
     Rows(table)
 }
 
-/// How a case ended.
+/// Returns the cell for the status of a case.
 pub fn status(status: Status) -> Cell {
     let (word, color) = match status {
         Status::Pass => ("pass", Color::Green),

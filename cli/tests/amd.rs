@@ -16,8 +16,8 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 }
 
 #[test]
-fn every_case_passes_on_every_release() {
-    let name = "every_case_passes_on_every_release";
+fn conform_passes_on_every_release() {
+    let name = "conform_passes_on_every_release";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
         for gpus in [2, 8] {
@@ -49,10 +49,10 @@ fn every_case_passes_on_every_release() {
 }
 
 #[test]
-fn recorded_verdicts_are_met_on_every_release() {
+fn replay_agrees_on_every_release() {
     let file =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
-    let name = "recorded_verdicts_are_met_on_every_release";
+    let name = "replay_agrees_on_every_release";
     let replay = ["replay", file, "--tolerate", "10", "--format", "json"];
     for installation in test::installations(name).unwrap_or_default() {
         let output = emulated(installation, &["--gpus", "2"], &replay);
@@ -69,8 +69,8 @@ fn recorded_verdicts_are_met_on_every_release() {
 }
 
 #[test]
-fn emulate_finds_the_rocminfo_that_was_fetched() {
-    let name = "emulate_finds_the_rocminfo_that_was_fetched";
+fn emulate_finds_fetched_rocminfo() {
+    let name = "emulate_finds_fetched_rocminfo";
     if test::installations(name).is_none() {
         return;
     }
@@ -89,17 +89,17 @@ fn emulate_finds_the_rocminfo_that_was_fetched() {
 }
 
 #[test]
-fn without_a_driver_amds_runtime_ends_with_3_and_says_what_failed() {
-    let name = "without_a_driver_amds_runtime_ends_with_3_and_says_what_failed";
+fn amds_runtime_without_driver_exits_with_3() {
+    let name = "amds_runtime_without_driver_exits_with_3";
     if Path::new("/dev/kfd").exists() {
         eprintln!("not tested: this machine has a /dev/kfd");
         return;
     }
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
-        for verb in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
+        for subcommand in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
             let start = ["rocr", "run", "--version", release, "--", HSA_VMM];
-            let output = run(&[&start[..], verb].concat());
+            let output = run(&[&start[..], subcommand].concat());
             assert_eq!(output.status.code(), Some(3), "{release}: {output:?}");
             for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
                 assert!(err(&output).contains(word), "{release}: {word}: {}", err(&output));
@@ -110,8 +110,8 @@ fn without_a_driver_amds_runtime_ends_with_3_and_says_what_failed() {
 }
 
 #[test]
-fn a_call_that_the_driver_fails_is_seen_and_logged() {
-    let name = "a_call_that_the_driver_fails_is_seen_and_logged";
+fn emulate_logs_failing_driver_calls() {
+    let name = "emulate_logs_failing_driver_calls";
     for installation in test::installations(name).unwrap_or_default() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -128,8 +128,8 @@ fn a_call_that_the_driver_fails_is_seen_and_logged() {
 }
 
 #[test]
-fn what_gpus_could_reach_in_the_end_is_written() {
-    let name = "what_gpus_could_reach_in_the_end_is_written";
+fn emulate_writes_page_tables() {
+    let name = "emulate_writes_page_tables";
     for installation in test::installations(name).unwrap_or_default() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("page tables");
@@ -146,7 +146,7 @@ fn what_gpus_could_reach_in_the_end_is_written() {
 }
 
 #[test]
-fn a_program_without_gpus_runs_unchanged_and_ends_as_it_ends() {
+fn emulate_keeps_exit_status_of_programs() {
     let output = run(&["emulate", "--", "sh", "-c", "cat /proc/version; exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(out(&output), std::fs::read_to_string("/proc/version").unwrap());
@@ -158,7 +158,7 @@ fn a_program_without_gpus_runs_unchanged_and_ends_as_it_ends() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn emulate_names_missing_program() {
     for arguments in [&["emulate", "--", "/nowhere/rocminfo"][..], &["emulate", "--", "no-such"]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -173,7 +173,7 @@ fn a_program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_was_not_fetched_is_said_with_what_to_do() {
+fn missing_release_error_says_what_to_do() {
     let empty = tempfile::tempdir().unwrap();
     for arguments in [
         &["rocr", "run", "--", "true"][..],
@@ -189,7 +189,7 @@ fn what_was_not_fetched_is_said_with_what_to_do() {
 }
 
 #[test]
-fn without_a_mirror_nothing_is_fetched_and_nothing_is_left() {
+fn fetch_without_mirror_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let output = command(&["rocr", "fetch"])
         .env("HSA_VMM_ROCR", folder.path())
@@ -204,8 +204,8 @@ fn without_a_mirror_nothing_is_fetched_and_nothing_is_left() {
 }
 
 #[test]
-fn every_profile_passes_on_every_release() {
-    let name = "every_profile_passes_on_every_release";
+fn conform_passes_on_every_profile_and_release() {
+    let name = "conform_passes_on_every_profile_and_release";
     // Memory of which the CPU reaches all, or all but that of the last two: what needs the CPU is
     // skipped there.
     for (profile, gpu, passed) in

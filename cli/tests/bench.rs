@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn every_operation_is_measured_at_every_level() {
+fn bench_measures_every_operation_at_every_level() {
     for runtime in ["nothing", "sim"] {
         let arguments = ["--runtime", runtime, "--gpus", "2", "--live", "1,300", "--samples", "3"];
         let output = bench(&[&arguments[..], &["--format", "json"]].concat());
@@ -48,7 +48,7 @@ fn every_operation_is_measured_at_every_level() {
 }
 
 #[test]
-fn a_table_is_for_people_and_a_picture_shows_each_operation() {
+fn bench_prints_table_and_chart() {
     let some = ["--runtime", "nothing", "--samples", "2", "--operation", "map,get_access"];
     let table = bench(&[&some[..], &["--level", "raw,vmm"]].concat());
     let words = text(&table.stdout);
@@ -68,7 +68,7 @@ fn a_table_is_for_people_and_a_picture_shows_each_operation() {
 
 /// Opening asks the runtime more than its own initialisation does, and takes longer.
 #[test]
-fn opening_is_measured_by_itself() {
+fn bench_measures_opening_separately() {
     for runtime in ["nothing", "sim"] {
         let some = ["--runtime", runtime, "--operation", "open", "--samples", "20"];
         let output = bench(&[&some[..], &["--level", "vmm,raw", "--format", "json"]].concat());
@@ -83,7 +83,7 @@ fn opening_is_measured_by_itself() {
 
 /// Also when opening is measured first, after which the runtime is opened anew.
 #[test]
-fn workarounds_are_left_out_if_asked_for() {
+fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {
         let measured = |more: &[&str]| {
             let arguments = ["--runtime", "nothing", "--operation", operations, "--samples", "3"];
@@ -102,7 +102,7 @@ fn workarounds_are_left_out_if_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn bench_rejects_invalid_arguments() {
     for (arguments, status, words) in [
         (&["--runtime", "/nowhere/at/all"][..], 3, "/nowhere/at/all"),
         (&["--live", "0"], 2, "--live"),

@@ -9,7 +9,7 @@ const REPLAYED: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/era_a.jsonl");
 
 #[test]
-fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {
+fn info_shows_runtime_agents_and_pools() {
     let output = run(&["info", "--runtime", "sim", "--gpus", "3"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(err(&output).starts_with("runtime: simulation"), "{}", err(&output));
@@ -22,7 +22,7 @@ fn info_shows_agents_and_pools_and_says_which_runtime_it_is() {
 }
 
 #[test]
-fn no_line_in_a_pipe_ends_in_a_blank() {
+fn table_lines_have_no_trailing_spaces() {
     let folder = tempfile::tempdir().unwrap();
     let [one, other] = ["1", "2"].map(|gpus| {
         let file = folder.path().join(gpus).to_str().unwrap().to_owned();
@@ -55,7 +55,7 @@ fn no_line_in_a_pipe_ends_in_a_blank() {
 }
 
 #[test]
-fn info_is_json_for_programs() {
+fn info_writes_json() {
     let value = json(&run(&["info", "--runtime", "sim", "--gpus", "2", "--format", "json"]));
     assert_eq!(value["runtime"]["name"], "simulation");
     let agents = value["agents"].as_array().unwrap();
@@ -71,7 +71,7 @@ fn info_is_json_for_programs() {
 }
 
 #[test]
-fn conform_passes_on_the_simulation_and_ends_with_the_count() {
+fn conform_passes_on_the_simulation() {
     let output = run(&["conform", "--runtime", "sim"]);
     let text = err(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", out(&output));
@@ -86,7 +86,7 @@ fn conform_passes_on_the_simulation_and_ends_with_the_count() {
 }
 
 #[test]
-fn conform_fails_on_a_broken_runtime_and_names_the_cases() {
+fn conform_names_failed_cases() {
     let broken = "faults=hsa_amd_vmem_set_access=0x1000";
     let output = run(&["conform", "--runtime", "sim", "--sim", broken, "--format", "json"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
@@ -108,7 +108,7 @@ fn conform_writes_junit() {
 }
 
 #[test]
-fn conform_lists_its_cases_without_a_runtime() {
+fn conform_lists_cases_without_a_runtime() {
     let output = command(&["conform", "--list"])
         .env("HSA_VMM_RUNTIME", "/nowhere/libhsa-runtime64.so.1")
         .output()
@@ -118,7 +118,7 @@ fn conform_lists_its_cases_without_a_runtime() {
 }
 
 #[test]
-fn a_filter_that_matches_nothing_is_an_error_that_says_what_to_do() {
+fn conform_rejects_filter_without_matches() {
     let output = run(&["conform", "--runtime", "sim", "--filter", "nonsense"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("--list"), "{}", err(&output));
@@ -140,7 +140,7 @@ fn trace(folder: &Path, last: &str) -> PathBuf {
 }
 
 #[test]
-fn replay_agrees_with_a_true_record_and_finds_a_false_one() {
+fn replay_finds_divergent_verdict() {
     let folder = tempfile::tempdir().unwrap();
     let path = trace(folder.path(), "SUCCESS");
     let file = path.to_str().unwrap();
@@ -161,7 +161,7 @@ fn replay_agrees_with_a_true_record_and_finds_a_false_one() {
 }
 
 #[test]
-fn replay_names_a_file_that_is_not_there_and_a_line_that_is_no_trace() {
+fn replay_names_missing_file_and_invalid_line() {
     let output = run(&["replay", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("/nowhere/trace.jsonl"), "{}", err(&output));
@@ -174,7 +174,7 @@ fn replay_names_a_file_that_is_not_there_and_a_line_that_is_no_trace() {
 }
 
 #[test]
-fn bad_usage_ends_with_2() {
+fn invalid_usage_exits_with_2() {
     for arguments in [&["nonsense"][..], &[], &["info", "--gpus", "9"], &["info", "--format", "x"]]
     {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
@@ -185,9 +185,9 @@ fn bad_usage_ends_with_2() {
 }
 
 #[test]
-fn a_runtime_that_is_not_there_ends_with_3_and_says_what_was_tried() {
-    for verb in [&["info"][..], &["conform"]] {
-        let mut arguments = verb.to_vec();
+fn missing_runtime_exits_with_3() {
+    for subcommand in [&["info"][..], &["conform"]] {
+        let mut arguments = subcommand.to_vec();
         arguments.extend(["--runtime", "/nowhere/libhsa-runtime64.so.1"]);
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
@@ -197,7 +197,7 @@ fn a_runtime_that_is_not_there_ends_with_3_and_says_what_was_tried() {
 }
 
 #[test]
-fn variables_do_what_options_do() {
+fn variables_set_options() {
     let output = command(&["info", "--format", "json"])
         .env("HSA_VMM_RUNTIME", "sim")
         .env("HSA_SIM", "gpus=5,era=a")
@@ -209,7 +209,7 @@ fn variables_do_what_options_do() {
 }
 
 #[test]
-fn an_output_that_nobody_reads_to_its_end_is_no_failure() {
+fn closed_output_is_not_a_failure() {
     let mut child = command(&["conform", "--list"])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

@@ -1,5 +1,4 @@
-//! Cases in a process of their own: whatever a runtime does to it, it is told, and the rest goes
-//! on.
+//! Crashes and hangs of a runtime: `conform` reports them and continues with the other cases.
 
 mod broken_runtime;
 mod hsa_vmm;
@@ -11,10 +10,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The cases that the runtimes here break in.
+/// The cases that fail on the broken runtimes.
 const FILTER: [&str; 2] = ["--filter", "map.memory"];
 
-/// `hsa-vmm conform` on a simulation that breaks like this.
+/// Runs `hsa-vmm conform` on a simulation that breaks according to a plan.
 fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
     let (mut command, folder) = broken(plan, arguments);
     (command.output().unwrap(), folder)
@@ -29,7 +28,7 @@ fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
     (command, folder)
 }
 
-/// The cases with a status.
+/// Returns the cases with a status.
 fn with<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
     let cases = report["cases"].as_array().unwrap();
     cases.iter().filter(|case| case["status"] == status).collect()
@@ -53,7 +52,7 @@ fn lost_one(output: &Output, detail: &str) -> Value {
 }
 
 #[test]
-fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
+fn crash_or_hang_fails_only_its_case() {
     for (how, told) in [
         ("segv", "crashed: SIGSEGV"),
         ("abort", "crashed: SIGABRT"),
@@ -65,12 +64,12 @@ fn a_case_that_takes_its_process_along_is_told_and_the_rest_goes_on() {
         let case = lost_one(&output, &format!("{told}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
         let line = format!("{}: {told}", case["name"].as_str().unwrap());
-        assert!(err(&output).contains(&line), "told at once: {}", err(&output));
+        assert!(err(&output).contains(&line), "reported at once: {}", err(&output));
     }
 }
 
 #[test]
-fn a_function_that_always_hangs_is_waited_for_three_times() {
+fn time_limit_is_reduced_after_three_hangs() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:hang:always", &["--time-limit", "3s"]);
     let report = json(&output);
     let failed = with(&report, "fail");
@@ -82,16 +81,24 @@ fn a_function_that_always_hangs_is_waited_for_three_times() {
     };
     hung(first, 3);
     hung(others, 1);
-    let told = err(&output);
-    assert_eq!(told.matches("hsa_amd_vmem_map: cases have hung in it").count(), 1, "{told}");
+    let text = err(&output);
+    assert_eq!(
+        text.matches("hsa_amd_vmem_map: several cases have hung in it").count(),
+        1,
+        "{text}"
+    );
 }
 
 #[test]
-fn a_case_that_only_takes_long_is_waited_for_all_the_same() {
+fn reduced_limit_does_not_apply_to_slow_cases() {
     let plan = "hsa_amd_vmem_map:1:hang:always;hsa_amd_vmem_handle_release:1:slow:always";
     let slow = "release.handle.twice";
     let (output, _folder) = conform(plan, &["--time-limit", "4s", "--filter", slow]);
-    assert!(err(&output).contains("hsa_amd_vmem_map: cases have hung in it"), "{}", err(&output));
+    assert!(
+        err(&output).contains("hsa_amd_vmem_map: several cases have hung in it"),
+        "{}",
+        err(&output)
+    );
     let report = json(&output);
     let passed = with(&report, "pass");
     let took = passed.iter().find(|case| case["name"] == slow).unwrap();
@@ -99,7 +106,7 @@ fn a_case_that_only_takes_long_is_waited_for_all_the_same() {
 }
 
 #[test]
-fn what_a_runtime_prints_is_not_taken_for_an_answer() {
+fn output_of_the_runtime_is_not_an_answer() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert_eq!(with(&json(&output), "pass").len(), count());
@@ -107,18 +114,21 @@ fn what_a_runtime_prints_is_not_taken_for_an_answer() {
 }
 
 #[test]
-fn a_process_that_a_lost_worker_left_goes_with_it() {
-    // It inherits the socket, so that no end of it is heard.
+fn crash_kills_children_of_the_worker() {
+    // The child inherits the socket, so that its end of file is not seen.
     let begun = Instant::now();
     let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
     lost_one(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
-    assert!(begun.elapsed() < Duration::from_secs(50), "it waited for the child");
+    assert!(begun.elapsed() < Duration::from_secs(50), "conform waited for the child");
     let plan = "BREAK=hsa_amd_vmem_map:3:child:once\0MARK=";
     let mark = format!("{plan}{}", _folder.path().join("mark").display());
-    assert!(!processes().any(|(_, environment)| environment.contains(&mark)), "a child is left");
+    assert!(
+        !processes().any(|(_, environment)| environment.contains(&mark)),
+        "the child still exists"
+    );
 }
 
-/// Every process that may be looked at, and its environment.
+/// Returns all processes whose environment can be read.
 fn processes() -> impl Iterator<Item = (u32, String)> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let entry = entry.ok()?;
@@ -129,7 +139,7 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
 }
 
 #[test]
-fn a_runtime_that_is_lost_while_it_starts_is_no_runtime() {
+fn crash_at_start_exits_with_3() {
     for (how, told) in [
         ("segv", "while the runtime started, it crashed: SIGSEGV, in hsa_init"),
         ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
@@ -143,7 +153,7 @@ fn a_runtime_that_is_lost_while_it_starts_is_no_runtime() {
 }
 
 #[test]
-fn a_runtime_that_starts_no_more_is_told_once() {
+fn runtime_that_does_not_restart_is_reported_once() {
     let plan = "hsa_amd_vmem_map:3:segv:once;hsa_init:1:abort:after";
     let (output, _folder) = conform(plan, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
@@ -158,12 +168,12 @@ fn a_runtime_that_starts_no_more_is_told_once() {
     let skipped = with(&report, "skip");
     assert!(!skipped.is_empty());
     for case in skipped {
-        assert_eq!(case["detail"], "not tried: the runtime does not start any more");
+        assert_eq!(case["detail"], "not tried: the runtime no longer starts");
     }
 }
 
 #[test]
-fn a_runtime_that_is_lost_while_it_stops_is_a_failed_case() {
+fn crash_at_stop_is_a_failed_case() {
     for (how, told) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")] {
         let plan = format!("hsa_shut_down:1:{how}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
@@ -178,7 +188,7 @@ fn a_runtime_that_is_lost_while_it_stops_is_a_failed_case() {
 }
 
 #[test]
-fn a_worker_dies_with_who_started_it() {
+fn killing_conform_kills_its_worker() {
     let (mut command, folder) = broken("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "10m"]);
     let mark = folder.path().join("mark");
     let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -190,39 +200,39 @@ fn a_worker_dies_with_who_started_it() {
     };
     let workers = workers();
     assert_eq!(workers.len(), 1);
-    // SIGKILL: it cannot do anything about it.
+    // SIGKILL: the parent cannot clean up.
     parent.kill().unwrap();
     parent.wait().unwrap();
     let gone = |pid: &String| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         status.is_empty() || status.contains(") Z ")
     };
-    wait_for("the worker has gone", || workers.iter().all(gone));
+    wait_for("the worker has exited", || workers.iter().all(gone));
 }
 
 #[track_caller]
-fn wait_for(what: &str, so: impl Fn() -> bool) {
+fn wait_for(what: &str, is_done: impl Fn() -> bool) {
     let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+    while !is_done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_worker_is_not_started_by_hand() {
+fn worker_options_need_a_parent() {
     let conform = &["conform", "--runtime", "sim", "--worker"][..];
-    for verb in [conform, &["worker"], &["bringup", "--climb", "mapped"]] {
-        for master in ["", "nonsense", "1:2", "0:0"] {
-            let output = command(verb).env("HSA_VMM_WORKS_FOR", master).output().unwrap();
-            assert_eq!(output.status.code(), Some(1), "{verb:?}: {}", err(&output));
-            assert!(err(&output).contains("this is for workers"), "{}", err(&output));
+    for subcommand in [conform, &["worker"], &["bringup", "--climb", "mapped"]] {
+        for parent in ["", "nonsense", "1:2", "0:0"] {
+            let output = command(subcommand).env("HSA_VMM_WORKS_FOR", parent).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{subcommand:?}: {}", err(&output));
+            assert!(err(&output).contains("can be started by hsa-vmm only"), "{}", err(&output));
         }
     }
 }
 
 #[test]
-fn in_process_a_crash_is_everybodys() {
+fn in_process_does_not_contain_crashes() {
     let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--in-process"]);
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!(signal, Some(11), "{output:?}");
@@ -231,7 +241,7 @@ fn in_process_a_crash_is_everybodys() {
 }
 
 #[test]
-fn what_fails_sometimes_is_told_as_such() {
+fn repeat_reports_sporadic_failures() {
     let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--repeat", "3"]);
     let detail = "failed 1 of 3: crashed: SIGSEGV, in hsa_amd_vmem_map";
     let case = lost_one(&output, detail);
@@ -240,7 +250,7 @@ fn what_fails_sometimes_is_told_as_such() {
 }
 
 #[test]
-fn a_seed_is_an_order_and_is_told() {
+fn shuffle_prints_its_seed_and_repeats_order() {
     let first = |seed: &str| {
         let broken = "faults=hsa_amd_vmem_map=0x1000";
         let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
@@ -249,21 +259,21 @@ fn a_seed_is_an_order_and_is_told() {
         let report = json(&output);
         assert_eq!(report["run"]["seed"].to_string(), seed);
         let failed = with(&report, "fail");
-        assert_eq!(failed.len(), 1, "the first failure is the end");
+        assert_eq!(failed.len(), 1, "conform stops after the first failure");
         failed[0]["name"].as_str().unwrap().to_owned()
     };
     let seeds: Vec<_> = (1..6).map(|seed| first(&seed.to_string())).collect();
     assert_eq!(seeds[0], first("1"));
     assert!(seeds.iter().any(|name| *name != seeds[0]), "{seeds:?}");
-    // Without a seed one is drawn, and told so that it can be asked for again.
+    // Without a seed, conform chooses one and prints it.
     let output = run(&["conform", "--runtime", "sim", "--filter", "map.size", "--shuffle"]);
-    let told = err(&output);
-    let seed = told.lines().find_map(|line| line.strip_prefix("order: --shuffle ")).unwrap();
+    let text = err(&output);
+    let seed = text.lines().find_map(|line| line.strip_prefix("order: --shuffle ")).unwrap();
     seed.parse::<u64>().unwrap();
 }
 
 #[test]
-fn a_list_of_known_failures_is_taken_at_its_word() {
+fn known_failures_match_case_agent_and_version() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("known.toml");
     let file = file.to_str().unwrap();
@@ -274,38 +284,38 @@ fn a_list_of_known_failures_is_taken_at_its_word() {
         std::fs::write(file, text).unwrap();
     };
     let broken = ["--sim", "faults=hsa_amd_vmem_unmap=0x1000", "--filter", "unmap.run.one_mapping"];
-    let put = |faults: bool| {
+    let conform = |faults: bool| {
         let arguments = if faults { &broken[..] } else { &broken[2..] };
         let start = ["conform", "--runtime", "sim", "--known", file, "--format", "json"];
         run(&[&start[..], arguments].concat())
     };
 
     entry("unmap.run.one_mapping", "agent = \"gfx942\"\nlast = \"1.15\"");
-    let output = put(true);
+    let output = conform(true);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let report = json(&output);
     let detail = with(&report, "known")[0]["detail"].as_str().unwrap();
     assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
     assert!(err(&output).contains("1 known defects"), "{}", err(&output));
 
-    let output = put(false);
+    let output = conform(false);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert_eq!(with(&json(&output), "pass")[0]["known_passed"], true);
     assert!(err(&output).contains("known, but passed: it forgets (ticket 1)"), "{}", err(&output));
 
     for elsewhere in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
         entry("unmap.run.one_mapping", elsewhere);
-        assert_eq!(put(true).status.code(), Some(1), "{elsewhere}");
+        assert_eq!(conform(true).status.code(), Some(1), "{elsewhere}");
     }
 
     entry("unmap.run.no_such_case", "");
-    let output = put(true);
+    let output = conform(true);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(err(&output).contains("unmap.run.no_such_case"), "{}", err(&output));
 }
 
 #[test]
-fn a_crash_can_be_known() {
+fn known_failures_include_crashes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("known.toml");
     let text = "[[known]]\ncase = \"map.memory.whole_handle\"\nruntime = \"libhsa-broken*\"\n\
@@ -320,7 +330,7 @@ fn a_crash_can_be_known() {
 }
 
 #[test]
-fn bad_numbers_are_bad_usage() {
+fn invalid_numbers_exit_with_2() {
     for arguments in [
         &["--time-limit", "0s"][..],
         &["--time-limit", "soon"],
@@ -338,8 +348,8 @@ fn bad_numbers_are_bad_usage() {
 }
 
 #[test]
-fn amds_runtime_is_contained_on_every_release() {
-    let name = "amds_runtime_is_contained_on_every_release";
+fn crashes_of_amds_runtime_are_contained() {
+    let name = "crashes_of_amds_runtime_are_contained";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Reports compared: on each release of AMD's runtime and each era of the simulation they differ
+//! Reports compared: on each release of AMD's runtime and each generation of the simulation they differ
 //! just where the versions do.
 
 mod hsa_vmm;
@@ -70,8 +70,8 @@ const RELEASES: [Pair<Release>; 3] = [
     },
 ];
 
-/// The eras: ROCm 6.4, 7.2, 7.14 and 10.
-const ERAS: [Pair<char>; 4] = [
+/// The ROCm generations: 6.4, 7.2, 7.14 and 10.
+const GENERATIONS: [Pair<char>; 4] = [
     Pair {
         a: 'a',
         b: 'b',
@@ -171,15 +171,15 @@ fn diff(a: &Path, b: &Path) -> Value {
 
 /// Writes a report, and fails if it is not of a run that went well.
 fn conform(file: &Path, start: &[&str], options: &[&str]) {
-    let verb = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
-    let output = run(&[start, &verb, options].concat());
+    let subcommand = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
+    let output = run(&[start, &subcommand, options].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(out(&output).is_empty(), "{output:?}");
 }
 
 #[test]
-fn releases_differ_just_where_they_do() {
-    let name = "releases_differ_just_where_they_do";
+fn diff_of_releases_is_complete() {
+    let name = "diff_of_releases_is_complete";
     let Some(installations) = test::installations(name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let report = |release: Release| folder.path().join(format!("{}.json", release.version()));
@@ -208,14 +208,18 @@ fn releases_differ_just_where_they_do() {
 }
 
 #[test]
-fn eras_differ_just_where_they_do() {
+fn diff_of_generations_is_complete() {
     let folder = tempfile::tempdir().unwrap();
-    let report = |era: char| folder.path().join(format!("{era}.json"));
-    for era in ['a', 'b', 'c', 'd'] {
-        conform(&report(era), &[], &["--runtime", "sim", "--sim", &format!("era={era}")]);
+    let report = |generation: char| folder.path().join(format!("{generation}.json"));
+    for generation in ['a', 'b', 'c', 'd'] {
+        conform(
+            &report(generation),
+            &[],
+            &["--runtime", "sim", "--sim", &format!("era={generation}")],
+        );
     }
-    for Pair { a, b, words } in ERAS {
-        check(&diff(&report(a), &report(b))["words"], words, &format!("eras {a} and {b}"));
+    for Pair { a, b, words } in GENERATIONS {
+        check(&diff(&report(a), &report(b))["words"], words, &format!("generations {a} and {b}"));
     }
     let again = folder.path().join("again.json");
     conform(&again, &[], &["--runtime", "sim", "--sim", "era=a"]);
@@ -229,8 +233,8 @@ fn well_and_broken(folder: &Path) -> [PathBuf; 2] {
     let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
     for (file, sim) in files.iter().zip(["era=b", faults]) {
         let sim = ["--runtime", "sim", "--sim", sim, "--filter", "share.export"];
-        let verb = ["conform", "--format", "json", "--output", file.to_str().unwrap()];
-        let code = run(&[&verb[..], &sim].concat()).status.code();
+        let subcommand = ["conform", "--format", "json", "--output", file.to_str().unwrap()];
+        let code = run(&[&subcommand[..], &sim].concat()).status.code();
         assert_eq!(code, Some(i32::from(sim[3] == faults)));
     }
     files
@@ -241,7 +245,7 @@ fn compared(a: &Path, b: &Path, options: &[&str]) -> Output {
 }
 
 #[test]
-fn the_exit_status_says_whether_it_became_worse() {
+fn diff_exits_with_1_on_new_failures() {
     let folder = tempfile::tempdir().unwrap();
     let [well, broken] = &well_and_broken(folder.path());
     let code = |a, b, options| compared(a, b, options).status.code();
@@ -266,7 +270,7 @@ fn the_exit_status_says_whether_it_became_worse() {
 }
 
 #[test]
-fn what_info_writes_is_compared_and_anything_else_is_refused_by_name() {
+fn diff_accepts_info_and_rejects_other_files() {
     let folder = tempfile::tempdir().unwrap();
     let [info, more] = &["info.json", "more.json"].map(|name| folder.path().join(name));
     for (file, gpus) in [(info, "2"), (more, "3")] {
@@ -279,8 +283,9 @@ fn what_info_writes_is_compared_and_anything_else_is_refused_by_name() {
 
     let [well, _] = &well_and_broken(folder.path());
     let page = folder.path().join("report.html");
-    let verb = ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
-    assert!(run(&[&verb[..], &["-o", page.to_str().unwrap()]].concat()).status.success());
+    let subcommand =
+        ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
+    assert!(run(&[&subcommand[..], &["-o", page.to_str().unwrap()]].concat()).status.success());
     assert!(fs::read_to_string(&page).unwrap().starts_with("<!DOCTYPE html>"));
     let trace = folder.path().join("trace.jsonl");
     fs::write(&trace, "{\"seed\":1,\"trace\":0,\"ops\":[]}\n").unwrap();
@@ -301,13 +306,13 @@ fn what_info_writes_is_compared_and_anything_else_is_refused_by_name() {
 }
 
 #[test]
-fn a_file_is_written_whole_or_not_at_all() {
+fn output_is_written_completely_or_not_at_all() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report");
-    let verb = ["conform", "--runtime", "sim", "--filter", "pool.size.told"];
+    let subcommand = ["conform", "--runtime", "sim", "--filter", "pool.size.told"];
     for format in ["table", "json", "junit", "html"] {
         let to_file = ["--format", format, "-o", file.to_str().unwrap()];
-        let output = run(&[&verb[..], &to_file].concat());
+        let output = run(&[&subcommand[..], &to_file].concat());
         assert!(output.status.success() && out(&output).is_empty(), "{output:?}");
         assert!(err(&output).ends_with("1 passed, 0 failed, 0 skipped\n"), "{}", err(&output));
         assert!(fs::read_to_string(&file).unwrap().contains("pool.size.told"), "{format}");
@@ -320,7 +325,7 @@ fn a_file_is_written_whole_or_not_at_all() {
         (folder.path(), "directory"),
         (Path::new("/proc/report"), "cannot write"),
     ] {
-        let output = run(&[&verb[..], &["-o", place.to_str().unwrap()]].concat());
+        let output = run(&[&subcommand[..], &["-o", place.to_str().unwrap()]].concat());
         assert_eq!(output.status.code(), Some(1), "{place:?}: {output:?}");
         assert!(err(&output).contains(&format!("cannot write {}", place.display())), "{output:?}");
         assert!(err(&output).contains(said), "{}", err(&output));
@@ -349,8 +354,8 @@ fn a_file_is_written_whole_or_not_at_all() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link");
     symlink(&file, &link).unwrap();
-    assert!(run(&[&verb[..], &["-o", link.to_str().unwrap()]].concat()).status.success());
+    assert!(run(&[&subcommand[..], &["-o", link.to_str().unwrap()]].concat()).status.success());
     assert!(link.is_symlink() && fs::read_to_string(&file).unwrap().contains("pool.size.told"));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
-    assert!(run(&[&verb[..], &["-o", "/dev/null"]].concat()).status.success());
+    assert!(run(&[&subcommand[..], &["-o", "/dev/null"]].concat()).status.success());
 }

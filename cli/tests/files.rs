@@ -63,7 +63,7 @@ fn output_keeps_links() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(link.is_symlink() && !file.exists());
     assert!(
-        err(&output).contains("symbolic link to a file that does not exist"),
+        err(&output).contains("symbolic link points to a file that does not exist"),
         "{}",
         err(&output)
     );
@@ -92,7 +92,7 @@ fn conform_quotes_only_the_start_of_a_long_line() {
 }
 
 #[test]
-fn replay_says_once_why_a_line_is_no_trace() {
+fn replay_reports_invalid_line_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.jsonl");
     for (bytes, reason) in [(&b"{"[..], "EOF"), (b"\xff\xfe\n", "not UTF-8")] {

@@ -1,5 +1,5 @@
-//! `hsa-vmm fuzz`: nothing is found where nothing is wrong, and what is wrong is found, made small,
-//! saved, and seen again by the command that is printed.
+//! `hsa-vmm fuzz`: finds, shrinks and saves failures of a broken runtime; the printed command repeats
+//! them. Finds nothing on a correct runtime.
 
 mod hsa_vmm;
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
 
-/// Fuzzes in a folder of its own, and returns what it said in JSON.
+/// Runs fuzz in a folder and returns its JSON report.
 fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
     let all = [&["fuzz", "--format", "json"], arguments].concat();
     let output = command(&all).current_dir(folder).output().unwrap();
     (json(&output), output)
 }
 
-/// Fuzzes on a release of AMD's runtime and the emulated driver, which has a fault or none.
+/// Runs fuzz on a release of AMD's runtime and the emulated driver, with a fault unless it is empty.
 fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Value, Output) {
     let mut all = vec!["emulate", "--gpus", "2", "--rocr", release];
     if !fault.is_empty() {
@@ -25,15 +25,15 @@ fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Va
     all.extend(["--", HSA_VMM, "fuzz", "--format", "json"]);
     all.extend(arguments);
     let output = command(&all).current_dir(folder).output().unwrap();
-    // Shown of a test that fails, with the seed.
+    // Shown with the seed if the test fails.
     println!("{release}: {}", err(&output));
     (json(&output), output)
 }
 
-/// Starts what was printed, in the folder where it was.
-fn again(folder: &Path, finding: &Value) -> Output {
+/// Runs the printed command in the same folder.
+fn repeat(folder: &Path, finding: &Value) -> Output {
     let words = finding["command"].as_str().unwrap();
-    // As a shell takes it.
+    // In a shell.
     let mut shell = std::process::Command::new("sh");
     for (name, _) in std::env::vars_os()
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HSA_") && name != "HSA_VMM_ROCR")
@@ -44,11 +44,11 @@ fn again(folder: &Path, finding: &Value) -> Output {
     shell.args(["-c", words]).current_dir(folder).output().unwrap()
 }
 
-/// What was found is small, saved, and seen again; gone where nothing is wrong.
+/// Checks that a fault is found, shrunk, saved and repeated, and does not occur without the fault.
 fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
-    // One process, so that what is found first is the same however busy the machine is.
+    // With one process, the first finding does not depend on the load of the machine.
     let one = ["--processes", "1", "--seed", "7", "--time", "60s", "--time-limit", "5s"];
     let (report, output) = fuzz(folder.path(), &[&["--sim", &simulation], &one[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
@@ -56,7 +56,7 @@ fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
     assert_eq!(finding["kind"], kind, "{finding}");
     assert!(finding["words"].as_str().unwrap().contains(words), "{finding}");
     assert_eq!(finding["reproduced"], true, "{finding}");
-    // A simulation is the same each time.
+    // Simulations are deterministic.
     assert_eq!(
         (finding["seen"].as_u64(), finding["tries"].as_u64()),
         (Some(1), Some(1)),
@@ -65,23 +65,23 @@ fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
     let sequences = finding["sequences"].as_array().unwrap();
     let operations = sequences[0]["operations"].as_array().unwrap();
     assert!(sequences.len() == 1 && operations.len() <= most, "{faults}: {finding:#}");
-    let seen = again(folder.path(), finding);
+    let seen = repeat(folder.path(), finding);
     assert_eq!(seen.status.code(), Some(1), "{faults}: {}", err(&seen));
     assert!(out(&seen).contains(words), "{faults}: {seen:?}");
-    // Where nothing is wrong, it is not seen.
+    // Without the fault, it does not fail.
     let file = folder.path().join(finding["file"].as_str().unwrap());
     let file = file.to_str().unwrap();
     let well = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
     assert_eq!(well.status.code(), Some(0), "{faults}: {}", out(&well));
-    assert!(out(&well).contains("not seen any more: "), "{}", out(&well));
+    assert!(out(&well).contains("did not fail again: "), "{}", out(&well));
 }
 
 #[test]
-fn a_fresh_seed_finds_nothing_on_the_simulation() {
+fn fuzz_finds_nothing_on_the_simulation() {
     let folder = tempfile::tempdir().unwrap();
     let (report, output) =
         fuzz(folder.path(), &["--runtime", "sim", "--processes", "2", "--time", "4s"]);
-    // Shown of a test that fails, with the seed.
+    // Shown with the seed if the test fails.
     println!("{}", err(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!(report["finding"], Value::Null);
@@ -90,7 +90,7 @@ fn a_fresh_seed_finds_nothing_on_the_simulation() {
 }
 
 #[test]
-fn a_fresh_seed_finds_nothing_where_calls_fail() {
+fn fuzz_with_faults_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--runtime", "sim", "--processes", "2", "--faults", "--time", "4s"];
     let (report, output) = fuzz(folder.path(), &arguments);
@@ -100,8 +100,8 @@ fn a_fresh_seed_finds_nothing_where_calls_fail() {
 }
 
 #[test]
-fn a_fresh_seed_finds_nothing_on_amds_releases() {
-    let name = "a_fresh_seed_finds_nothing_on_amds_releases";
+fn fuzz_finds_nothing_on_amds_releases() {
+    let name = "fuzz_finds_nothing_on_amds_releases";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
@@ -114,18 +114,18 @@ fn a_fresh_seed_finds_nothing_on_amds_releases() {
 }
 
 #[test]
-fn a_call_that_fails_is_found() {
+fn fuzz_finds_failing_call() {
     is_found("hsa_amd_vmem_unmap#2=ERROR", "difference", "HSA_STATUS_ERROR", 6);
 }
 
 #[test]
-fn memory_that_cannot_be_made_is_found() {
+fn fuzz_finds_failing_allocation() {
     is_found("hsa_amd_vmem_handle_create#3-=OUT_OF_RESOURCES", "difference", "create", 2);
 }
 
 #[test]
-fn a_fault_of_amds_driver_is_found_and_seen_again() {
-    let name = "a_fault_of_amds_driver_is_found_and_seen_again";
+fn fuzz_finds_and_repeats_driver_fault() {
+    let name = "fuzz_finds_and_repeats_driver_fault";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
@@ -135,10 +135,10 @@ fn a_fault_of_amds_driver_is_found_and_seen_again() {
         assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
         let finding = &report["finding"];
         assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
-        let seen = again(folder.path(), finding);
+        let seen = repeat(folder.path(), finding);
         assert_eq!(seen.status.code(), Some(1), "{release}: {seen:?}");
         assert!(err(&seen).contains("libhsa-runtime64"), "{release}: {seen:?}");
-        // Where nothing is wrong it is looked for in several processes: in each, memory lies elsewhere.
+        // Without the fault, replay tries several processes, in which addresses differ.
         let file = folder.path().join(finding["file"].as_str().unwrap());
         let emulated = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let replay = ["replay", "--format", "json", file.to_str().unwrap()];
@@ -149,8 +149,8 @@ fn a_fault_of_amds_driver_is_found_and_seen_again() {
 }
 
 #[test]
-fn what_amds_driver_leaks_each_time_is_found() {
-    let name = "what_amds_driver_leaks_each_time_is_found";
+fn fuzz_finds_repeated_leak_of_driver() {
+    let name = "fuzz_finds_repeated_leak_of_driver";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         for (fault, of) in [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
@@ -171,8 +171,8 @@ fn what_amds_driver_leaks_each_time_is_found() {
 }
 
 #[test]
-fn what_amds_runtime_keeps_once_is_no_leak() {
-    let name = "what_amds_runtime_keeps_once_is_no_leak";
+fn fuzz_tolerates_resource_kept_once() {
+    let name = "fuzz_tolerates_resource_kept_once";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
@@ -185,14 +185,14 @@ fn what_amds_runtime_keeps_once_is_no_leak() {
 }
 
 #[test]
-fn what_the_simulation_leaks_once_is_found() {
+fn fuzz_finds_single_leak_of_simulation() {
     is_found("hsa_amd_vmem_handle_release#3=leak", "difference", "video memory", 4);
     is_found("hsa_amd_vmem_address_free#3=leak", "difference", "still reserved", 4);
     is_found("hsa_amd_vmem_export_shareable_handle#5=leak", "difference", "", 12);
 }
 
 #[test]
-fn the_same_seed_draws_the_same_for_any_number_of_processes() {
+fn seed_is_independent_of_number_of_processes() {
     let folder = tempfile::tempdir().unwrap();
     let sums = ["1", "3"].map(|threads| {
         let how = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
@@ -200,20 +200,20 @@ fn the_same_seed_draws_the_same_for_any_number_of_processes() {
         let output = command(&all).current_dir(folder.path()).output().unwrap();
         let report = json(&output);
         assert_eq!(report["sequences"], 60, "{report}");
-        // How many are refused depends on addresses, too, which are others each time.
+        // The number of rejected operations depends on addresses, which vary.
         report["operations"].clone()
     });
     assert_eq!(sums[0], sums[1]);
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_anything_is_begun() {
+fn fuzz_rejects_invalid_arguments() {
     let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
     for (arguments, status, words) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
         (&["fuzz", "--processes", "0"], 2, "--processes"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
-        (&both, 1, "of its own"),
+        (&both, 1, "has faults, too"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
@@ -222,7 +222,7 @@ fn what_makes_no_sense_is_said_before_anything_is_begun() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_printed() {
+fn fuzz_prints_sequence_that_cannot_be_saved() {
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
     let save = |file: &str| {
         let output = run(&["fuzz", "--sim", faults, "--save", file, "--processes", "1"]);
@@ -231,11 +231,11 @@ fn what_cannot_be_saved_is_printed() {
         err(&output).contains("\"operations\"")
     };
     assert!(save("/dev/full"), "a full disk");
-    assert!(!save("/nowhere/found.jsonl"), "it is said before anything is performed");
+    assert!(!save("/nowhere/found.jsonl"), "the path is checked before running");
 }
 
 #[test]
-fn what_a_sequence_leaves_is_drawn() {
+fn map_shows_state_after_sequence() {
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../conformance/tests/regressions/fuzz/descriptor_kept_by_the_runtime.jsonl"
@@ -247,7 +247,7 @@ fn what_a_sequence_leaves_is_drawn() {
 }
 
 #[test]
-fn traces_and_sequences_need_a_file_each() {
+fn replay_rejects_traces_mixed_with_sequences() {
     let folder = tempfile::tempdir().unwrap();
     let trace = r#"{"seed":7,"trace":0,"granule":2097152,"devices":1,"ops":[]}"#;
     let sequence = r#"{"seed":7,"number":0,"machine":"gpus=1","operations":[]}"#;
@@ -256,14 +256,9 @@ fn traces_and_sequences_need_a_file_each() {
         std::fs::write(&path, lines.join("\n")).unwrap();
         let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
-        assert!(
-            err(&output).contains("a file of their own")
-                || err(&output).contains("a file of its own"),
-            "{}",
-            err(&output)
-        );
+        assert!(err(&output).contains("split the file"), "{}", err(&output));
     }
-    // A machine that is not understood is a finding of nobody's.
+    // An invalid machine is an error.
     let path = folder.path().join("machine");
     std::fs::write(&path, r#"{"seed":7,"number":0,"machine":"gpus=none","operations":[]}"#)
         .unwrap();
@@ -273,14 +268,14 @@ fn traces_and_sequences_need_a_file_each() {
 }
 
 #[test]
-fn fuzz_creates_its_file_anew() {
+fn fuzz_does_not_overwrite_files() {
     let folder = tempfile::tempdir().unwrap();
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
     let how = ["--sim", faults, "--processes", "1", "--seed", "7", "--shrink", "100ms"];
     let (first, _) = fuzz(folder.path(), &how);
     let name = first["finding"]["file"].as_str().unwrap();
     assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
-    // The name is known; others have put a link there.
+    // Another user could create a link with this name, which is predictable.
     let target = folder.path().join("target");
     std::fs::write(&target, "of the user").unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();
@@ -292,7 +287,7 @@ fn fuzz_creates_its_file_anew() {
     assert_ne!(other, name);
     let saved = std::fs::read_to_string(folder.path().join(other)).unwrap();
     assert!(saved.contains("\"operations\""), "{saved}");
-    // A dangling link creates nothing either, and what is there is kept.
+    // fuzz does not create the target of a dangling link, and keeps existing files.
     std::fs::remove_file(&target).unwrap();
     fuzz(folder.path(), &how);
     assert!(!target.exists());

@@ -1,4 +1,4 @@
-//! `hsa-vmm map`: the address space that a trace leaves.
+//! `hsa-vmm map`: the address space at the end of a trace.
 
 mod hsa_vmm;
 
@@ -10,15 +10,15 @@ use std::collections::BTreeSet;
 const TRACES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
 
-/// A report without what is another's each time.
-fn without_places(mut report: Value) -> Value {
+/// Removes addresses, handles and agents, which differ between runtimes.
+fn without_addresses(mut report: Value) -> Value {
     fn strip(value: &mut Value) {
         match value {
             Value::Array(all) => all.iter_mut().for_each(strip),
             Value::Object(all) => {
                 all.retain(|key, _| key != "address" && key != "handle" && key != "agents");
                 all.remove("memory").into_iter().for_each(|mut memory| {
-                    // A list of memory, or the handle behind a mapping.
+                    // `memory` is a list, or the handle of a mapping.
                     strip(&mut memory);
                     if memory.is_array() {
                         all.insert("memory".to_owned(), memory);
@@ -30,14 +30,14 @@ fn without_places(mut report: Value) -> Value {
         }
     }
     strip(&mut report);
-    // Which address is lower is up to the runtime.
+    // The order of addresses depends on the runtime.
     let reservations = report["reservations"].as_array_mut().unwrap();
     reservations.sort_by_key(|it| it["name"].as_str().unwrap().to_owned());
     report
 }
 
 #[test]
-fn the_example_is_shown_as_text() {
+fn map_shows_example_as_text() {
     let output = run(&["map", "--runtime", "sim"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(err(&output).ends_with("trace 0 (seed 0), after 49 of 49 operations\n"), "{output:?}");
@@ -55,7 +55,7 @@ fn the_example_is_shown_as_text() {
 }
 
 #[test]
-fn a_beginning_is_shown_as_it_was_then() {
+fn map_shows_state_after_until() {
     let mappings = |operations: &str| {
         let output = run(&["map", "--runtime", "sim", "--until", operations, "--format", "json"]);
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -72,7 +72,7 @@ fn a_beginning_is_shown_as_it_was_then() {
 }
 
 #[test]
-fn what_agents_may_do_is_said_in_words() {
+fn map_json_names_access() {
     let report = json(&run(&["map", "--runtime", "sim", "--format", "json"]));
     let list = |value: &Value| value.as_array().unwrap().clone();
     let reservations = list(&report["reservations"]);
@@ -85,7 +85,7 @@ fn what_agents_may_do_is_said_in_words() {
 }
 
 #[test]
-fn a_picture_goes_to_a_file() {
+fn map_writes_svg_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("map.svg");
     let name = path.to_str().unwrap();
@@ -103,7 +103,7 @@ fn a_picture_goes_to_a_file() {
 }
 
 #[test]
-fn a_recorded_trace_is_shown() {
+fn map_shows_recorded_trace() {
     let arguments = ["map", "--runtime", "sim", TRACES, "--trace", "3", "--until", "60"];
     let output = run(&arguments);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -115,7 +115,7 @@ fn a_recorded_trace_is_shown() {
 }
 
 #[test]
-fn where_the_verdict_is_another_it_stops_and_says_so() {
+fn map_stops_at_divergent_verdict() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.jsonl");
     let reserve = |r: u32, result: &str| {
@@ -128,12 +128,12 @@ fn where_the_verdict_is_another_it_stops_and_says_so() {
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("after 2 of 3 operations"), "{}", err(&output));
     assert!(err(&output).contains("recorded OUT_OF_MEMORY, here SUCCESS"), "{}", err(&output));
-    // What there was then is shown all the same.
+    // The output shows the state at that operation.
     assert_eq!(json(&output)["reservations"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn what_is_no_trace_is_named() {
+fn map_names_file_that_is_not_a_trace() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(err(&missing).contains("/nowhere/trace.jsonl"), "{}", err(&missing));
@@ -143,7 +143,7 @@ fn what_is_no_trace_is_named() {
 }
 
 #[test]
-fn nobody_need_read_to_the_end() {
+fn map_tolerates_closed_output() {
     let arguments = ["map", "--runtime", "sim", "--format", "json"];
     let mut child = hsa_vmm::command(&arguments)
         .stdout(std::process::Stdio::piped())
@@ -155,15 +155,15 @@ fn nobody_need_read_to_the_end() {
 }
 
 #[test]
-fn amds_runtime_leaves_the_same() {
+fn map_is_equal_on_amds_runtime() {
     let expected = run(&["map", "--runtime", "sim", "--gpus", "2", "--format", "json"]);
-    let expected = without_places(json(&expected));
-    for installation in test::installations("amds_runtime_leaves_the_same").unwrap_or_default() {
+    let expected = without_addresses(json(&expected));
+    for installation in test::installations("map_is_equal_on_amds_runtime").unwrap_or_default() {
         let release = installation.release().version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let output = run(&[&start[..], &["map", "--format", "json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
         assert!(!err(&output).contains("simulation"), "{release}: {}", err(&output));
-        assert_eq!(without_places(json(&output)), expected, "{release}");
+        assert_eq!(without_addresses(json(&output)), expected, "{release}");
     }
 }

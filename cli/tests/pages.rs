@@ -1,4 +1,4 @@
-//! The manual and the shells' completions know every verb and every option that the help does.
+//! Manual pages and shell completions contain all subcommands and options of the help.
 
 mod hsa_vmm;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "elvish", "powershell"];
 
-/// The first words of the lines below a heading of a help text.
+/// Returns the first words of the lines below a heading of a help text.
 fn below(help: &str, heading: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != heading).skip(1);
     let lines = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
@@ -19,9 +19,9 @@ fn below(help: &str, heading: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every verb, as the words that ask for it, and its long options.
-fn verbs() -> BTreeMap<Vec<String>, Vec<String>> {
-    let mut verbs = BTreeMap::new();
+/// Returns every subcommand, as its words, and its long options.
+fn subcommands() -> BTreeMap<Vec<String>, Vec<String>> {
+    let mut subcommands = BTreeMap::new();
     let mut to_ask: Vec<Vec<String>> = vec![Vec::new()];
     while let Some(words) = to_ask.pop() {
         let help = out(&command(&[]).args(&words).arg("-h").output().unwrap());
@@ -31,12 +31,14 @@ fn verbs() -> BTreeMap<Vec<String>, Vec<String>> {
             .filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")))
             .map(str::to_owned)
             .collect();
-        for verb in below(&help, "Commands:").into_iter().filter(|verb| verb != "help") {
-            to_ask.push([words.clone(), vec![verb]].concat());
+        for subcommand in
+            below(&help, "Commands:").into_iter().filter(|subcommand| subcommand != "help")
+        {
+            to_ask.push([words.clone(), vec![subcommand]].concat());
         }
-        verbs.insert(words, options);
+        subcommands.insert(words, options);
     }
-    verbs
+    subcommands
 }
 
 fn read(folder: &Path, name: &str) -> String {
@@ -44,14 +46,14 @@ fn read(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn there_is_a_page_for_every_verb_with_every_option() {
+fn man_pages_cover_all_subcommands_and_options() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     let output = run(&["man", pages.to_str().unwrap()]);
     assert!(output.status.success(), "{}", err(&output));
-    let verbs = verbs();
-    assert!(verbs.len() > 8, "{verbs:?}");
-    for (words, options) in &verbs {
+    let subcommands = subcommands();
+    assert!(subcommands.len() > 8, "{subcommands:?}");
+    for (words, options) in &subcommands {
         let name = [vec!["hsa-vmm".to_owned()], words.clone()].concat().join("-");
         let page = read(&pages, &format!("{name}.1")).replace("\\-", "-");
         assert!(page.contains(".SH SYNOPSIS"), "{name}");
@@ -59,19 +61,19 @@ fn there_is_a_page_for_every_verb_with_every_option() {
             assert!(page.contains(option), "{name}: {option}");
         }
     }
-    assert_eq!(fs::read_dir(&pages).unwrap().count(), verbs.len());
+    assert_eq!(fs::read_dir(&pages).unwrap().count(), subcommands.len());
     let first = run(&["man"]);
     assert_eq!(out(&first), read(&pages, "hsa-vmm.1"));
 }
 
 #[test]
-fn every_shell_completes_every_verb_and_option() {
-    let verbs = verbs();
+fn completions_cover_all_subcommands_and_options() {
+    let subcommands = subcommands();
     for shell in SHELLS {
         let output = run(&["completions", shell]);
         assert!(output.status.success(), "{}", err(&output));
         let script = out(&output);
-        for (words, options) in &verbs {
+        for (words, options) in &subcommands {
             assert!(words.iter().all(|word| script.contains(word)), "{shell}: {words:?}");
             for option in options {
                 // fish writes `-l gpus`.
@@ -84,7 +86,7 @@ fn every_shell_completes_every_verb_and_option() {
 }
 
 #[test]
-fn bash_takes_the_script() {
+fn bash_accepts_completion_script() {
     let script = r#"eval "$($HSA_VMM completions bash)"
         function=$(complete -p hsa-vmm | grep -o -- "-F [^ ]*" | cut -c4-)
         COMP_WORDS=(hsa-vmm inf); COMP_CWORD=1; $function hsa-vmm inf hsa-vmm; echo "${COMPREPLY[@]}""#;
@@ -97,7 +99,7 @@ fn bash_takes_the_script() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_is_named() {
+fn man_names_invalid_folder() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let folder = file.path().join("man1");
     let output = run(&["man", folder.to_str().unwrap()]);

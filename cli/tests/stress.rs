@@ -1,4 +1,4 @@
-//! `hsa-vmm stress`: well on what is well, and nothing that is lost or left behind escapes it.
+//! `hsa-vmm stress`: passes on correct runtimes and finds planted leaks.
 
 mod hsa_vmm;
 
@@ -15,11 +15,11 @@ fn simulated(more: &[&str]) -> Output {
 fn emulated(installation: &Installation, options: &[&str], more: &[&str]) -> Output {
     let release = installation.release().version();
     let start = ["emulate", "--gpus", "2", "--rocr", release];
-    let verb = ["--", HSA_VMM, "stress", "--format", "json"];
-    run(&[&start, options, &verb, more].concat())
+    let subcommand = ["--", HSA_VMM, "stress", "--format", "json"];
+    run(&[&start, options, &subcommand, more].concat())
 }
 
-/// The report of a run that had to end so.
+/// Returns the report of a run, after checking its exit status.
 #[track_caller]
 fn report(output: &Output, status: i32) -> Value {
     assert_eq!(output.status.code(), Some(status), "{} {}", out(output), err(output));
@@ -27,35 +27,36 @@ fn report(output: &Output, status: i32) -> Value {
     json(output)
 }
 
-/// What is said to be leaked, in any scene.
+/// Returns the reported leaks of all scenarios.
 fn leaks(report: &Value) -> Vec<String> {
-    let scenes = report["scenes"].as_array().unwrap().iter();
-    let leaks = scenes.flat_map(|scene| scene["leaks"].as_array().unwrap());
+    let scenarios = report["scenes"].as_array().unwrap().iter();
+    let leaks = scenarios.flat_map(|scenario| scenario["leaks"].as_array().unwrap());
     leaks.map(|leak| leak["what"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn every_scene_is_well_on_the_simulation() {
+fn simulation_passes_every_scenario() {
     let output = simulated(&["--time", "3s", "--seed", "7"]);
     assert!(err(&output).contains("seed: 7"), "{}", err(&output));
     let report = report(&output, 0);
-    let scenes = report["scenes"].as_array().unwrap();
-    let names: Vec<_> = scenes.iter().map(|scene| scene["scene"].as_str().unwrap()).collect();
+    let scenarios = report["scenes"].as_array().unwrap();
+    let names: Vec<_> =
+        scenarios.iter().map(|scenario| scenario["scene"].as_str().unwrap()).collect();
     assert_eq!(names, ["mixed", "vram", "descriptors", "mappings"]);
-    for scene in scenes {
-        assert!(scene["operations"].as_u64().unwrap() > 100, "{scene:#}");
-        assert!(scene["skipped"].is_null(), "{scene:#}");
+    for scenario in scenarios {
+        assert!(scenario["operations"].as_u64().unwrap() > 100, "{scenario:#}");
+        assert!(scenario["skipped"].is_null(), "{scenario:#}");
     }
-    let percent = |scene: usize| scenes[scene]["fullest"].as_f64().unwrap();
+    let percent = |scenario: usize| scenarios[scenario]["fullest"].as_f64().unwrap();
     assert!(percent(1) > 95.0 && percent(2) > 85.0, "{report:#}");
-    // That it was full is shown by what it then refused.
-    for scene in [1, 2] {
-        assert!(!scenes[scene]["expected"].as_object().unwrap().is_empty(), "{report:#}");
+    // At the limit, expected errors occurred.
+    for scenario in [1, 2] {
+        assert!(!scenarios[scenario]["expected"].as_object().unwrap().is_empty(), "{report:#}");
     }
 }
 
 #[test]
-fn every_era_and_kind_of_gpu_is_well() {
+fn every_generation_and_gpu_passes() {
     for sim in ["era=a", "era=b", "era=c", "consumer", "apu", "dmabuf-cpu-mapping=off"] {
         let output = simulated(&["--sim", sim, "--time", "200ms", "--scene", "mixed"]);
         report(&output, 0);
@@ -67,7 +68,7 @@ fn every_era_and_kind_of_gpu_is_well() {
 }
 
 #[test]
-fn what_is_leaked_on_purpose_is_found() {
+fn planted_leaks_are_found() {
     for (plant, who) in [
         ("vmm", "mappings (simulation)"),
         ("mapping", "mappings (library)"),
@@ -78,7 +79,7 @@ fn what_is_leaked_on_purpose_is_found() {
         let report = report(&simulated(&more), 1);
         assert!(leaks(&report).iter().any(|what| what == who), "{plant}: {report:#}");
     }
-    // As a person sees it.
+    // As a table.
     let output = run(&[
         "stress",
         "--runtime",
@@ -97,14 +98,14 @@ fn what_is_leaked_on_purpose_is_found() {
 }
 
 #[test]
-fn what_is_kept_once_is_no_leak() {
+fn resource_kept_once_is_no_leak() {
     let more = ["--time", "500ms", "--scene", "mixed", "--plant", "kept"];
     let report = report(&simulated(&more), 0);
     assert!(leaks(&report).is_empty(), "{report:#}");
 }
 
 #[test]
-fn an_error_that_is_not_expected_is_told_and_fails() {
+fn unexpected_error_fails() {
     let faults = "faults=hsa_amd_vmem_map#50=0x1000";
     let report = report(&simulated(&["--sim", faults, "--time", "500ms", "--scene", "mixed"]), 1);
     let unexpected = report["scenes"][0]["unexpected"].to_string();
@@ -113,14 +114,14 @@ fn an_error_that_is_not_expected_is_told_and_fails() {
 }
 
 #[test]
-fn it_is_well_on_amds_runtime_and_finds_what_the_driver_keeps() {
-    let name = "it_is_well_on_amds_runtime_and_finds_what_the_driver_keeps";
+fn stress_finds_leak_of_driver_under_amds_runtime() {
+    let name = "stress_finds_leak_of_driver_under_amds_runtime";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
         let well = report(&emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&well).is_empty(), "{release}: {well:#}");
-        // Memory that the driver does not free, as only the driver itself can tell: after the start,
-        // and soon enough for a busy machine.
+        // Memory that the driver does not free, which only the driver's count shows. The fault begins
+        // after the start, and early enough for a busy machine.
         let more = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let lost = report(&emulated(installation, &options, &more), 1);
@@ -130,7 +131,7 @@ fn it_is_well_on_amds_runtime_and_finds_what_the_driver_keeps() {
 }
 
 #[test]
-fn a_process_that_crashes_is_named() {
+fn crashed_process_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libbroken.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
@@ -146,7 +147,7 @@ fn a_process_that_crashes_is_named() {
 }
 
 #[test]
-fn without_a_runtime_it_ends_with_3_and_nonsense_with_2() {
+fn missing_runtime_exits_with_3_and_bad_usage_with_2() {
     let output = run(&["stress", "--runtime", "/nowhere/libhsa.so", "--time", "1s"]);
     assert_eq!(output.status.code(), Some(3), "{}", err(&output));
     assert!(err(&output).contains("/nowhere/libhsa.so"), "{}", err(&output));
@@ -155,16 +156,16 @@ fn without_a_runtime_it_ends_with_3_and_nonsense_with_2() {
     }
 }
 
-/// A run that would take an hour, and its processes.
+/// Starts a run of an hour; returns it and its worker processes.
 fn long(more: &[&str]) -> (Child, Vec<u32>) {
     let mut command = command(&["stress", "--runtime", "sim", "--time", "1h", "--format", "json"]);
     command.args(["--scene", "mixed", "--processes", "2", "--threads", "3"]).args(more);
     let parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut children = Vec::new();
-    until("both processes work", || {
+    until("both workers run", || {
         children = children_of(parent.id());
-        // They have warmed up and begun, which their threads' names say.
-        children.len() == 2 && children.iter().all(|child| plays(*child, "mixed"))
+        // The names of their threads show that they have warmed up.
+        children.len() == 2 && children.iter().all(|child| has_thread(*child, "mixed"))
     });
     (parent, children)
 }
@@ -176,8 +177,8 @@ fn stat(process: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Whether a process has a thread of this name.
-fn plays(process: u32, name: &str) -> bool {
+/// Returns whether a process has a thread of this name.
+fn has_thread(process: u32, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
     names.flatten().any(|comm| comm.trim_end() == name)
@@ -198,13 +199,13 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Dead, if perhaps not yet collected by whoever adopts orphans.
+/// Returns whether a process is dead; a zombie counts as dead.
 fn is_dead(process: u32) -> bool {
     stat(process).is_none_or(|(state, _)| state == 'Z')
 }
 
 #[test]
-fn an_interrupt_takes_nothing_for_a_leak_that_is_kept_once() {
+fn interrupt_does_not_report_kept_resource() {
     let (parent, _) = long(&["--plant", "kept"]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
@@ -214,7 +215,7 @@ fn an_interrupt_takes_nothing_for_a_leak_that_is_kept_once() {
 }
 
 #[test]
-fn an_interrupt_ends_it_with_its_report() {
+fn interrupt_prints_report() {
     let (parent, children) = long(&[]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
@@ -228,9 +229,9 @@ fn an_interrupt_ends_it_with_its_report() {
 }
 
 #[test]
-fn killed_it_leaves_nobody_behind() {
+fn killing_stress_kills_its_workers() {
     let (mut parent, children) = long(&[]);
     parent.kill().unwrap();
     parent.wait().unwrap();
-    until("the processes end", || children.iter().all(|child| is_dead(*child)));
+    until("the workers have exited", || children.iter().all(|child| is_dead(*child)));
 }

@@ -1,4 +1,4 @@
-//! A named case, and what can come of it.
+//! A conformance case and its possible results.
 
 use crate::Context;
 use hsa_vmm::error::Rejected;
@@ -6,28 +6,28 @@ use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One idea that is put to a runtime.
+/// A conformance case: a named test of one promise.
 pub struct Case {
-    /// `area.operation.what`, unique.
+    /// The unique name: `area.operation.what`.
     pub name: &'static str,
-    /// Where the expectation comes from: HIP's documentation, a test of hip-tests, a recording.
+    /// The source of the expectation: HIP's documentation, a test of hip-tests, a recording.
     pub source: &'static str,
-    /// What is expected, in a sentence.
+    /// The expectation in a sentence.
     pub about: &'static str,
     pub(crate) body: Body,
 }
 
-/// What a case needs.
+/// The function of a case.
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
-    /// A started runtime, with or without virtual memory.
+    /// Needs a started runtime, with or without virtual memory.
     Runtime(fn(&Runtime) -> Verdict),
-    /// Virtual-memory management of its own.
+    /// Needs a `Vmm` of its own.
     Vmm(fn(&Context) -> Verdict),
 }
 
 impl Case {
-    /// A case that needs virtual-memory management.
+    /// Creates a case that needs virtual memory management.
     pub(crate) const fn new(
         name: &'static str,
         source: &'static str,
@@ -37,7 +37,7 @@ impl Case {
         Self { name, source, about, body: Body::Vmm(run) }
     }
 
-    /// A case that looks at what the runtime describes.
+    /// Creates a case about the runtime's description.
     pub(crate) const fn of_runtime(
         name: &'static str,
         source: &'static str,
@@ -47,13 +47,14 @@ impl Case {
         Self { name, source, about, body: Body::Runtime(run) }
     }
 
-    /// Whether a pattern chooses this case: a part of its name, or with `*` all of it.
+    /// Returns whether a pattern selects this case: it is a part of the name, or with `*` matches all
+    /// of it.
     #[must_use]
     pub fn matches(&self, pattern: &str) -> bool {
         crate::filter::matches(pattern, self.name)
     }
 
-    /// The first word of the name.
+    /// Returns the first word of the name.
     #[must_use]
     pub fn area(&self) -> &'static str {
         self.name.split('.').next().unwrap_or(self.name)
@@ -70,7 +71,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// How a case ended.
+/// The status of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -78,9 +79,9 @@ pub enum Status {
     Pass,
     /// Not as expected.
     Fail,
-    /// It could not be tried here; the detail says why.
+    /// It does not apply here; the detail says why.
     Skip,
-    /// Not as expected, and known of this version of the runtime ([`KnownFailures`](crate::KnownFailures)).
+    /// Not as expected, which is known of this runtime ([`KnownFailures`](crate::KnownFailures)).
     Known,
 }
 
@@ -95,7 +96,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a case answers.
+/// The result of a case.
 pub type Verdict<T = ()> = Result<T, NotPassed>;
 
 /// Why a case did not pass.
@@ -104,7 +105,7 @@ pub enum NotPassed {
     /// Something was not as expected.
     #[error("{0}")]
     Failed(String),
-    /// There is not here what the case needs.
+    /// Something that the case needs is missing here.
     #[error("{0}")]
     Skipped(String),
 }
@@ -123,11 +124,11 @@ impl From<Error> for NotPassed {
 
 impl From<std::io::Error> for NotPassed {
     fn from(error: std::io::Error) -> Self {
-        Self::Failed(format!("the system refused what the case needs: {error}"))
+        Self::Failed(format!("a system call of the case failed: {error}"))
     }
 }
 
-/// Leaves a case as failed unless a condition holds.
+/// Fails the case unless a condition holds.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
@@ -136,7 +137,7 @@ macro_rules! ensure {
     };
 }
 
-/// Leaves a case as failed unless two values are equal.
+/// Fails the case unless two values are equal.
 macro_rules! ensure_eq {
     ($left:expr, $right:expr, $($text:tt)+) => {
         match (&$left, &$right) {

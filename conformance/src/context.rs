@@ -1,8 +1,7 @@
-//! What a case works with: a fresh `Vmm`, memory by the granule, and the question whether what
-//! was refused has changed anything.
+//! The context of a case: a new `Vmm`, memory in granules, and checks that rejected calls change nothing.
 
 use crate::case::{ensure, ensure_eq};
-use crate::partner::Partner;
+use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
 use hsa_vmm::error::Argument;
@@ -16,7 +15,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fmt;
 
-/// What a case works with. Sizes are counted in granules of all GPUs.
+/// The context of a case. Sizes are in granules that suit all GPUs.
 #[derive(Debug)]
 pub struct Context {
     runtime: Runtime,
@@ -24,12 +23,12 @@ pub struct Context {
     gpus: Vec<AgentId>,
     granule: usize,
     count_descriptors: bool,
-    partner: Vec<OsString>,
+    peer: Vec<OsString>,
     handles: RefCell<Vec<Handle>>,
     refused: RefCell<Vec<HipError>>,
 }
 
-/// The most references that a case takes to one handle.
+/// The maximum number of references that a case takes to one handle.
 const REFERENCES: usize = 64;
 
 impl Context {
@@ -49,65 +48,65 @@ impl Context {
             gpus: gpus.iter().map(|agent| agent.id()).collect(),
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
-            partner: options.partner.clone(),
+            peer: options.peer.clone(),
             handles: RefCell::default(),
             refused: RefCell::default(),
         })
     }
 
-    /// The runtime.
+    /// Returns the runtime.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// The virtual-memory management of this case alone.
+    /// Returns the `Vmm` of this case.
     pub fn vmm(&self) -> &Vmm {
         &self.vmm
     }
 
-    /// Whether this process is ours alone, so that open file descriptors may be counted.
+    /// Returns whether no other thread opens file descriptors, so that they can be counted.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
 
-    /// Whose answers are expected.
+    /// Returns the HIP version whose results are expected.
     pub fn profile(&self) -> HipProfile {
         self.vmm.profile()
     }
 
-    /// A second process with the same runtime.
-    pub(crate) fn partner(&self) -> Verdict<Partner> {
-        Partner::start(&self.partner)
+    /// Starts a second process with the same runtime.
+    pub(crate) fn peer(&self) -> Verdict<Peer> {
+        Peer::start(&self.peer)
     }
 
-    /// Another `Vmm` on the same runtime.
+    /// Opens another `Vmm` on the same runtime.
     pub fn another(&self, profile: HipProfile) -> Verdict<Vmm> {
         let options = VmmOptions::new().with_profile(profile).with_quirks(self.vmm.quirks());
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
-    /// The unit in bytes that suits every GPU.
+    /// Returns the granule in bytes that suits every GPU.
     pub fn granule(&self) -> usize {
         self.granule
     }
 
-    /// The GPUs that have memory for handles.
+    /// Returns the GPUs with memory for handles.
     pub fn gpus(&self) -> &[AgentId] {
         &self.gpus
     }
 
-    /// The first GPU.
+    /// Returns the first GPU.
     pub fn gpu(&self) -> AgentId {
         // `open` found one.
         self.gpus.first().copied().unwrap_or_else(|| self.host())
     }
 
-    /// Memory of the first GPU.
+    /// Returns properties of memory on the first GPU.
     pub fn properties(&self) -> AllocationProperties {
         AllocationProperties::on(self.gpu())
     }
 
-    /// A second GPU that reaches the memory of the first, and the first its.
+    /// Returns a second GPU; both can access each other's memory.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let reach = |one: AgentId, other: AgentId| {
             self.runtime.agent(one).is_some_and(|agent| agent.reaches(other))
@@ -117,67 +116,67 @@ impl Context {
         others.find(|&other| reach(other, first) && reach(first, other)).ok_or_else(|| {
             let why = match self.gpus.len() {
                 0 | 1 => "needs two GPUs; there is one",
-                _ => "needs two GPUs that reach each other's memory",
+                _ => "needs two GPUs that can access each other's memory",
             };
             NotPassed::Skipped(why.to_owned())
         })
     }
 
-    /// The agent that stands for this process's loads and stores.
+    /// Returns the agent of this process's loads and stores.
     pub fn host(&self) -> AgentId {
         self.runtime.host().id()
     }
 
-    /// Whether the CPU reaches a GPU's memory.
+    /// Returns whether the CPU can access a GPU's memory.
     pub fn cpu_sees(&self, gpu: AgentId) -> bool {
         self.runtime.host().reaches(gpu)
     }
 
-    /// Skips the case if the CPU does not reach the first GPU's memory.
+    /// Skips the case if the CPU cannot access the first GPU's memory.
     pub fn needs_cpu(&self) -> Verdict {
         if self.cpu_sees(self.gpu()) {
             return Ok(());
         }
-        Err(NotPassed::Skipped("the CPU does not reach this GPU's memory (no large BAR)".into()))
+        Err(NotPassed::Skipped("the CPU cannot access this GPU's memory (no large BAR)".into()))
     }
 
-    /// The first GPU, and the CPU where it reaches its memory.
+    /// Returns the first GPU, and the CPU if it can access its memory.
     pub fn users(&self) -> Vec<AgentId> {
         self.users_of(self.gpu())
     }
 
-    /// A GPU, and the CPU where it reaches its memory.
+    /// Returns a GPU, and the CPU if it can access its memory.
     pub fn users_of(&self, gpu: AgentId) -> Vec<AgentId> {
         let host = self.cpu_sees(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
 
-    /// An agent that this runtime does not have.
+    /// Returns an agent that this runtime does not have.
     pub fn invented_agent(&self) -> AgentId {
         AgentId::from_bits(self.host().to_bits() | 0xffff_ff4d)
     }
 
-    /// Reserves so many granules.
+    /// Reserves addresses.
     pub fn reserve(&self, granules: usize) -> Verdict<Address> {
         Ok(self.vmm.address_reserve(granules * self.granule, 0, None)?)
     }
 
-    /// Makes so many granules of memory on the first GPU.
+    /// Creates memory on the first GPU.
     pub fn create(&self, granules: usize) -> Verdict<Handle> {
         self.create_on(self.gpu(), granules)
     }
 
-    /// Makes so many granules of memory on a GPU.
+    /// Creates memory on a GPU.
     pub fn create_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
         self.create_with(granules, &AllocationProperties::on(gpu))
     }
 
-    /// Makes memory on the first GPU that can be exported as a file descriptor.
+    /// Creates memory on the first GPU that can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
         self.create_shareable_on(self.gpu(), granules)
     }
 
-    /// Makes memory on a GPU that can be exported as a file descriptor.
+    /// Creates memory on a GPU that can be exported as a file descriptor.
     pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
         let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))
@@ -187,18 +186,18 @@ impl Context {
         Ok(self.keep(self.vmm.create(granules * self.granule, properties)?))
     }
 
-    /// Has a handle released when the case ends, as often as it can be.
+    /// Releases all references to a handle when the case ends.
     pub fn keep(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
     }
 
-    /// Maps the first so many granules of a handle.
+    /// Maps the first granules of a handle.
     pub fn map(&self, at: Address, granules: usize, handle: Handle) -> Verdict {
         Ok(self.vmm.map(at, granules * self.granule, 0, handle)?)
     }
 
-    /// Lets agents use so many granules.
+    /// Grants agents access to granules.
     pub fn grant(
         &self,
         at: Address,
@@ -211,8 +210,7 @@ impl Context {
         Ok(self.vmm.set_access(at, granules * self.granule, &descriptors)?)
     }
 
-    /// Reserves and makes so many granules, maps them, lets GPU and CPU use them, and fills them
-    /// with a value.
+    /// Reserves, creates and maps granules, grants GPU and CPU access, and fills them with a value.
     pub fn mapped(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
@@ -222,17 +220,17 @@ impl Context {
         Ok((at, handle))
     }
 
-    /// Has the GPU that owns the memory fill it with a value.
+    /// Fills memory with a value, by the GPU that owns it.
     pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
     }
 
-    /// The address so many granules further on.
+    /// Returns the address a number of granules after another.
     pub fn on(&self, at: Address, granules: usize) -> Address {
         offset(at, granules * self.granule)
     }
 
-    /// Checks that a call is refused with this error of HIP, and that nothing has changed.
+    /// Checks that a call is rejected with this HIP error and changes nothing.
     pub fn refuses<T: fmt::Debug>(
         &self,
         expected: HipError,
@@ -241,7 +239,7 @@ impl Context {
         self.refuses_as(expected, Error::hip, call)
     }
 
-    /// The same of a buffer.
+    /// Does the same for a call on a buffer.
     pub fn refuses_buffer<T: fmt::Debug>(
         &self,
         expected: HipError,
@@ -267,25 +265,26 @@ impl Context {
         ensure_eq!(hip(&error, self.profile()), expected, "{error}");
         let after = Snapshot::of(&self.vmm, self.count_descriptors);
         if let Some(difference) = before.difference(&after) {
-            let why = format!("was refused ({error}) and changed something: {difference}");
+            let why = format!("was rejected ({error}) and changed something: {difference}");
             return Err(NotPassed::Failed(why));
         }
-        ensure_eq!(self.vmm.check(), Ok(()), "the books after {error}");
+        ensure_eq!(self.vmm.check(), Ok(()), "the ledger after {error}");
         self.note_refusal(expected);
         Ok(error)
     }
 
-    /// Remembers what a call was refused with.
+    /// Records the error of a rejected call.
     pub(crate) fn note_refusal(&self, error: HipError) {
         self.refused.borrow_mut().push(error);
     }
 
-    /// The errors that were expected and given so far.
+    /// Returns the errors that were expected and returned so far.
     pub(crate) fn refused(&self) -> Vec<HipError> {
         self.refused.borrow().clone()
     }
 
-    /// As [`refuses`](Self::refuses) with `hipErrorInvalidValue`, because of this argument.
+    /// Checks that a call is [rejected](Self::refuses) with `hipErrorInvalidValue` because of this
+    /// argument.
     pub fn refuses_argument<T: fmt::Debug>(
         &self,
         argument: Argument,
@@ -296,14 +295,14 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back all that the case has used, and checks that nothing is left; if that fails, what
-    /// is left is shown before it goes.
+    /// Releases everything that the case has used and checks that nothing is left. Calls `show` if
+    /// something is left.
     pub(crate) fn close(self, show: &mut dyn FnMut(&Vmm)) -> Verdict {
         let vmm = self.vmm.clone();
-        self.give_back().inspect_err(|_| show(&vmm))
+        self.release_all().inspect_err(|_| show(&vmm))
     }
 
-    fn give_back(self) -> Verdict {
+    fn release_all(self) -> Verdict {
         let Self { vmm, handles, .. } = self;
         let failed = |error: Error| NotPassed::Failed(format!("cleaning up: {error}"));
         for mapping in vmm.mappings() {
@@ -322,13 +321,13 @@ impl Context {
         let usage = vmm.usage();
         let left = usage.reservations + usage.handles + usage.mappings;
         ensure!(left == 0, "left behind: {usage:?}");
-        ensure_eq!(vmm.check(), Ok(()), "the books at the end");
+        ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
         ensure!(vmm.quarantine().is_empty(), "in quarantine: {:?}", vmm.quarantine());
         Ok(())
     }
 }
 
-/// The address so many bytes further on.
+/// Returns the address a number of bytes after another.
 pub(crate) fn offset(at: Address, bytes: usize) -> Address {
     Address::new(at.get().wrapping_add(bytes))
 }

@@ -23,7 +23,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn patterns_choose() {
+    fn patterns_match_names() {
         for (pattern, name, chosen) in [
             ("", "map.offset.refused", true),
             ("offset", "map.offset.refused", true),

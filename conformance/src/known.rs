@@ -1,4 +1,4 @@
-//! Failures that are known: of which runtime, version and agent, why, and where that is public.
+//! Known failures: the runtime, version and agent, the reason, and the public source.
 
 use crate::describe::Description;
 use crate::filter::matches;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A case that is known to fail somewhere.
+/// A known failure of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
@@ -114,10 +114,10 @@ pub enum BadList {
     /// Not TOML, or other keys or values.
     #[error("{}", shortened(&.0.to_string()))]
     Toml(#[from] toml::de::Error),
-    /// A case that there is not, so that nothing would ever be known.
+    /// The case does not exist.
     #[error("`{}` is no case; `hsa-vmm conform --list` names them all", shortened(.0))]
     Case(String),
-    /// No reason or no source: nobody could tell later whether it may go.
+    /// The reason or the source is missing.
     #[error("`{0}` needs a reason and a source that are not empty")]
     Unfounded(String),
     /// The first version is later than the last.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn known_is_told_by_runtime_version_agent_and_case() {
+    fn known_failure_matches_case_runtime_version_agent() {
         let of = |minor, case: &str, words: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_list_is_told() {
+    fn errors_in_a_list_are_reported() {
         for (words, told) in [
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_list_can_be_read() {
+    fn built_in_list_is_valid() {
         let list: KnownFailures = include_str!("../data/known.toml").parse().unwrap();
         assert!(!list.entries().is_empty());
         assert_eq!(&list, KnownFailures::built_in());

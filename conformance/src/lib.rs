@@ -1,11 +1,12 @@
-//! Conformance of an HSA runtime's virtual-memory management, one named idea at a time.
+//! Conformance tests of an HSA runtime's virtual memory management.
 //!
-//! [`run`] puts [`cases`] to a [`Runtime`](hsa_vmm::Runtime): each call's documented success and
-//! each of its documented errors, with what is in the memory checked by the CPU and by GPUs.
-//! [`replay`](replay::replay) puts recorded [traces](trace) of verdicts to it, and a
-//! [`Trial`](operations::Trial) drawn [operations], held against a reference [model]. All of it runs
-//! on hardware too, with the agents that are there; only a trial looks into the simulation where
-//! that is the runtime.
+//! * [`run`] runs [`cases`] on a [`Runtime`](hsa_vmm::Runtime): each call's documented success and its
+//!   documented errors. CPU and GPUs check the contents of memory.
+//! * [`replay`](replay::replay) replays recorded [traces](trace) and compares the verdicts.
+//! * [`DifferentialTest`](operations::DifferentialTest) runs random [operations] and compares the library
+//!   with a reference [model].
+//!
+//! All of it also runs on hardware, with the agents of the machine.
 //!
 //! ```
 //! use hsa_vmm_conformance::{Options, run};
@@ -18,13 +19,11 @@
 //! # Ok::<(), hsa_vmm::Error>(())
 //! ```
 //!
-//! The way of a case: [`cases`] names it → [`run`] opens a fresh [`Vmm`](hsa_vmm::Vmm) for it →
-//! [`Context`] gives it memory and watches that what is refused changes nothing → what it used
-//! is given back, and nothing may be left.
+//! For each case, [`run`] opens a new [`Vmm`](hsa_vmm::Vmm). [`Context`] provides memory and checks that a
+//! rejected call changes nothing. Afterwards the case's resources are released, and nothing may be left.
 
 #![forbid(unsafe_code)]
 
-mod attempt;
 mod case;
 mod cases;
 pub mod contain;
@@ -42,19 +41,19 @@ mod known;
 pub mod model;
 pub mod operations;
 mod page_table;
-pub mod partner;
+pub mod peer;
 pub mod picture;
 mod plan;
 mod process_maps;
 pub mod replay;
 mod report;
+mod results;
 mod run;
+mod run_case;
 mod snapshot;
-mod tally;
 pub mod trace;
 pub mod worker;
 
-pub use attempt::{Ended, Lost};
 pub use case::{Case, NotPassed, Status, Verdict};
 pub use cases::cases;
 pub use context::Context;
@@ -62,3 +61,4 @@ pub use hsa_vmm::runtime::printable;
 pub use known::{BadKnown, Known, KnownFailures};
 pub use report::{CaseReport, ReadError, Repetitions, Report, Run, Summary};
 pub use run::{Options, Progress, run};
+pub use run_case::{Ended, Lost};

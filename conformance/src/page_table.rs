@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listed_table_is_read() {
+    fn dumped_page_table_can_be_read() {
         let text = "gpu 0 id 4097 file 0: 2 mappings\n  \
             0x00007fca90960000 size 0x8000 buffer 576949a8c806c402 of gpu 0 offset 0x1000 rwx\n  \
             0x00007fca91893000 size 0x1000 memory of the process offset 0x7fca91893000 r--\n\

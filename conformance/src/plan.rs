@@ -1,14 +1,14 @@
-//! Which cases are put to a runtime, in what order, how often.
+//! Selects the cases of a run and their order.
 
 use crate::filter::matches;
 use crate::{Case, Options, cases};
 
-/// The cases that were chosen, and the order in which they are put.
+/// The selected cases and their order.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// In the order of the areas.
+    /// The cases, in the order of the areas.
     pub chosen: Vec<&'static Case>,
-    /// Places in `chosen`, round after round.
+    /// Indexes into `chosen`, round after round.
     pub steps: Vec<usize>,
 }
 
@@ -42,14 +42,14 @@ mod tests {
     }
 
     #[test]
-    fn filters_add_up() {
+    fn several_filters_are_combined() {
         let names: Vec<_> = plan(1, None).chosen.iter().map(|case| case.name).collect();
         assert!(names.contains(&"map.flags.refused") && names.contains(&"release.handle.zero"));
         assert!(!names.contains(&"release.handle.twice"));
     }
 
     #[test]
-    fn each_round_has_every_case_once() {
+    fn each_round_contains_every_case_once() {
         for seed in [None, Some(1)] {
             let plan = plan(3, seed);
             for round in plan.steps.chunks(plan.chosen.len()) {
@@ -62,10 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_an_order() {
+    fn seed_determines_order() {
         assert_eq!(plan(2, Some(7)).steps, plan(2, Some(7)).steps);
         assert_ne!(plan(2, Some(7)).steps, plan(2, Some(8)).steps);
         let steps = plan(2, Some(7)).steps;
-        assert_ne!(steps[..steps.len() / 2], steps[steps.len() / 2..], "no two rounds alike");
+        assert_ne!(
+            steps[..steps.len() / 2],
+            steps[steps.len() / 2..],
+            "each round has another order"
+        );
     }
 }

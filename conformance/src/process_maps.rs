@@ -25,7 +25,7 @@ fn cut(text: &str, range: &Range<usize>) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn lines_are_cut_to_the_range() {
+    fn lines_are_clipped_to_the_range() {
         let text = "1000-3000 r--p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:01 7 /memfd:x (deleted)\n\
                     9000-a000 r-xp 00000000 00:00 0 [vdso]\n";
         let found = super::cut(text, &(0x2000..0x9000));

@@ -1,8 +1,8 @@
 //! What came of a run, as it is written and read again.
 
 use crate::Status;
-use crate::attempt::Lost;
 use crate::describe::{AgentDescription, RuntimeDescription};
+use crate::run_case::Lost;
 use chrono::{DateTime, Utc};
 use hsa_vmm::hip::HipError;
 use serde::{Deserialize, Serialize};

@@ -1,38 +1,39 @@
-//! Putting cases to a runtime in this process.
+//! Runs cases in this process.
 
-use crate::attempt::attempt;
 use crate::describe::describe_with;
 use crate::plan::Plan;
-use crate::tally::Tally;
+use crate::results::Results;
+use crate::run_case::run_case;
 use crate::{CaseReport, KnownFailures, Report, Status};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::Quirks;
 use std::ffi::OsString;
 
-/// How a run is to be.
+/// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which cases: each a part of the name, or a pattern with `*` for the whole; none: all.
+    /// Selects cases: each filter is a part of the name, or a pattern with `*` for the whole name. All
+    /// cases if empty.
     pub filters: Vec<String>,
-    /// How often, all of them in turn; 0 is 1.
+    /// How often all cases run; 0 counts as 1.
     pub repeat: usize,
-    /// The seed of an order drawn at random, another each time; `None`: that of the areas.
+    /// The seed of a random order, which differs in each round; `None` for the order of the areas.
     pub shuffle: Option<u64>,
-    /// Whether the first failure is the end.
+    /// Whether to stop after the first failure.
     pub fail_fast: bool,
-    /// What is known to fail.
+    /// The known failures.
     pub known: KnownFailures,
-    /// Whose answers are expected where HIP's releases differ.
+    /// The HIP version whose results are expected.
     pub profile: HipProfile,
-    /// The quirks to work around besides those known of the runtime's version.
+    /// The quirks to work around in addition to those of the runtime's version.
     pub quirks: Quirks,
-    /// Whether open file descriptors are counted. That means something only while no other
-    /// thread of this process opens or closes any.
+    /// Whether to check for leaked file descriptors. Requires that no other thread of this process
+    /// opens or closes any.
     pub count_descriptors: bool,
-    /// A program whose process calls [`partner::serve`](crate::partner::serve) on the same runtime,
-    /// and its arguments: for cases that take two processes. Empty: those are skipped.
-    pub partner: Vec<OsString>,
+    /// A program and its arguments that calls [`peer::serve`](crate::peer::serve) on the same runtime,
+    /// for cases that need two processes. These are skipped if it is empty.
+    pub peer: Vec<OsString>,
 }
 
 impl Default for Options {
@@ -46,43 +47,43 @@ impl Default for Options {
             profile: HipProfile::default(),
             quirks: Quirks::default(),
             count_descriptors: true,
-            partner: Vec::new(),
+            peer: Vec::new(),
         }
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// How many cases have ended, each counted as often as it was put.
+    /// The number of runs of cases that have ended.
     pub done: usize,
-    /// How many will be.
+    /// The total number.
     pub total: usize,
-    /// The one that has just ended; if it was put before, all of that together.
+    /// The case that has just ended, with the results of its earlier runs.
     pub case: &'a CaseReport,
 }
 
-/// Why cases of a run that ended early have no outcome.
-pub(crate) const FAILED_BEFORE: &str = "not tried: another case failed before, which was the end";
+/// The detail of cases that were not run after a failure.
+pub(crate) const FAILED_BEFORE: &str = "not tried: the run stopped after another case failed";
 
-/// Puts every chosen case to a runtime, one after another, and says after each how it ended.
+/// Runs the selected cases one after another in this process. Calls `on_case` after each.
 ///
-/// A case that crashes takes this process along, and one that hangs is waited for. [`contain`](crate::contain)
-/// does the same in processes of their own.
+/// A case that crashes or hangs crashes or hangs this process. [`contain`](crate::contain) runs cases in
+/// worker processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
     let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
     let description = describe_with(runtime, quirks);
     let plan = Plan::new(options);
-    let mut tally = Tally::new(&plan, options);
+    let mut results = Results::new(&plan, options);
     let total = plan.steps.len();
-    for (index, &place) in plan.steps.iter().enumerate() {
-        let Some(case) = plan.chosen.get(place) else { continue };
-        let attempt = attempt(runtime, options, case);
-        let report = tally.add(place, case, attempt, &description);
-        on_case(Progress { done: index + 1, total, case: &report });
+    for (step, &index) in plan.steps.iter().enumerate() {
+        let Some(case) = plan.chosen.get(index) else { continue };
+        let result = run_case(runtime, options, case);
+        let report = results.add(index, case, result, &description);
+        on_case(Progress { done: step + 1, total, case: &report });
         if options.fail_fast && report.status == Status::Fail {
             break;
         }
     }
-    tally.report(&plan, description, FAILED_BEFORE)
+    results.report(&plan, description, FAILED_BEFORE)
 }

@@ -1,4 +1,4 @@
-//! Everything that an operation that is refused must leave as it was.
+//! The state that a rejected operation must not change.
 
 use crate::descriptors;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};

@@ -20,7 +20,7 @@ fn failing(faults: FaultPlan) -> Vec<String> {
 }
 
 #[test]
-fn a_function_that_always_fails_is_found() {
+fn function_that_always_fails_is_found() {
     for (function, status, expected) in [
         ("hsa_amd_vmem_address_reserve_align", OUT_OF_RESOURCES, "reserve.address.on_the_granule"),
         ("hsa_amd_vmem_address_free", ERROR, "reserve.free.again_and_again"),
@@ -41,7 +41,7 @@ fn a_function_that_always_fails_is_found() {
 }
 
 #[test]
-fn a_single_failure_is_found() {
+fn single_failure_is_found() {
     for (function, status) in [
         ("hsa_amd_vmem_address_reserve_align", OUT_OF_RESOURCES),
         ("hsa_amd_vmem_address_free", ERROR),

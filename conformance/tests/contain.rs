@@ -56,7 +56,7 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
 }
 
 #[test]
-fn an_answer_that_is_none_is_a_failure() {
+fn invalid_answer_fails_the_case() {
     let long = r#"say "$(head -c 100000 /dev/zero | tr '\0' x)""#;
     for (zero, expected) in [
         ("say nonsense", Ended::Garbage("nonsense".to_owned())),
@@ -89,10 +89,10 @@ fn an_answer_that_is_none_is_a_failure() {
 }
 
 #[test]
-fn a_start_that_is_none_is_no_run() {
+fn invalid_start_ends_the_run() {
     for (start, expected) in [
         ("exit 3", "while the runtime started, it ended the process with status 3"),
-        ("say nonsense", "while the runtime started, it answered garbage: \"nonsense\""),
+        ("say nonsense", "while the runtime started, it sent an invalid answer: \"nonsense\""),
         ("sleep 1000", "while the runtime started, it hung: did not end within 3 s"),
         (r#"say '{"NotStarted":{"error":"no GPU","no_runtime":true}}'"#, "no GPU"),
     ] {
@@ -102,7 +102,7 @@ fn a_start_that_is_none_is_no_run() {
 }
 
 #[test]
-fn a_stop_that_is_none_is_a_failed_case() {
+fn invalid_stop_is_a_failed_case() {
     for (stop, expected) in [
         ("exit 0", "ended the process with status 0"),
         ("say '\"Stopped\"'; exit 4", "ended the process with status 4"),

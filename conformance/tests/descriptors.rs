@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 const USUAL: u64 = 1024;
 
 #[test]
-fn no_case_leaves_a_descriptor_open_or_needs_many() {
+fn cases_leak_no_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(USUAL), maximum: Some(USUAL) }).unwrap();
     for era in Era::ALL {
         let runtime = Runtime::simulated(Config::mi300x(2).with_era(era)).unwrap();

@@ -39,7 +39,7 @@ fn one(change: impl FnOnce(&mut Report)) -> [String; 2] {
 }
 
 #[test]
-fn the_same_report_does_not_differ() {
+fn diff_of_equal_reports_is_empty() {
     let report = report();
     let all = report.cases.len();
     let diff = Diff::of(&report, &report);
@@ -50,7 +50,7 @@ fn the_same_report_does_not_differ() {
 }
 
 #[test]
-fn what_differs_each_time_is_no_difference() {
+fn diff_ignores_values_that_vary_by_run() {
     let mut before = report();
     before.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
     let mut after = report();
@@ -70,7 +70,7 @@ fn what_differs_each_time_is_no_difference() {
 }
 
 #[test]
-fn the_runs_are_told_of() {
+fn diff_reports_run_options() {
     let [there, back] = one(|report| {
         let run = report.run.as_mut().unwrap();
         run.profile = HipProfile::Hip6.to_string();
@@ -84,7 +84,7 @@ fn the_runs_are_told_of() {
 }
 
 #[test]
-fn features_and_versions_are_told_of() {
+fn diff_reports_features_and_versions() {
     let [there, back] = one(|report| {
         report.runtime.extension = "1.99".to_owned();
         report.runtime.dmabuf = Some(false);
@@ -96,7 +96,7 @@ fn features_and_versions_are_told_of() {
 }
 
 #[test]
-fn what_nobody_told_does_not_differ() {
+fn diff_ignores_unknown_values() {
     let before = report();
     let mut after = before.clone();
     after.run = None;
@@ -109,7 +109,7 @@ fn what_nobody_told_does_not_differ() {
 }
 
 #[test]
-fn functions_are_told_of() {
+fn diff_reports_functions() {
     let sentences = one(|report| {
         report.runtime.missing_functions.as_mut().unwrap().push("hsa_amd_memory_lock".to_owned());
     });
@@ -121,7 +121,7 @@ fn functions_are_told_of() {
 }
 
 #[test]
-fn quirks_are_told_of_by_name() {
+fn diff_reports_quirks_by_name() {
     let sentences = one(|report| {
         let quirks = report.runtime.quirks.as_mut().unwrap();
         // Another version may cite another issue; it is the same quirk.
@@ -136,7 +136,7 @@ fn quirks_are_told_of_by_name() {
 }
 
 #[test]
-fn agents_are_told_of_together_where_they_differ_alike() {
+fn diff_groups_agents_with_equal_differences() {
     let [there, _] = one(|report| {
         for agent in report.agents.iter_mut().skip(1) {
             agent.enforcement = "enforced".to_owned();
@@ -150,7 +150,7 @@ fn agents_are_told_of_together_where_they_differ_alike() {
 }
 
 #[test]
-fn the_order_of_pools_is_no_difference() {
+fn diff_ignores_order_of_pools() {
     let before = report();
     let mut after = before.clone();
     after.agents.iter_mut().for_each(|agent| agent.pools.reverse());
@@ -158,7 +158,7 @@ fn the_order_of_pools_is_no_difference() {
 }
 
 #[test]
-fn agents_that_come_and_go_are_told_of() {
+fn diff_reports_added_and_removed_agents() {
     let (two, three) = (conform(Config::mi300x(2)), conform(Config::mi300x(3)));
     let words = Diff::of(&two, &three).words();
     assert!(words.contains(&"GPU 2 is in B alone.".to_owned()), "{words:?}");
@@ -177,7 +177,7 @@ fn ends(status: Status, detail: &str) -> Report {
 }
 
 #[test]
-fn every_way_to_end_is_held_against_every_other() {
+fn diff_classifies_all_pairs_of_statuses() {
     let statuses = [Status::Pass, Status::Fail, Status::Skip, Status::Known];
     for from in statuses {
         for to in statuses {
@@ -207,7 +207,7 @@ fn every_way_to_end_is_held_against_every_other() {
 }
 
 #[test]
-fn another_reason_is_a_difference_and_another_number_is_none() {
+fn diff_ignores_numbers_in_details() {
     let fails = |detail| ends(Status::Fail, detail);
     let a = fails("0x7f00 holds 17 instead of 42");
     assert!(!Diff::of(&a, &fails("0x7fab holds 3 instead of 42")).differs());
@@ -218,7 +218,7 @@ fn another_reason_is_a_difference_and_another_number_is_none() {
 }
 
 #[test]
-fn cases_of_one_report_alone_are_told_of() {
+fn diff_reports_cases_of_one_report() {
     let whole = report();
     let mut less = whole.clone();
     let gone = less.cases.remove(0).name;
@@ -234,7 +234,7 @@ fn cases_of_one_report_alone_are_told_of() {
 }
 
 #[test]
-fn without_cases_only_runtimes_are_compared() {
+fn diff_without_cases_compares_runtimes() {
     let cases = report();
     let mut info = report();
     info.cases.clear();
@@ -245,7 +245,7 @@ fn without_cases_only_runtimes_are_compared() {
 }
 
 #[test]
-fn a_runtime_that_breaks_is_worse_and_one_that_is_repaired_is_not() {
+fn diff_counts_only_new_failures_as_worse() {
     let well = report();
     let broken = conform(Config::mi300x(2).with_faults(FaultPlan::none().always(EXPORT, 0x1000)));
     let diff = Diff::of(&well, &broken);
@@ -262,7 +262,7 @@ fn a_runtime_that_breaks_is_worse_and_one_that_is_repaired_is_not() {
 }
 
 #[test]
-fn times_are_told_of_where_they_are_worth_it() {
+fn diff_reports_large_changes_of_time() {
     let mut a = report();
     a.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
     let mut b = a.clone();
@@ -289,7 +289,7 @@ fn times_are_told_of_where_they_are_worth_it() {
 }
 
 #[test]
-fn eras_differ_in_what_they_are() {
+fn diff_of_generations_names_their_features() {
     let [a, d] = [Era::A, Era::D].map(|era| conform(Config::mi300x(2).with_era(era)));
     let diff = Diff::of(&a, &d);
     let names =

@@ -21,7 +21,7 @@ fn failing() -> Report {
 }
 
 #[test]
-fn every_case_is_there_with_source_and_detail() {
+fn html_contains_every_case() {
     for report in [report(FaultPlan::none()), failing()] {
         let html = report.html().unwrap();
         for case in &report.cases {
@@ -45,7 +45,7 @@ fn every_case_is_there_with_source_and_detail() {
 }
 
 #[test]
-fn the_outcome_is_at_the_top() {
+fn html_shows_outcome_at_the_top() {
     let title = |report: &Report| {
         let html = report.html().unwrap();
         let (_, rest) = html.split_once("<title>").unwrap();
@@ -60,7 +60,7 @@ fn the_outcome_is_at_the_top() {
 }
 
 #[test]
-fn nothing_is_asked_of_anybody_else() {
+fn html_loads_nothing_external() {
     let html = failing().html().unwrap();
     assert!(html.contains("default-src 'none'"));
     for address in ["src=\"", "href=\"", "url("] {
@@ -107,7 +107,7 @@ fn evil(mut report: Report) -> Report {
 }
 
 #[test]
-fn nothing_that_a_report_says_becomes_markup() {
+fn html_escapes_all_texts_of_a_report() {
     let report = failing();
     let plain = report.html().unwrap();
     let evil = evil(report).html().unwrap();
@@ -128,7 +128,7 @@ fn nothing_that_a_report_says_becomes_markup() {
 }
 
 #[test]
-fn a_report_that_says_little_is_a_page_too() {
+fn html_accepts_minimal_report() {
     let mut report = report(FaultPlan::none());
     report.cases.clear();
     report.agents.clear();

@@ -1,7 +1,7 @@
 //! The page of HIP's calls, which is made of what the library's documentation, its table of errors
 //! and the cases say: `docs/calls.md`.
 
-mod partner;
+mod peer;
 
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::{HipError, HipProfile};
@@ -104,8 +104,8 @@ fn errors() -> Vec<String> {
 /// The errors that a case expects and gets, each once.
 fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
-    let partner = partner::words(partner::On::Simulation);
-    let options = Options { profile, count_descriptors: false, partner, ..Options::default() };
+    let peer = peer::words(peer::On::Simulation);
+    let options = Options { profile, count_descriptors: false, peer, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());
     let once = |errors: Vec<HipError>| {
         let mut seen = BTreeSet::new();
@@ -147,7 +147,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_says_what_the_code_says() {
+fn page_matches_the_code() {
     let (page, file) = (page(), root().join("docs/calls.md"));
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         std::fs::write(&file, &page).expect("a page");
@@ -167,7 +167,7 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn what_the_page_names_is_there() {
+fn page_names_existing_items() {
     let page = page();
     let hip = read("capi/include/hip/hip_runtime_api.h");
     let hsa = read("hsa/sys/include/hsa_abi.h");
@@ -186,7 +186,7 @@ fn what_the_page_names_is_there() {
 }
 
 #[test]
-fn every_call_of_virtual_memory_and_ipc_is_on_the_page() {
+fn page_contains_all_calls() {
     let page: String = MODULES.iter().flat_map(|(file, _)| calls(file)).collect();
     let header = read("capi/include/hip/hip_runtime_api.h");
     // The name before a parenthesis is a function's.

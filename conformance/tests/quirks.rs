@@ -1,5 +1,5 @@
-//! All cases with every quirk worked around, needed or not: that must change no answer. And the
-//! quirks that only AMD's own runtime can show.
+//! Workarounds that a runtime does not need must not change any result. Also tests the quirks that only
+//! AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Era};
@@ -22,7 +22,7 @@ fn all() -> Quirks {
     all
 }
 
-/// Fails unless every case ends with all quirks as it does with those known of the runtime.
+/// Checks that every case has the same result with all quirks and with those of the runtime's version.
 fn compare(runtime: &Runtime, what: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };
@@ -39,17 +39,17 @@ fn compare(runtime: &Runtime, what: &str) {
 fn every_case_passes_with_every_quirk() {
     for era in Era::ALL {
         let runtime = Runtime::simulated(Config::mi300x(2).with_era(era)).unwrap();
-        compare(&runtime, &format!("era {era}"));
+        compare(&runtime, &format!("generation {era}"));
     }
 }
 
 #[test]
 fn every_case_passes_with_every_quirk_on_amds_runtime() {
     let name = "every_case_passes_with_every_quirk_on_amds_runtime";
-    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+    test::on_each_release(name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
-        compare(&runtime, ground.release().version());
+        let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
+        compare(&runtime, setup.release().version());
     });
 }
 
@@ -100,11 +100,11 @@ fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
 }
 
 #[test]
-fn what_was_unmapped_stays_behind_its_addresses_without_the_quirk() {
-    let name = "what_was_unmapped_stays_behind_its_addresses_without_the_quirk";
-    test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |ground| {
+fn unmapped_memory_stays_accessible_without_quirk() {
+    let name = "unmapped_memory_stays_accessible_without_quirk";
+    test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
         assert!(!stays_behind(&runtime, with), "it is worked around and stays all the same");
         assert!(stays_behind(&runtime, without), "this release does not need it");
@@ -132,15 +132,15 @@ fn let_in_without_descriptor(path: &OsStr) {
 }
 
 #[test]
-fn without_the_quirk_a_process_ends_when_descriptors_run_out() {
+fn grant_without_descriptor_aborts_without_quirk() {
     if let Some(path) = env::var_os(RUNTIME) {
         return let_in_without_descriptor(&path);
     }
-    let name = "without_the_quirk_a_process_ends_when_descriptors_run_out";
-    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+    let name = "grant_without_descriptor_aborts_without_quirk";
+    test::on_each_release(name, &Emulation::gpus(2), |setup| {
         let start = || {
-            let mut command = ground.this_program();
-            command.args([name, "--exact"]).env(RUNTIME, ground.runtime());
+            let mut command = setup.this_program();
+            command.args([name, "--exact"]).env(RUNTIME, setup.runtime());
             command
         };
         let with = start().env(WORKED_AROUND, "1").output().unwrap();

@@ -10,7 +10,7 @@ use hsa_sim::{Config, Era};
 use hsa_vmm::Runtime;
 use recorded::absent::ABSENT;
 use recorded::different::DIFFERENT;
-use recorded::{Scene, calls};
+use recorded::{Fixture, calls};
 use std::collections::BTreeMap;
 
 /// The file: names and verdicts.
@@ -21,7 +21,7 @@ fn file() -> BTreeMap<&'static str, &'static str> {
 }
 
 #[test]
-fn every_name_of_the_file_is_in_one_table() {
+fn every_recorded_name_is_in_one_table() {
     let file = file();
     assert_eq!(file.len(), 175);
     let mut named: BTreeMap<&str, u32> = BTreeMap::new();
@@ -39,7 +39,7 @@ fn every_name_of_the_file_is_in_one_table() {
 }
 
 #[test]
-fn every_difference_has_a_reason_and_a_call() {
+fn differences_have_reason_and_call() {
     let mut seen = BTreeMap::new();
     for different in DIFFERENT {
         let name = different.name;
@@ -54,10 +54,10 @@ fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
     let file = file();
     let mut wrong = Vec::new();
     for &(name, call) in calls() {
-        let scene = Scene::new(runtime);
-        let answer = call(&scene);
-        assert_eq!(scene.vmm.check(), Ok(()), "{name}");
-        assert!(scene.vmm.quarantine().is_empty(), "{name}: {:?}", scene.vmm.quarantine());
+        let fixture = Fixture::new(runtime);
+        let answer = call(&fixture);
+        assert_eq!(fixture.vmm.check(), Ok(()), "{name}");
+        assert!(fixture.vmm.quarantine().is_empty(), "{name}: {:?}", fixture.vmm.quarantine());
         let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= era);
         let expected = different.map_or(file[name], |different| different.ours);
         if answer != expected {
@@ -68,7 +68,7 @@ fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
 }
 
 #[test]
-fn the_simulation_answers_as_recorded() {
+fn simulation_matches_the_record() {
     for era in Era::ALL {
         // The recorded GPUs' granule.
         let config = Config::mi300x(2).with_era(era).with_granule(2 << 20);
@@ -78,13 +78,13 @@ fn the_simulation_answers_as_recorded() {
 }
 
 #[test]
-fn amds_runtime_answers_as_recorded() {
-    let name = "amds_runtime_answers_as_recorded";
-    test::on_each_release(name, &Emulation::gpus(2), |ground| {
+fn amds_runtime_matches_the_record() {
+    let name = "amds_runtime_matches_the_record";
+    test::on_each_release(name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
-        let era = if ground.release() == Release::R7_2_4 { Era::B } else { Era::A };
+        let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
+        let era = if setup.release() == Release::R7_2_4 { Era::B } else { Era::A };
         let page = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
-        assert_eq!(wrong(&runtime, era), [page], "AMD's {}", ground.release());
+        assert_eq!(wrong(&runtime, era), [page], "AMD's {}", setup.release());
     });
 }

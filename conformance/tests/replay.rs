@@ -26,7 +26,7 @@ fn adds_up(report: &ReplayReport) {
 /// Both operations that differ are `set_access` over a hole, which the recorded driver accepted;
 /// 4 and 7 operations follow them in their traces.
 #[test]
-fn everything_recorded() {
+fn replay_agrees_with_all_traces() {
     for (granule, rules) in [
         (2 << 20, &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199)][..]),
         (
@@ -46,7 +46,7 @@ fn everything_recorded() {
 }
 
 #[test]
-fn every_era_and_granule() {
+fn replay_agrees_in_every_generation_and_granule() {
     for era in Era::ALL {
         for granule in [4 << 10, 2 << 20] {
             let config = Config::mi300x(2).with_era(era).with_granule(granule);
@@ -96,7 +96,7 @@ fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
 }
 
 #[test]
-fn a_planted_verdict_is_found() {
+fn replay_finds_changed_verdict() {
     let report = found(|call, result| {
         let is = matches!(call, Call::Release { .. }) && result == "SUCCESS";
         if is {
@@ -109,7 +109,7 @@ fn a_planted_verdict_is_found() {
 }
 
 #[test]
-fn a_planted_name_of_an_error_is_found() {
+fn replay_finds_changed_error_name() {
     found(|call, result| {
         let is = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
         if is {
@@ -120,7 +120,7 @@ fn a_planted_name_of_an_error_is_found() {
 }
 
 #[test]
-fn planted_flags_are_found() {
+fn replay_finds_changed_flags() {
     let report = found(|call, result| match call {
         Call::GetAccess { flags, .. } if result == "SUCCESS" => {
             *flags ^= 1;
@@ -132,7 +132,7 @@ fn planted_flags_are_found() {
 }
 
 #[test]
-fn a_planted_handle_is_found() {
+fn replay_finds_changed_handle() {
     for other in [-1, 99] {
         found(|call, result| match call {
             Call::Retain { same_as, .. } if result == "SUCCESS" && *same_as >= 0 => {
@@ -145,7 +145,7 @@ fn a_planted_handle_is_found() {
 }
 
 #[test]
-fn a_rule_excuses_nothing_else() {
+fn rules_excuse_only_their_divergence() {
     // An unmap that cuts a mapping is not excused by the rule about holes.
     let line = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
@@ -185,7 +185,7 @@ fn a_rule_excuses_nothing_else() {
 }
 
 #[test]
-fn what_cannot_be_replayed_says_why() {
+fn replay_error_names_the_reason() {
     let error = put(Config::mi300x(1), recorded(1)).unwrap_err();
     assert!(matches!(error, ReplayError::TooFewGpus { needed: 2, present: 1, .. }), "{error}");
     assert!(error.to_string().contains("2 GPUs"), "{error}");

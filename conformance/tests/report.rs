@@ -56,7 +56,7 @@ fn names_are_unique_and_in_order_of_areas() {
 }
 
 #[test]
-fn filters_choose() {
+fn filters_select_cases() {
     for (filter, some, none) in [
         ("reserve.free", "reserve.free.twice", "reserve.size.zero"),
         ("map.*", "map.offset.minus_one", "unmap.run.one_mapping"),
@@ -71,7 +71,7 @@ fn filters_choose() {
 }
 
 #[test]
-fn progress_tells_of_every_case() {
+fn progress_reports_every_case() {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let filters = vec!["pool.".to_owned()];
     let options = Options { filters, count_descriptors: false, ..Options::default() };
@@ -195,7 +195,7 @@ const OLD: &str = r#"{
 }"#;
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_report_can_be_read() {
     let faults = FaultPlan::none().always("hsa_amd_vmem_map", 0x1000);
     let mut written = report("*", faults);
     assert!(written.summary.failed > 0 && written.summary.skipped > 0);
@@ -207,7 +207,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn an_older_report_says_less_and_is_read() {
+fn older_reports_can_be_read() {
     let report = Report::from_json(OLD.as_bytes()).unwrap();
     assert_eq!(report.run, None);
     assert_eq!((report.runtime.dmabuf, &report.runtime.quirks), (None, &None));
@@ -216,7 +216,7 @@ fn an_older_report_says_less_and_is_read() {
 }
 
 #[test]
-fn a_newer_report_says_more_and_is_read() {
+fn newer_reports_can_be_read() {
     let newer = OLD.replace("\"duration_us\": 7", "\"duration_us\": 7, \"mood\": [1]");
     let newer = newer.replace("\"agents\"", "\"weather\": {\"rain\": true}, \"agents\"");
     assert_eq!(
@@ -226,7 +226,7 @@ fn a_newer_report_says_more_and_is_read() {
 }
 
 #[test]
-fn what_info_writes_is_a_report_without_cases() {
+fn info_output_is_a_report_without_cases() {
     let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
     let info = serde_json::to_vec(&describe(&runtime)).unwrap();
     let report = Report::from_json(&info).unwrap();
@@ -235,13 +235,13 @@ fn what_info_writes_is_a_report_without_cases() {
 }
 
 #[test]
-fn the_summary_is_of_the_cases_that_are_there() {
+fn summary_counts_the_cases_of_the_report() {
     let cut = OLD.replace("\"passed\": 1", "\"passed\": 400");
     assert_eq!(Report::from_json(cut.as_bytes()).unwrap().summary.passed, 1);
 }
 
 #[test]
-fn what_is_no_report_is_refused_with_the_place() {
+fn invalid_report_error_names_the_position() {
     for garbage in ["", "null", "[]", "{}", "{\"runtime\": {}}", "\u{0}\u{1}", "{\"cases\": []}"] {
         assert!(Report::from_json(garbage.as_bytes()).is_err(), "{garbage}");
     }
@@ -263,7 +263,7 @@ fn what_is_no_report_is_refused_with_the_place() {
 }
 
 #[test]
-fn the_quirks_that_are_worked_around_are_named() {
+fn report_names_quirks() {
     let runtime = Runtime::simulated(Config::mi300x(1).with_extension(7)).unwrap();
     let names = |quirks| {
         let filters = vec!["runtime.".to_owned()];
@@ -286,7 +286,7 @@ fn the_quirks_that_are_worked_around_are_named() {
 }
 
 #[test]
-fn junit_holds_no_forbidden_characters() {
+fn junit_contains_no_invalid_characters() {
     let forbidden = "a\u{0}\u{1}\u{8}\u{b}\u{c}\u{1b}[31m\u{1f}\u{7f}\u{85}\u{fffe}\u{ffff}z";
     let mut report = report("reserve", FaultPlan::none());
     report.runtime.name = forbidden.to_owned();

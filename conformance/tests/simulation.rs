@@ -1,6 +1,6 @@
 //! All cases on the simulation: in every release of AMD's runtime, and on other machines.
 
-mod partner;
+mod peer;
 
 use hsa_sim::{Config, Era};
 use hsa_vmm::Runtime;
@@ -10,8 +10,8 @@ use hsa_vmm_conformance::{Options, Report, Status, run};
 fn conform(config: Config, profile: HipProfile) -> Report {
     let runtime = Runtime::simulated(config).unwrap();
     // Other tests of this process open and close descriptors meanwhile.
-    let partner = partner::words(partner::On::Simulation);
-    let options = Options { count_descriptors: false, profile, partner, ..Options::default() };
+    let peer = peer::words(peer::On::Simulation);
+    let options = Options { count_descriptors: false, profile, peer, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
 }
 
@@ -67,7 +67,7 @@ fn era_d() {
 }
 
 #[test]
-fn what_is_known_is_known_only_where_it_is() {
+fn known_failures_apply_only_where_listed() {
     for (era, known) in [
         (Era::A, &[][..]),
         (Era::B, &[]),

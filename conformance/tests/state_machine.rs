@@ -1,14 +1,14 @@
-//! The library against the reference model, on the simulation in every era.
+//! The library against the reference model, on the simulation in every ROCm generation.
 
 mod sequences;
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::{Config, Era};
 use proptest::prelude::*;
-use sequences::Ground;
+use sequences::Setup;
 use serde::{Deserialize, Serialize};
 
-/// A simulated machine of an era.
+/// A simulated machine of a ROCm generation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Simulated<const ERA: usize> {
     machine: Machine,
@@ -18,20 +18,20 @@ struct Simulated<const ERA: usize> {
     dmabuf_cpu_mapping: bool,
 }
 
-/// The extension's versions of each era, from ROCm 6.0 to 10.1.
+/// The extension versions of each generation, from ROCm 6.0 to 10.1.
 const EXTENSIONS: [&[u32]; 4] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21]];
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Machine {
-    /// So many MI300X, and so many CPUs.
+    /// MI300X GPUs.
     Mi300x { gpus: usize, cpus: usize },
-    /// A Radeon, of whose memory the CPU sees a part.
+    /// A consumer GPU, of which the CPU can access only a part of the memory.
     Consumer,
-    /// CPU and GPU in one.
+    /// An APU.
     Apu,
 }
 
-impl<const ERA: usize> Ground for Simulated<ERA> {
+impl<const ERA: usize> Setup for Simulated<ERA> {
     fn any() -> BoxedStrategy<Self> {
         let cards = |(gpus, cpus)| Machine::Mi300x { gpus, cpus };
         let machine = prop_oneof![
@@ -39,7 +39,7 @@ impl<const ERA: usize> Ground for Simulated<ERA> {
             1 => Just(Machine::Apu),
             1 => Just(Machine::Consumer),
         ];
-        // Large granules take long.
+        // Large granules are slow.
         let granule = prop_oneof![7 => Just(4 << 10), 1 => Just(2 << 20)];
         let extension = prop::sample::select(EXTENSIONS[ERA]);
         (machine, extension, granule, any::<bool>())
@@ -71,7 +71,7 @@ impl<const ERA: usize> Ground for Simulated<ERA> {
     }
 }
 
-/// So many sequences of each era take a few seconds without optimisation.
+/// The number of sequences for each generation: a few seconds without optimisation.
 const CASES: u32 = 64;
 
 #[test]

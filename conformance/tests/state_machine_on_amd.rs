@@ -6,17 +6,17 @@ mod sequences;
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
 use proptest::prelude::*;
-use sequences::Ground;
+use sequences::Setup;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// AMD's runtime, which a process has but one of.
+/// AMD's runtime. A process can load only one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Amd;
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-impl Ground for Amd {
+impl Setup for Amd {
     fn any() -> BoxedStrategy<Self> {
         Just(Self).boxed()
     }
@@ -26,15 +26,15 @@ impl Ground for Amd {
     }
 }
 
-/// So many sequences take a few seconds a release.
+/// The number of sequences for each release: a few seconds.
 const CASES: u32 = 24;
 
 #[test]
 fn each_release() {
-    test::on_each_release("each_release", &Emulation::gpus(2), |ground| {
+    test::on_each_release("each_release", &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("AMD's runtime");
+        let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);
-        sequences::run::<Amd>(&format!("amd_{}", ground.release()), CASES);
+        sequences::run::<Amd>(&format!("amd_{}", setup.release()), CASES);
     });
 }

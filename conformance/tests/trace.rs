@@ -23,7 +23,7 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_recorded_is_read() {
+fn recorded_traces_can_be_read() {
     let traces: Vec<Trace> = Reader::open(RECORDED).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(traces.len(), 1500);
     assert_eq!(traces.iter().map(|trace| trace.ops.len()).sum::<usize>(), 120_000);
@@ -35,7 +35,7 @@ fn what_is_recorded_is_read() {
 }
 
 #[test]
-fn plain_and_compressed_are_told_apart_by_their_bytes() {
+fn reader_detects_compression_by_content() {
     let text = format!("{LINE}\n\n  \n{LINE}");
     let (plain, compressed) = (read(text.as_bytes()), read(&gzip(&text)));
     for traces in [&plain, &compressed] {
@@ -49,7 +49,7 @@ fn plain_and_compressed_are_told_apart_by_their_bytes() {
 }
 
 #[test]
-fn what_is_written_is_read_again_and_the_same_text() {
+fn written_trace_is_read_back_identically() {
     let traces: Vec<Trace> =
         Reader::open(RECORDED).unwrap().take(20).collect::<Result<_, _>>().unwrap();
     let mut plain = Writer::plain(Vec::new());
@@ -69,7 +69,7 @@ fn what_is_written_is_read_again_and_the_same_text() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_with_its_line() {
+fn error_names_line_of_invalid_trace() {
     for (wrong, words) in [
         ("garbage", "expected value"),
         ("[]", "trace"),
@@ -90,14 +90,14 @@ fn what_is_no_trace_is_told_with_its_line() {
 }
 
 #[test]
-fn nothing_is_read_after_an_error() {
+fn reader_stops_after_an_error() {
     let mut reader = Reader::new(b"garbage\n{}".as_slice()).unwrap();
     assert!(reader.next().unwrap().is_err());
     assert!(reader.next().is_none());
 }
 
 #[test]
-fn damaged_files_are_told_with_their_line() {
+fn error_names_line_of_damaged_file() {
     let whole = gzip(&format!("{LINE}\n").repeat(50));
     let (line, said) = error(&whole[..whole.len() / 2]);
     assert!((1..=50).contains(&line) && said.contains("cannot be read"), "{said}");
@@ -114,7 +114,7 @@ fn damaged_files_are_told_with_their_line() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn error_names_missing_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("no such file");
     let error = Reader::open(&path).unwrap_err();

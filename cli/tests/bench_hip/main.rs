@@ -65,7 +65,7 @@ fn results(output: &Output) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn hip_is_measured_beside_the_others_and_called_as_its_release_wants() {
+fn bench_measures_hip_of_each_release() {
     let folder = tempfile::tempdir().unwrap();
     let libraries = [
         hip(folder.path(), "libamdhip64.so.6.4.43484", &["-DBY_POINTER"]),
@@ -96,7 +96,7 @@ fn hip_is_measured_beside_the_others_and_called_as_its_release_wants() {
 
 /// So the test above would see it.
 #[test]
-fn a_release_that_is_called_as_another_refuses() {
+fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
     // It takes a descriptor by value, but its name says otherwise.
     let library = hip(folder.path(), "libamdhip64.so.6", &[]);
@@ -107,7 +107,7 @@ fn a_release_that_is_called_as_another_refuses() {
 }
 
 #[test]
-fn a_table_has_a_row_for_hip() {
+fn bench_table_has_a_row_for_hip() {
     let folder = tempfile::tempdir().unwrap();
     let library = hip(folder.path(), "libamdhip64.so.6", &["-DBY_POINTER"]);
     let output = bench(&library, &["--operation", "cycle", "--level", "raw,vmm"]).output().unwrap();
@@ -118,7 +118,7 @@ fn a_table_has_a_row_for_hip() {
 }
 
 #[test]
-fn a_library_that_is_not_hip_is_refused_with_its_name() {
+fn bench_names_library_that_is_not_hip() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("libamdhip64.so.6");
     let no_library = folder.path().join("text.so");
@@ -151,8 +151,8 @@ fn a_library_that_is_not_hip_is_refused_with_its_name() {
 
 /// HIP itself: the same cycle on the same runtime and driver.
 #[test]
-fn hip_itself_is_measured_on_the_emulated_driver() {
-    let name = "hip_itself_is_measured_on_the_emulated_driver";
+fn bench_measures_hip_on_the_emulated_driver() {
+    let name = "bench_measures_hip_on_the_emulated_driver";
     let Some(installations) = test::installations(name) else { return };
     let mut tried = 0;
     for installation in installations {

@@ -1,4 +1,4 @@
-//! `hsa-vmm bringup`: every level reached where it can be, and what is said where it cannot.
+//! `hsa-vmm bringup`: reached levels, and reports of failures.
 
 #[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
@@ -10,13 +10,14 @@ use hsa_vmm::{err, json};
 use serde_json::Value;
 use std::process::Output;
 
-/// All levels, as JSON names them.
+/// The names of all levels in JSON.
 const LEVELS: [&str; 12] = [
     "library", "runtime", "agents", "pools", "reserved", "handle", "mapped", "cpu", "gpu", "peer",
     "shared", "load",
 ];
 
-/// The level that failed, having looked that all before it were reached or skipped, and none after.
+/// Returns the level that failed. Checks that all levels before it were reached or skipped, and none
+/// after it was tried.
 #[track_caller]
 fn failed(report: &Value) -> Option<&str> {
     let levels = report["levels"].as_array().unwrap();
@@ -36,7 +37,7 @@ fn failed(report: &Value) -> Option<&str> {
     failed.map(|index| names[index])
 }
 
-/// The report of a run that had to end so.
+/// Returns the report of a run, after checking its exit status.
 #[track_caller]
 fn report(output: &Output, status: i32) -> Value {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
@@ -44,7 +45,7 @@ fn report(output: &Output, status: i32) -> Value {
     json(output)
 }
 
-/// A text's words, all of them in another.
+/// Checks that a text contains all words.
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
     for word in words {

@@ -1,5 +1,5 @@
-//! Levels on AMD's own runtime, in three releases: on the emulated driver, well and with calls of
-//! the driver that fail or hang; and without any driver.
+//! Levels on AMD's runtime, three releases: on the emulated driver without and with faults, and without
+//! a driver.
 
 use super::{LEVELS, failed, report, says};
 use crate::hsa_vmm::{HSA_VMM, err, json, out, run};
@@ -16,8 +16,8 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 }
 
 #[test]
-fn every_level_is_reached_and_rests_on_what_the_table_says() {
-    let name = "on_amd::every_level_is_reached_and_rests_on_what_the_table_says";
+fn amds_runtime_reaches_every_level() {
+    let name = "on_amd::amds_runtime_reaches_every_level";
     for installation in test::installations(name).unwrap_or_default() {
         for (profile, skipped) in [("mi300x", None), ("apu", Some("peer"))] {
             let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
@@ -27,16 +27,17 @@ fn every_level_is_reached_and_rests_on_what_the_table_says() {
             let path = report["runtime"].as_str().unwrap();
             assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
             for level in report["levels"].as_array().unwrap() {
-                let well = if level["level"].as_str() == skipped { "skipped" } else { "reached" };
-                assert_eq!(level["status"], well, "{release}, {profile}: {level:#}");
-                let besides = level["asked_besides"].as_array().unwrap();
-                assert!(besides.is_empty(), "{release}: not in the table: {besides:?}");
+                let expected =
+                    if level["level"].as_str() == skipped { "skipped" } else { "reached" };
+                assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
+                let unlisted = level["asked_besides"].as_array().unwrap();
+                assert!(unlisted.is_empty(), "{release}: not in the table: {unlisted:?}");
             }
         }
     }
 }
 
-/// How often each call of the driver is made in each level's first process, from a log.
+/// Counts each level's driver calls, made by its first process, in a log.
 fn requests(log: &str) -> Vec<BTreeMap<String, usize>> {
     let mut levels: Vec<BTreeMap<String, usize>> = Vec::new();
     for line in log.lines() {
@@ -51,9 +52,9 @@ fn requests(log: &str) -> Vec<BTreeMap<String, usize>> {
 }
 
 #[test]
-fn each_level_fails_where_the_driver_does() {
-    let name = "on_amd::each_level_fails_where_the_driver_does";
-    // Which call of the driver is made to fail, and in which call of the runtime that shows.
+fn driver_fault_fails_its_level() {
+    let name = "on_amd::driver_fault_fails_its_level";
+    // The level, the driver call and error to inject, and the runtime call that then fails.
     let plans = [
         ("runtime", "GET_VERSION", "EPERM", "hsa_init"),
         ("handle", "ALLOC_MEMORY_OF_GPU", "ENOMEM", "hsa_amd_vmem_handle_create"),
@@ -72,18 +73,18 @@ fn each_level_fails_where_the_driver_does() {
         let levels = requests(&std::fs::read_to_string(log).unwrap());
         let release = installation.release();
         for (mut level, request, error, mut call) in plans {
-            // This release asks the driver for a reservation, too, and in the same way.
+            // This release uses the same driver call for reservations.
             if release == Release::R6_1_2 && level == "handle" {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
-            // The first that no level before makes.
+            // The first call that earlier levels do not make.
             let at = LEVELS.iter().position(|name| *name == level).unwrap();
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
             let before = levels[..at].iter().map(count).max().unwrap_or(0);
             assert!(count(&levels[at]) > before, "{release}, {level}: {levels:?}");
-            // What threads of the runtime's own ask is not in the log, but counts.
+            // Calls of the runtime's own threads are not in the log, but are counted.
             let report = (before + 1..before + 6).find_map(|number| {
-                // The runtime may try again after it has given back what it has in stock.
+                // The runtime may release its caches and try again.
                 let plan = format!("{request}#{number}-100000={error}");
                 let output = emulated(installation, &["--fault", &plan], &["--format", "json"]);
                 let report = json(&output);
@@ -99,8 +100,8 @@ fn each_level_fails_where_the_driver_does() {
             let plan = format!("{request}={error} at {level}");
             let report = report.unwrap_or_else(|| panic!("{release}: nothing failed by {plan}"));
             let failure = &report["failure"];
-            let blamed = failure["call"]["name"].as_str().unwrap();
-            assert!(blamed.starts_with(call), "{release}, {plan}: {blamed}");
+            let failed_call = failure["call"]["name"].as_str().unwrap();
+            assert!(failed_call.starts_with(call), "{release}, {plan}: {failed_call}");
             let line = format!("{request} ");
             let driver = failure["driver"].as_array().unwrap().iter();
             let mut driver = driver.map(|line| line.as_str().unwrap());
@@ -117,8 +118,8 @@ fn each_level_fails_where_the_driver_does() {
 }
 
 #[test]
-fn a_call_of_the_driver_that_never_returns_is_a_hang() {
-    let name = "on_amd::a_call_of_the_driver_that_never_returns_is_a_hang";
+fn hanging_driver_call_is_reported() {
+    let name = "on_amd::hanging_driver_call_is_reported";
     for installation in test::installations(name).unwrap_or_default() {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
         let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
@@ -127,7 +128,7 @@ fn a_call_of_the_driver_that_never_returns_is_a_hang() {
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "hang");
         says(failure["what"].as_str().unwrap(), &["hangs in hsa_amd_vmem_map"]);
-        // What the runtime itself logged during the call, and only then.
+        // Only what the runtime logged during the call.
         says(&failure["runtime"].to_string(), &["hsaKmtExportDMABufHandle"]);
         assert!(!failure["runtime"].to_string().contains("acquiring VM"), "{failure:#}");
         let asked = |log: &str| {
@@ -140,8 +141,8 @@ fn a_call_of_the_driver_that_never_returns_is_a_hang() {
 }
 
 #[test]
-fn what_hangs_in_the_other_process_is_named() {
-    let name = "on_amd::what_hangs_in_the_other_process_is_named";
+fn hang_in_second_process_is_reported() {
+    let name = "on_amd::hang_in_second_process_is_reported";
     for installation in test::installations(name).unwrap_or_default() {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
         let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
@@ -155,8 +156,8 @@ fn what_hangs_in_the_other_process_is_named() {
 }
 
 #[test]
-fn without_a_driver_the_machine_is_looked_at() {
-    let name = "on_amd::without_a_driver_the_machine_is_looked_at";
+fn missing_driver_triggers_machine_checks() {
+    let name = "on_amd::missing_driver_triggers_machine_checks";
     if Path::new("/dev/kfd").exists() {
         return;
     }
@@ -179,8 +180,8 @@ fn without_a_driver_the_machine_is_looked_at() {
 }
 
 #[test]
-fn the_program_in_c_repeats_what_failed() {
-    let name = "on_amd::the_program_in_c_repeats_what_failed";
+fn c_program_repeats_the_failure() {
+    let name = "on_amd::c_program_repeats_the_failure";
     for installation in test::installations(name).unwrap_or_default() {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
@@ -199,8 +200,8 @@ fn the_program_in_c_repeats_what_failed() {
             let program = program.to_str().unwrap();
             let with = run(&[&start[..], &["--fault", plan, "--", program]].concat());
             says(&err(&with), words);
-            says(&err(&with), &["answered 0x"]);
-            // And nothing is wrong with it otherwise.
+            says(&err(&with), &["returned 0x"]);
+            // Without the fault, the program succeeds.
             let without = run(&[&start[..], &["--", program]].concat());
             assert!(without.status.success(), "{release}, {plan}: {without:?}");
             says(&out(&without), &["all calls succeeded"]);

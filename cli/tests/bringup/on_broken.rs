@@ -1,4 +1,4 @@
-//! Libraries that are none, and runtimes that crash or hang.
+//! Missing and broken libraries, and runtimes that crash or hang.
 
 use super::{failed, report, says};
 use crate::hsa_vmm::{HSA_VMM, command, out, run};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A runtime in C that does this when it is started.
+/// Compiles a runtime in C that executes a statement in `hsa_init`.
 fn broken(folder: &Path, what: &str, more: &[&str]) -> PathBuf {
     let file = folder.join("libbroken.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
@@ -27,14 +27,14 @@ fn bringup(runtime: &Path, more: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn a_library_that_is_not_there_is_the_first_level() {
+fn missing_library_fails_the_first_level() {
     let output = run(&["bringup", "--runtime", "/nowhere/libhsa.so", "--format", "json"]);
     let report = report(&output, 3);
     assert_eq!(failed(&report), Some("library"));
     assert_eq!(report["failure"]["kind"], "library");
     says(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
     says(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
-    // It is never the simulation that is brought up unasked.
+    // Without `--runtime sim`, bringup never uses the simulation.
     let output = command(&["bringup", "--format", "json"])
         .env("ROCM_PATH", "/nowhere")
         .env("LD_LIBRARY_PATH", "")
@@ -44,7 +44,7 @@ fn a_library_that_is_not_there_is_the_first_level() {
 }
 
 #[test]
-fn a_library_without_virtual_memory_is_said_to_be_too_old() {
+fn library_without_virtual_memory_is_too_old() {
     let folder = tempfile::tempdir().unwrap();
     let library = broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
@@ -53,7 +53,7 @@ fn a_library_without_virtual_memory_is_said_to_be_too_old() {
 }
 
 #[test]
-fn a_crash_is_contained_and_its_signal_and_call_named() {
+fn crash_is_reported_with_signal_and_call() {
     let folder = tempfile::tempdir().unwrap();
     for (what, signal) in
         [("*(volatile int *)0 = 1", "SIGSEGV"), ("abort()", "SIGABRT"), ("raise(SIGILL)", "SIGILL")]
@@ -68,15 +68,15 @@ fn a_crash_is_contained_and_its_signal_and_call_named() {
         let words = failure["runtime"].to_string();
         says(&words, &["on standard output", "on standard error"]);
     }
-    // A runtime that ends the process by itself crashes it, too.
+    // A runtime that exits the process is reported as a failure, too.
     let library = broken(folder.path(), "_exit(0)", &[]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
-    says(report["failure"]["what"].as_str().unwrap(), &["without a word"]);
+    says(report["failure"]["what"].as_str().unwrap(), &["without a result"]);
     assert_eq!(report["failure"]["call"]["name"], "hsa_init");
 }
 
 #[test]
-fn a_hang_is_ended_and_its_call_named() {
+fn hang_is_killed_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let library = broken(folder.path(), "for (;;) pause()", &[]);
     let began = Instant::now();
@@ -87,7 +87,7 @@ fn a_hang_is_ended_and_its_call_named() {
 }
 
 #[test]
-fn whoever_is_killed_takes_the_level_along() {
+fn killing_bringup_kills_its_worker() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
     let note = format!(
@@ -111,12 +111,12 @@ fn whoever_is_killed_takes_the_level_along() {
         }
     };
     let number = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
-    until("the level begins", &|| number().is_some());
+    until("the level has begun", &|| number().is_some());
     let status = format!("/proc/{}/stat", number().unwrap().trim());
     assert!(Path::new(&status).exists());
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // Dead, if perhaps not yet collected by whoever adopts orphans.
+    // A zombie counts as dead.
     let dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
-    until("the level ends", &dead);
+    until("the level has ended", &dead);
 }

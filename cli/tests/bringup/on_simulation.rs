@@ -1,4 +1,4 @@
-//! Levels on the simulation, in every era, and calls that answer errors.
+//! Levels on the simulation, in every ROCm generation, and with failing calls.
 
 use super::{failed, report, says};
 use crate::hsa_vmm::{command, err, out, run};
@@ -8,29 +8,29 @@ fn simulated(sim: &str, more: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn every_level_is_reached_in_every_era() {
-    for era in ["a", "b", "c", "d"] {
-        let output = simulated(&format!("era={era},gpus=3"), &["--format", "json"]);
+fn every_generation_reaches_every_level() {
+    for generation in ["a", "b", "c", "d"] {
+        let output = simulated(&format!("era={generation},gpus=3"), &["--format", "json"]);
         let report = report(&output, 0);
-        assert_eq!(failed(&report), None, "{era}: {report:#}");
+        assert_eq!(failed(&report), None, "{generation}: {report:#}");
         let skipped =
             report["levels"].as_array().unwrap().iter().filter(|l| l["status"] == "skipped");
-        assert_eq!(skipped.count(), 0, "{era}: {report:#}");
+        assert_eq!(skipped.count(), 0, "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
     }
 }
 
 #[test]
-fn what_does_not_apply_is_skipped_and_why_is_said() {
+fn levels_that_do_not_apply_are_skipped() {
     let output = simulated("consumer", &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     says(&out(&output), &["– CPU access", "no large BAR", "– peer access", "there is one GPU"]);
     let output = simulated("gpus=2,peer-access=off", &[]);
-    says(&out(&output), &["no GPU may reach"]);
+    says(&out(&output), &["no other GPU can access"]);
 }
 
 #[test]
-fn every_call_that_fails_is_named_at_its_level() {
+fn failing_call_is_reported_at_its_level() {
     let status = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";
     for (call, level) in [
         ("hsa_init", "runtime"),
@@ -60,13 +60,13 @@ fn every_call_that_fails_is_named_at_its_level() {
         let last = failure["calls"].as_array().unwrap().last().unwrap();
         says(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
     }
-    // Only the last level maps so often.
+    // Only the last level maps that many times.
     let output = simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
     assert_eq!(failed(&report(&output, 1)), Some("load"));
 }
 
 #[test]
-fn what_is_missing_altogether_is_said() {
+fn missing_features_are_reported() {
     let output = simulated("gpus=0", &["--format", "json"]);
     let found = report(&output, 1);
     assert_eq!(failed(&found), Some("agents"));
@@ -78,23 +78,30 @@ fn what_is_missing_altogether_is_said() {
 }
 
 #[test]
-fn a_ladder_is_no_wider_than_80_columns_and_has_no_colours_in_a_pipe() {
+fn table_fits_80_columns_without_colours() {
     let output = simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
     let text = out(&output);
-    let ladder: Vec<_> = text.lines().take_while(|line| !line.starts_with("mapped:")).collect();
-    assert!(ladder.len() > 12, "{text}");
-    for line in ladder {
+    let table: Vec<_> = text.lines().take_while(|line| !line.starts_with("mapped:")).collect();
+    assert!(table.len() > 12, "{text}");
+    for line in table {
         assert!(line.chars().count() <= 80 && line.trim_end() == line, "{line:?}");
     }
     assert!(!text.contains('\x1b'), "{text}");
     says(
         &text,
-        &["✗ mapped", "· CPU access", "It rests on", "EXPORT_DMABUF", "Try next", "--program"],
+        &[
+            "✗ mapped",
+            "· CPU access",
+            "Kernel interfaces it uses",
+            "EXPORT_DMABUF",
+            "Try next",
+            "--program",
+        ],
     );
 }
 
 #[test]
-fn until_and_nonsense() {
+fn invalid_arguments_are_rejected() {
     let output = simulated("gpus=2", &["--until", "mapped", "--format", "json"]);
     let levels = report(&output, 0)["levels"].as_array().unwrap().len();
     assert_eq!(levels, 7);
@@ -115,15 +122,15 @@ fn until_and_nonsense() {
     let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
     assert_eq!(output.status.code(), Some(1));
     says(&err(&output), &["cannot write /nowhere/repeat.c"]);
-    assert!(out(&output).is_empty(), "before anything is tried: {}", out(&output));
-    // A level is climbed only for somebody.
+    assert!(out(&output).is_empty(), "the file is checked before running: {}", out(&output));
+    // Only a worker runs a level.
     let output = run(&["bringup", "--runtime", "sim", "--climb", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    says(&err(&output), &["this is for workers"]);
+    says(&err(&output), &["can be started by hsa-vmm only"]);
 }
 
 #[test]
-fn the_log_has_every_call_of_every_level() {
+fn log_contains_calls_of_every_level() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let output = command(&["bringup", "--runtime", "sim", "--until", "gpu", "--log"])
@@ -136,12 +143,12 @@ fn the_log_has_every_call_of_every_level() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_costs_no_report() {
+fn report_survives_unwritable_log() {
     let more = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
     let output = simulated("gpus=1", &more);
     assert_eq!(failed(&report(&output, 1)), None);
     says(&err(&output), &["cannot write the log (--log)", "No space left"]);
-    // Nor does a program.
+    // The same holds for a program that cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
     let output = simulated(faults, &["--program", "/dev/full", "--format", "json"]);
     assert_eq!(failed(&report(&output, 1)), Some("mapped"));

@@ -1,5 +1,4 @@
-//! The guides in `docs/`: what they tell people to type is understood and does what they say, and where
-//! they point there is something.
+//! The guides in `docs/`: their commands exist and print what the guides show; their links exist.
 
 mod help;
 #[path = "../hsa_vmm/mod.rs"]
@@ -12,15 +11,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the guides already tell and the command does not know yet: verbs, and options of one. Whoever
-/// adds one takes it from here, or a test fails.
+/// Subcommands and options that the guides mention and the command does not have yet. A test fails if
+/// one of them exists.
 const NOT_YET: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The pages for people, with their text.
+/// Returns the guides with their text.
 fn pages() -> Vec<(PathBuf, String)> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let others = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root().join(name));
@@ -33,18 +32,18 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// A command that a page tells people to type, and what it says was printed.
+/// A command of a guide, and the output that the guide shows.
 #[derive(Clone, Debug)]
 struct Typed {
     line: String,
     printed: Vec<String>,
 }
 
-/// What stands in ``` blocks of commands, and of what was typed and printed.
+/// Returns the commands in a page's code blocks, with their output.
 fn commands(page: &str) -> Vec<Typed> {
     let mut commands: Vec<Typed> = Vec::new();
     let mut kind = None;
-    // Nothing typed stands above what is printed in a block that begins with something else.
+    // Ignore output before the first command of a block.
     let mut typed = false;
     for line in page.lines() {
         if let Some(next) = line.strip_prefix("```") {
@@ -69,7 +68,7 @@ fn commands(page: &str) -> Vec<Typed> {
     commands
 }
 
-/// Every use of the command in a line: the verb, and its long options.
+/// Returns every use of `hsa-vmm` in a line: the subcommand and its long options.
 fn uses(line: &str) -> Vec<(String, Vec<String>)> {
     let line = line.replace("cargo run --release -- ", "hsa-vmm ").replace("target/release/", "");
     let line = line.split(" # ").next().unwrap_or_default();
@@ -80,42 +79,42 @@ fn uses(line: &str) -> Vec<(String, Vec<String>)> {
             let rest = &words[start + 1..];
             let end = rest.iter().position(|word| ["--", "|", ">", "2>"].contains(word));
             let mine = &rest[..end.unwrap_or(rest.len())];
-            let verb = mine.iter().take_while(|word| word.chars().all(char::is_alphabetic));
-            let verb = verb.take(if mine.first() == Some(&"rocr") { 2 } else { 1 });
-            let verb = verb.copied().collect::<Vec<_>>().join(" ");
+            let subcommand = mine.iter().take_while(|word| word.chars().all(char::is_alphabetic));
+            let subcommand = subcommand.take(if mine.first() == Some(&"rocr") { 2 } else { 1 });
+            let subcommand = subcommand.copied().collect::<Vec<_>>().join(" ");
             let options = mine.iter().filter(|word| word.starts_with("--"));
             let option = |word: &&str| word.split('=').next().unwrap_or(word).to_owned();
-            (!verb.is_empty()).then(|| (verb, options.map(option).collect()))
+            (!subcommand.is_empty()).then(|| (subcommand, options.map(option).collect()))
         })
         .collect()
 }
 
-/// The long options of a verb; `None` if there is no such verb.
-fn options(verb: &str) -> Option<BTreeSet<String>> {
-    let words: Vec<_> = verb.split(' ').chain(["--help"]).collect();
+/// Returns the long options of a subcommand; `None` if there is no such subcommand.
+fn options(subcommand: &str) -> Option<BTreeSet<String>> {
+    let words: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();
     let help = run(&words);
     let text = out(&help);
     let names = text.split([' ', ',', '\n']).filter(|word| word.starts_with("--"));
     help.status.success().then(|| names.map(str::to_owned).collect())
 }
 
-fn is_known(verb: &str, option: &str) -> bool {
-    options(verb).is_some_and(|known| option.is_empty() || known.contains(option))
+fn is_known(subcommand: &str, option: &str) -> bool {
+    options(subcommand).is_some_and(|known| option.is_empty() || known.contains(option))
 }
 
 #[test]
-fn what_the_guides_say_to_type_is_understood() {
+fn guides_use_existing_options() {
     let mut seen = 0;
     for (path, page) in pages() {
         for line in commands(&page) {
             let line = &line.line;
-            for (verb, options) in uses(line) {
+            for (subcommand, options) in uses(line) {
                 for option in [String::new()].into_iter().chain(options) {
-                    let coming = NOT_YET
-                        .iter()
-                        .any(|(coming, of)| *coming == verb && (of.is_empty() || *of == option));
-                    let understood = coming || is_known(&verb, &option);
-                    assert!(understood, "{}: {line}: {verb} {option}", path.display());
+                    let coming = NOT_YET.iter().any(|(coming, of)| {
+                        *coming == subcommand && (of.is_empty() || *of == option)
+                    });
+                    let understood = coming || is_known(&subcommand, &option);
+                    assert!(understood, "{}: {line}: {subcommand} {option}", path.display());
                     seen += 1;
                 }
             }
@@ -125,14 +124,17 @@ fn what_the_guides_say_to_type_is_understood() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_not_there() {
-    for (verb, option) in NOT_YET {
-        assert!(!is_known(verb, option), "{verb} {option} is there: take it from NOT_YET");
+fn not_yet_lists_missing_options_only() {
+    for (subcommand, option) in NOT_YET {
+        assert!(
+            !is_known(subcommand, option),
+            "{subcommand} {option} exists: remove it from NOT_YET"
+        );
     }
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn links_in_guides_exist() {
     for (path, page) in pages() {
         let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.starts_with("http") && !link.contains(' ')) {

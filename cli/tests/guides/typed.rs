@@ -1,10 +1,7 @@
-//! What the guides tell people to type is typed, page by page, from the top of a page to its end; and
-//! what they say was printed is printed.
+//! Runs the commands of the guides, page by page from top to end, and compares their output.
 //!
-//! A line that is said to be printed must come, in its order, in what the command writes to the
-//! terminal, up to what differs from run to run: addresses, times, numbers of processes and
-//! descriptors, columns.
-//! `…` stands for any lines, or for any words in a line.
+//! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
+//! descriptors and column widths may differ. `…` stands for any lines, or any words in a line.
 
 use crate::hsa_vmm::{HSA_VMM, err, out};
 use crate::{Typed, commands, pages, root};
@@ -13,9 +10,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The pages for users. What CONTRIBUTING says takes minutes, and changes the tree.
+/// The pages for users. The commands in CONTRIBUTING take minutes and change the tree.
 const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
-/// What is not typed here, by its beginning: it is tried elsewhere.
+/// The beginnings of commands that are tested elsewhere.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("cargo build", "the command is there"),
     ("cargo test", "this is one"),
@@ -29,7 +26,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("hsa-vmm conform --runtime /opt/rocm", "there may be no ROCm"),
     ("hsa-vmm rocr fetch", "the tests have fetched"),
 ];
-/// What a page says takes long, and what is typed instead.
+/// Commands that take long, and their replacements.
 const SHORTER: &[(&str, &str)] = &[
     ("fuzz --time 15m", "fuzz --time 1s"),
     ("hsa-vmm stress", "hsa-vmm stress --time 1s"),
@@ -45,9 +42,9 @@ fn elsewhere(line: &str) -> Option<&'static str> {
     ELSEWHERE.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
 }
 
-/// A word without what differs from run to run.
+/// Replaces what differs from run to run in a word.
 fn word(word: &str) -> String {
-    // A fraction, or the numbers of a process and a thread.
+    // A fraction, or process and thread ID.
     let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
     let mut parts = number.split(['.', ':']);
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -62,14 +59,14 @@ fn word(word: &str) -> String {
         rest = number.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
     }
     plain += rest;
-    // A descriptor's number says how many were open before, and whoever called may have left some.
+    // The number of a descriptor depends on those that the caller has left open.
     match plain.split_once('=') {
         Some((name, _)) if name.ends_with("fd") || name == "descriptor" => format!("{name}="),
         _ => plain,
     }
 }
 
-/// The words of a line without what differs from run to run.
+/// Returns the words of a line, with what differs from run to run replaced.
 fn words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = line.split_whitespace().map(word).collect();
     for at in 1..words.len() {
@@ -81,7 +78,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Whether the words of a line are those that a page has for it.
+/// Returns whether the words of a line match those of the page.
 fn fits(page: &[String], line: &[String]) -> bool {
     match page {
         [] => line.is_empty(),
@@ -97,7 +94,7 @@ fn fits(page: &[String], line: &[String]) -> bool {
     }
 }
 
-/// The first line that a page says was printed and was not.
+/// Returns the first line of the page that is missing in the output.
 fn missing<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
     let mut streams = streams.map(|text| text.lines().map(words).collect::<Vec<_>>());
     page.iter().map(String::as_str).find(|line| {
@@ -112,7 +109,7 @@ fn missing<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
     })
 }
 
-/// Types a line in a folder, as people would.
+/// Runs a command line in a folder.
 fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
     let mut line = typed.line.replace("cargo run --release -- ", "hsa-vmm ");
     for (long, short) in SHORTER {
@@ -157,8 +154,8 @@ fn excerpt(text: &str) -> String {
 }
 
 #[test]
-fn what_the_guides_say_is_typed_and_printed() {
-    let amd = test::installations("what_the_guides_say_is_typed_and_printed").is_some();
+fn commands_in_guides_print_the_documented_output() {
+    let amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
     let (mut wrong, mut done, mut unused) = (Vec::new(), 0, BTreeSet::new());
     unused.extend(ELSEWHERE.iter().map(|(beginning, _)| *beginning));
     let users = |path: &Path| PAGES.iter().any(|name| path.ends_with(name));
@@ -194,7 +191,7 @@ fn what_the_guides_say_is_typed_and_printed() {
 }
 
 #[test]
-fn what_is_printed_is_compared() {
+fn missing_line_is_detected() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let real = "✓ mapped   18 calls   24 ms\nat 0x7f00 now\n341 passed, 0 failed\nOPEN descriptor=6\n\
         ACQUIRE drm_fd=11 gpu_id=4097\n";

@@ -1,10 +1,10 @@
-//! The walk of a call in ARCHITECTURE: every function in it is where it is said to be.
+//! The call path in ARCHITECTURE.md: every function is in the file given there.
 
 use crate::root;
 use std::fs;
 
 #[test]
-fn every_step_of_the_walk_is_in_its_file() {
+fn call_path_names_existing_functions() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let walk = page.split("<!-- walk -->\n```text\n").nth(1).expect("a walk");
     let walk = walk.split("```").next().unwrap();

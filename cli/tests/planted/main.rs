@@ -1,9 +1,9 @@
-//! Faults that are planted below the tool, in the simulation and in the emulated driver, and found.
+//! Faults planted in the simulation and in the emulated driver, which `conform` or `fuzz` must find.
 //!
-//! Each fault of the table is found within two minutes, and what it does is named. A few are drawn
-//! each time, by a seed that is printed: `HSA_VMM_PLANTED=all` takes all of them and prints how long
-//! each took, `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or
-//! plan contains it.
+//! Each fault of the table must be found and named within two minutes. By default, a few are chosen by a
+//! seed that is printed. `HSA_VMM_PLANTED=all` runs all of them and prints the time of each,
+//! `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or plan contains
+//! it.
 
 #[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
@@ -18,14 +18,14 @@ use std::io::{Read, Seek};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use table::{Finder, Ground, PLANTED, Planted};
+use table::{Finder, PLANTED, Planted, Target};
 
-/// In so long a fault must be found.
+/// The time limit for finding a fault.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How many are drawn.
+/// The number of faults chosen by a seed.
 const SHARE: usize = 6;
 
-/// What a run of the command came to.
+/// The result of running the command.
 struct Ran {
     status: ExitStatus,
     took: Duration,
@@ -33,17 +33,17 @@ struct Ran {
     err: String,
 }
 
-/// Runs `hsa-vmm ARGUMENTS` on a ground with a plan, and ends it after the limit.
-fn run(ground: Ground, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
+/// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills it after the time limit.
+fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
     let simulation;
-    let words: Vec<&str> = match ground {
-        Ground::Simulation(config) => {
+    let words: Vec<&str> = match target {
+        Target::Simulation(config) => {
             let faults = if plan.is_empty() { String::new() } else { format!("faults={plan}") };
             simulation = format!("{config},{faults}");
             let options = ["--runtime", "sim", "--gpus", "2", "--sim", &simulation];
             arguments.iter().copied().chain(options).collect()
         }
-        Ground::Release(release) => {
+        Target::Release(release) => {
             let mut words = vec!["emulate", "--rocr", release, "--gpus", "2"];
             if !plan.is_empty() {
                 words.extend(["--fault", plan]);
@@ -79,12 +79,12 @@ fn run(ground: Ground, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
     Ok(Ran { status, took, out, err })
 }
 
-/// The last line of what was said.
-fn last(said: &str) -> &str {
-    said.trim_end().lines().next_back().unwrap_or("nothing was said")
+/// Returns the last line of the output.
+fn last(output: &str) -> &str {
+    output.trim_end().lines().next_back().unwrap_or("no output")
 }
 
-/// Whether a report of `conform` has a case that failed for a reason.
+/// Checks that a report of `conform` has a case that failed for a reason.
 fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
     let report: Value = serde_json::from_str(report).map_err(|error| error.to_string())?;
     let failed: Vec<_> = report["cases"]
@@ -101,7 +101,7 @@ fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
     }
 }
 
-/// By a case of `conform`. `whole`: all cases are run, and not only that one.
+/// Finds the fault by a case of `conform`. With `whole`, runs all cases, not only that one.
 fn by_conform(
     planted: &Planted,
     (case, words): (&str, &str),
@@ -110,11 +110,11 @@ fn by_conform(
 ) -> Result<Duration, String> {
     let mut arguments = vec!["conform", "--format", "json"];
     arguments.extend(options);
-    // Numbers of calls are counted from the beginning of a whole run.
+    // Plans with call numbers need a whole run.
     if !whole && !planted.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
-    let ran = run(planted.ground, planted.plan, &arguments)?;
+    let ran = run(planted.target, planted.plan, &arguments)?;
     names(&ran.out, case, words).map_err(|why| format!("{why}; {}", last(&ran.err)))?;
     match ran.status.code() {
         Some(1) => Ok(ran.took),
@@ -122,20 +122,20 @@ fn by_conform(
     }
 }
 
-/// By `fuzz`; what it saves shows the fault again, and nothing where nothing is planted.
+/// Finds the fault by `fuzz`. The saved file must repeat the failure, but not without the fault.
 fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let file = file.to_str().expect("text");
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
-    let ran = run(planted.ground, planted.plan, &fuzz)?;
+    let ran = run(planted.target, planted.plan, &fuzz)?;
     let said = format!("{}{}", ran.out, ran.err);
     if ran.status.code() != Some(1) || !said.contains(words) {
-        return Err(format!("fuzz ended with {} and said:\n{said}", ran.status));
+        return Err(format!("fuzz ended with {} and printed:\n{said}", ran.status));
     }
-    for (plan, status, words) in [(planted.plan, 1, words), ("", 0, "not seen any more")] {
-        let again = run(planted.ground, plan, &["replay", file])?;
+    for (plan, status, words) in [(planted.plan, 1, words), ("", 0, "did not fail again")] {
+        let again = run(planted.target, plan, &["replay", file])?;
         let said = format!("{}{}", again.out, again.err);
         if again.status.code() != Some(status) || !said.contains(words) {
             let ended = again.status;
@@ -145,7 +145,7 @@ fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
     Ok(ran.took)
 }
 
-/// How long it took to find a fault, or why it was not found as it is to be.
+/// Returns how long it took to find a fault, or why it was not found.
 fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
     match planted.finder {
         Finder::Conform(case, words) => by_conform(planted, (case, words), &[], whole),
@@ -158,7 +158,7 @@ fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
 
 static SEED: OnceLock<u64> = OnceLock::new();
 
-/// Which faults are to be planted, and whether all that the tool has is to look for them.
+/// Returns the chosen faults, and whether to run all cases for each.
 fn chosen() -> (Vec<&'static Planted>, bool) {
     let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let seed = match wanted.as_str() {
@@ -172,58 +172,58 @@ fn chosen() -> (Vec<&'static Planted>, bool) {
             }
         },
     };
-    println!("HSA_VMM_PLANTED={seed} draws these again");
+    println!("HSA_VMM_PLANTED={seed} repeats this choice");
     let mut random = fastrand::Rng::with_seed(seed);
     let all: Vec<_> = PLANTED.iter().collect();
     (random.choose_multiple(all, SHARE), false)
 }
 
-/// Whether there is what a fault is planted in; says so if not.
+/// Returns whether the target is available; prints a note otherwise.
 fn can_run(planted: &Planted) -> bool {
-    let Ground::Release(release) = planted.ground else { return true };
-    let there = test::installations("each_planted_fault_is_found").unwrap_or_default();
+    let Target::Release(release) = planted.target else { return true };
+    let there = test::installations("planted_faults_are_found").unwrap_or_default();
     there.iter().any(|it| it.release().version() == release)
 }
 
 #[test]
-fn each_planted_fault_is_found() {
+fn planted_faults_are_found() {
     let (chosen, whole) = chosen();
-    assert!(!chosen.is_empty(), "no fault is called so");
+    assert!(!chosen.is_empty(), "no fault matches");
     let mut missed = Vec::new();
     for planted in chosen.into_iter().filter(|it| can_run(it)) {
-        let Planted { name, ground, plan, finder } = planted;
+        let Planted { name, target, plan, finder } = planted;
         let line = match find(planted, whole) {
             Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
             Err(why) => {
-                missed.push(format!("{name} ({ground:?}, {plan}): {why}"));
+                missed.push(format!("{name} ({target:?}, {plan}): {why}"));
                 "MISSED".to_owned()
             }
         };
-        println!("{line:>9}  {name}: {ground:?} {plan}, {finder:?}");
+        println!("{line:>9}  {name}: {target:?} {plan}, {finder:?}");
     }
     assert!(missed.is_empty(), "{} missed:\n{}", missed.len(), missed.join("\n"));
 }
 
 #[test]
-fn where_nothing_is_planted_nothing_is_found() {
-    let (mut grounds, whole) = chosen();
+fn nothing_is_found_without_planted_fault() {
+    let (mut targets, whole) = chosen();
     let mut seen = HashSet::new();
-    grounds.retain(|it| seen.insert(format!("{:?}", it.ground)) && can_run(it));
-    grounds.truncate(if whole { usize::MAX } else { 2 });
-    for Planted { ground, .. } in grounds {
-        let conform = run(*ground, "", &["conform"]).unwrap();
-        assert!(conform.status.success(), "{ground:?}: {}{}", conform.out, conform.err);
+    targets.retain(|it| seen.insert(format!("{:?}", it.target)) && can_run(it));
+    targets.truncate(if whole { usize::MAX } else { 2 });
+    for Planted { target, .. } in targets {
+        let conform = run(*target, "", &["conform"]).unwrap();
+        assert!(conform.status.success(), "{target:?}: {}{}", conform.out, conform.err);
         let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--processes", "2"];
-        let fuzz = run(*ground, "", &fuzz).unwrap();
-        assert!(fuzz.status.success(), "{ground:?}: {}{}", fuzz.out, fuzz.err);
+        let fuzz = run(*target, "", &fuzz).unwrap();
+        assert!(fuzz.status.success(), "{target:?}: {}{}", fuzz.out, fuzz.err);
     }
 }
 
 #[test]
-fn there_are_thirty_at_least_of_every_kind() {
+fn table_covers_all_effects_and_releases() {
     assert!(PLANTED.len() >= 30);
     let names: HashSet<_> = PLANTED.iter().map(|it| it.name).collect();
-    assert_eq!(names.len(), PLANTED.len(), "a name is there twice");
+    assert_eq!(names.len(), PLANTED.len(), "a name is not unique");
     let kinds = [
         "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
         "garbled", "double", "=E",
@@ -232,6 +232,6 @@ fn there_are_thirty_at_least_of_every_kind() {
         assert!(PLANTED.iter().any(|it| it.plan.contains(kind)), "{kind}");
     }
     for release in ["6.1.2", "6.4.3", "7.2.4"] {
-        assert!(PLANTED.iter().any(|it| it.ground == Ground::Release(release)), "{release}");
+        assert!(PLANTED.iter().any(|it| it.target == Target::Release(release)), "{release}");
     }
 }

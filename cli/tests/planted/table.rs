@@ -2,7 +2,7 @@
 
 /// Below what the tool runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum Target {
     /// The simulation, so configured.
     Simulation(&'static str),
     /// AMD's own runtime of this release, on the emulated driver.
@@ -24,7 +24,7 @@ pub enum Finder {
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
     pub name: &'static str,
-    pub ground: Ground,
+    pub target: Target,
     /// In the language of `hsa-faults`.
     pub plan: &'static str,
     pub finder: Finder,
@@ -32,23 +32,23 @@ pub struct Planted {
 
 const fn planted(
     name: &'static str,
-    ground: Ground,
+    target: Target,
     plan: &'static str,
     finder: Finder,
 ) -> Planted {
-    Planted { name, ground, plan, finder }
+    Planted { name, target, plan, finder }
 }
 
 use Finder::{Conform, ConformAtOnce, Fuzz};
-use Ground::{Release, Simulation};
+use Target::{Release, Simulation};
 
-const OLD: Ground = Release("6.1.2");
-const MIDDLE: Ground = Release("6.4.3");
-const NEW: Ground = Release("7.2.4");
-const SIM: Ground = Simulation("");
+const OLD: Target = Release("6.1.2");
+const MIDDLE: Target = Release("6.4.3");
+const NEW: Target = Release("7.2.4");
+const SIM: Target = Simulation("");
 /// The runtime gives the CPU its access, and not the library.
-const BY_RUNTIME: Ground = Simulation("dmabuf-cpu-mapping=off");
-const ENFORCED: Ground = Simulation("permissions=enforced");
+const BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
+const ENFORCED: Target = Simulation("permissions=enforced");
 
 const BY_PAGE_TABLE: &str = "access.gpu.as_its_page_table_has_it";
 const OUT_OF: &str = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";

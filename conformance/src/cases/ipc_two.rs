@@ -1,4 +1,4 @@
-//! Pool memory by IPC between two processes: the partner exports, this one opens.
+//! Pool memory by IPC between two processes: the peer exports, this one opens.
 
 use super::ipc::{ipc, refuses};
 use crate::Context;
@@ -39,20 +39,20 @@ const HELLO: &str = "written by the exporter";
 const ANSWER: &str = "written by the importer";
 
 fn same_memory(context: &Context) -> Verdict {
-    let mut partner = context.partner()?;
-    let handle = partner.export(SIZE, HELLO)?;
+    let mut peer = context.peer()?;
+    let handle = peer.export(SIZE, HELLO)?;
     let opened = OpenedMemory::open(&ipc(context)?, &handle)?;
     let mut text = vec![0; HELLO.len()];
     opened.read(0, &mut text)?;
     ensure_eq!(text, HELLO.as_bytes(), "what the exporter has written");
     opened.write(0, ANSWER.as_bytes())?;
-    ensure_eq!(partner.read(ANSWER.len())?, ANSWER.as_bytes(), "what the importer has written");
+    ensure_eq!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "what the importer has written");
     Ok(())
 }
 
 fn twice(context: &Context) -> Verdict {
-    let mut partner = context.partner()?;
-    let handle = partner.export(SIZE, HELLO)?;
+    let mut peer = context.peer()?;
+    let handle = peer.export(SIZE, HELLO)?;
     let ipc = ipc(context)?;
     let (first, again) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
     ensure_eq!(again, first, "the address of the second");
@@ -70,17 +70,17 @@ fn twice(context: &Context) -> Verdict {
 }
 
 fn freed_memory(context: &Context) -> Verdict {
-    let mut partner = context.partner()?;
-    let handle = partner.export(SIZE, HELLO)?;
-    partner.free()?;
+    let mut peer = context.peer()?;
+    let handle = peer.export(SIZE, HELLO)?;
+    peer.free()?;
     let answer = ipc(context)?.open_mem_handle(&handle, 0);
     refuses(context, HipError::InvalidDevicePointer, answer).map(drop)
 }
 
 fn dead_process(context: &Context) -> Verdict {
-    let mut partner = context.partner()?;
-    let handle = partner.export(SIZE, HELLO)?;
-    partner.kill();
+    let mut peer = context.peer()?;
+    let handle = peer.export(SIZE, HELLO)?;
+    peer.kill();
     let answer = ipc(context)?.open_mem_handle(&handle, 0);
     refuses(context, HipError::InvalidDevicePointer, answer).map(drop)
 }

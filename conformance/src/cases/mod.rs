@@ -89,7 +89,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_cases_of_an_area_stand_together() {
+    fn cases_are_grouped_by_area() {
         let cases = super::cases();
         let runs: Vec<_> = cases.chunk_by(|one, next| one.area() == next.area()).collect();
         let areas: BTreeSet<_> = runs.iter().map(|run| run[0].area()).collect();

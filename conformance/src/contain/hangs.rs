@@ -1,22 +1,21 @@
-//! Native functions that hang again and again. Nobody waits for each of hundreds of cases as long as
-//! for the first.
+//! Native functions that hang repeatedly. After several hangs, the time limit is reduced.
 
-use crate::attempt::{Ended, Lost};
+use crate::run_case::{Ended, Lost};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many cases may hang in a function before it is known.
-const ENOUGH: usize = 3;
+/// The number of hangs after which a function is known to hang.
+const THRESHOLD: usize = 3;
 
-/// How long a case then takes before it is looked whether it is in such a function.
+/// The reduced time limit for cases in such a function.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
-/// How many cases hung in each function.
+/// The number of hangs in each function.
 #[derive(Debug, Default)]
 pub(super) struct Hangs(BTreeMap<String, usize>);
 
 impl Hangs {
-    /// Counts a case that was lost; the function, if that makes it known.
+    /// Counts a hang. Returns the function when it reaches the threshold.
     pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
         if !matches!(lost.how, Ended::TimeLimit(_)) {
             return None;
@@ -24,22 +23,22 @@ impl Hangs {
         let function = running(lost.last_call.as_deref()?)?;
         let times = self.0.entry(function.to_owned()).or_default();
         *times += 1;
-        (*times == ENOUGH).then_some(function)
+        (*times == THRESHOLD).then_some(function)
     }
 
-    /// Whether any function is known.
+    /// Returns whether any function is known to hang.
     pub fn any(&self) -> bool {
-        self.0.values().any(|times| *times >= ENOUGH)
+        self.0.values().any(|times| *times >= THRESHOLD)
     }
 
-    /// Whether the last native call has not returned, and is of a function that is known.
+    /// Returns whether the last native call has not returned and its function is known to hang.
     pub fn is_known(&self, last_call: Option<&str>) -> bool {
         let times = last_call.and_then(running).and_then(|function| self.0.get(function));
-        times.is_some_and(|times| *times >= ENOUGH)
+        times.is_some_and(|times| *times >= THRESHOLD)
     }
 }
 
-/// The function of a call that has begun and not returned.
+/// Returns the function of a call that has not returned.
 fn running(last_call: &str) -> Option<&str> {
     last_call.strip_prefix("in ")
 }
@@ -53,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_known_by_the_third_case_that_hung_in_it() {
+    fn function_is_known_after_three_hangs() {
         let mut hangs = Hangs::default();
         let hung = |call| lost(Ended::TimeLimit(1000), call);
         for other in [
@@ -69,7 +68,7 @@ mod tests {
         }
         assert!(!hangs.any() && !hangs.is_known(Some("in map")));
         assert_eq!(hangs.count(&hung("in map")), Some("map"));
-        assert_eq!(hangs.count(&hung("in map")), None, "told once");
+        assert_eq!(hangs.count(&hung("in map")), None, "reported once");
         assert!(hangs.any() && hangs.is_known(Some("in map")));
         for other in [None, Some("in unmap"), Some("after map (HSA_STATUS_SUCCESS)")] {
             assert!(!hangs.is_known(other), "{other:?}");

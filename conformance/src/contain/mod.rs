@@ -1,16 +1,15 @@
-//! Cases in a process of their own, so that one that crashes or hangs the runtime is a case that
-//! failed, and the rest goes on.
+//! Runs cases in worker processes. A crash or hang of the runtime fails one case; the run continues.
 //!
 //! ```text
 //!   run                                      serve
-//!   ┌─────────────┐        orders          ┌────────────────────┐
+//!   ┌─────────────┐        request         ┌────────────────────┐
 //!   │ plan, tally ├───────────────────────►│ runtime, a case at │
 //!   │ time limit  │◄───────────────────────┤ a time             │
-//!   └─────────────┘    what came of it     └────────────────────┘
+//!   └─────────────┘│       result        └────────────────────┘
 //! ```
 //!
-//! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. It
-//! runs many cases; one that crashed or hung is replaced.
+//! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
+//! runs many cases. It is replaced when it crashes or hangs.
 
 mod hangs;
 mod protocol;
@@ -22,15 +21,15 @@ pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 
-/// Whether a runtime starts once more after a case was lost. A case of its own only if it does not.
+/// A failed case that is added if the runtime does not start again after a crash or hang.
 const STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
-    "the runtime starts again in another process after one was lost",
+    "the runtime starts again in another process after a crash or hang",
     in_process,
 );
 
-/// Whether a runtime stops. A case of its own only if it does not.
+/// A failed case that is added if the runtime does not stop.
 const STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",
@@ -38,7 +37,7 @@ const STOPS: Case = Case::of_runtime(
     in_process,
 );
 
-/// What is told of the worker if it went wrong.
+/// The cases about the worker.
 pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
 
 fn in_process(_: &hsa_vmm::Runtime) -> crate::Verdict {

@@ -1,15 +1,15 @@
-//! What the two processes say to each other: JSON, an object a line.
+//! The messages between the two processes, one line of JSON each.
 
-use crate::attempt::Attempt;
 use crate::describe::Description;
+use crate::run_case::CaseResult;
 use serde::{Deserialize, Serialize};
 
 /// To the worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
-    /// Put this case to the runtime once.
+pub enum Request {
+    /// Run this case once.
     Run(String),
-    /// Stop the runtime and end.
+    /// Stop the runtime and exit.
     Stop,
 }
 
@@ -18,20 +18,20 @@ pub enum Order {
 pub enum Answer {
     /// The runtime has started.
     Started {
-        /// What a person should know of it.
+        /// A description for people.
         note: String,
-        /// What it is.
+        /// The description of the runtime.
         runtime: Box<Description>,
     },
-    /// It has not.
+    /// The runtime has not started.
     NotStarted {
         /// Why.
         error: String,
-        /// Whether the runtime is to blame, and not what was asked for.
+        /// Whether the runtime failed, as opposed to an invalid argument.
         no_runtime: bool,
     },
-    /// What came of a case.
-    Ended(Attempt),
+    /// The result of a case.
+    Ended(CaseResult),
     /// The runtime has stopped.
     Stopped,
 }

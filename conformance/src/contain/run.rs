@@ -1,28 +1,27 @@
-//! Putting cases to a runtime in a process of its own.
+//! Runs cases in a worker process.
 
 use super::hangs::{Hangs, SHORT};
-use super::protocol::{Answer, Order};
+use super::protocol::{Answer, Request};
 use super::{STARTS, STOPS};
-use crate::attempt::{Attempt, Ended, Lost};
 use crate::describe::Description;
 use crate::plan::Plan;
+use crate::results::Results;
 use crate::run::{FAILED_BEFORE, Progress};
-use crate::tally::Tally;
-use crate::worker::{End, Heard, Prints, Worker, signal_name};
+use crate::run_case::{CaseResult, Ended, Lost};
+use crate::worker::{End, Output, Received, Worker, signal_name};
 use crate::{Options, Report, Status};
 use std::fmt;
 use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How cases are contained.
+/// The worker command and the time limit.
 pub struct Containment<'a> {
-    /// A command whose process calls [`serve`](super::serve). Its standard input, output and errors
-    /// are taken; what it prints goes to this process's standard error.
+    /// A command whose process calls [`serve`](super::serve). Its output goes to this process's standard
+    /// error.
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
-    /// How long a case may take; and the start of the runtime, and its stop. When three cases have
-    /// hung in one native function, those that are found in it after a second are not waited for any
-    /// longer ([`Event::Hangs`]).
+    /// The time limit of a case, of the start of the runtime, and of its stop. After three cases have
+    /// hung in a native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
 }
 
@@ -32,14 +31,14 @@ impl fmt::Debug for Containment<'_> {
     }
 }
 
-/// What happens in a run.
+/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The runtime has started for the first time; what a person should know of it.
+    /// The runtime has started for the first time. Contains a description for people.
     Started(&'a str),
     /// A case has ended.
     Case(Progress<'a>),
-    /// The process did not survive a case. [`Case`](Self::Case) follows.
+    /// A case has crashed or hung the worker. [`Case`](Self::Case) follows.
     Lost {
         /// The case's name.
         case: &'a str,
@@ -48,41 +47,41 @@ pub enum Event<'a> {
     },
     /// Several cases have hung in the same native function.
     Hangs {
-        /// Its name.
+        /// The function's name.
         function: &'a str,
-        /// How long a case may take from now on, if it is in that function then.
+        /// The time limit of cases in that function from now on.
         limit: Duration,
     },
 }
 
-/// Why nothing could be tried.
+/// Why no case could be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRun {
-    /// The worker cannot be started, or something else of the system's failed.
-    #[error("the process for the cases cannot be started")]
+    /// The worker cannot be started.
+    #[error("cannot start the worker process")]
     System(#[from] io::Error),
-    /// There is no runtime, or it does not start, as it says itself.
+    /// There is no runtime, or it does not start.
     #[error("{0}")]
     NoRuntime(String),
-    /// What was asked for is not to be had.
+    /// An argument is invalid.
     #[error("{0}")]
     Refused(String),
-    /// The runtime took its process along while it started.
+    /// The runtime crashed or hung while it started.
     #[error("while the runtime started, it {0}")]
     LostAtStart(Lost),
 }
 
-/// How often in a row a runtime may fail to start before that is the end of it.
-const STARTS_TRIED: usize = 3;
+/// The number of failed starts in a row after which the run ends.
+const MAX_STARTS: usize = 3;
 
-const STARTS_NO_MORE: &str = "not tried: the runtime does not start any more";
+const STARTS_NO_MORE: &str = "not tried: the runtime no longer starts";
 
-/// Puts every chosen case to a runtime that a worker opens, and says what happens.
+/// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
 ///
-/// A worker that did not survive a case is replaced, and the case is reported as failed
-/// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start
-/// again, the report has a failed case more, `runtime.library.stops` or `runtime.library.starts`.
+/// A worker that crashes or hangs is replaced, and the case is reported as failed
+/// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start again, the
+/// report contains the failed case `runtime.library.stops` or `runtime.library.starts`.
 ///
 /// # Errors
 /// [`NotRun`] if the runtime did not start at all.
@@ -93,42 +92,42 @@ pub fn run(
 ) -> Result<Report, NotRun> {
     let Containment { command, time_limit } = containment;
     let plan = Plan::new(options);
-    let mut tally = Tally::new(&plan, options);
+    let mut results = Results::new(&plan, options);
     let (worker, note, runtime) = begin(command, time_limit)?;
     on_event(Event::Started(&note));
     let mut worker = Some(worker);
     let mut hangs = Hangs::default();
     let mut untried = FAILED_BEFORE;
     let total = plan.steps.len();
-    for (index, &place) in plan.steps.iter().enumerate() {
-        let Some(case) = plan.chosen.get(place) else { continue };
+    for (step, &index) in plan.steps.iter().enumerate() {
+        let Some(case) = plan.chosen.get(index) else { continue };
         let working = match &mut worker {
             Some(working) => working,
             none => match begin_again(command, time_limit) {
                 Ok(working) => none.insert(working),
-                Err((attempt, error)) => {
-                    tally.add_more(&STARTS, failed(attempt, &error), &runtime);
+                Err((result, error)) => {
+                    results.add_more(&STARTS, failed(result, &error), &runtime);
                     untried = STARTS_NO_MORE;
                     break;
                 }
             },
         };
         let began = Instant::now();
-        working.tell(&Order::Run(case.name.to_owned()));
-        let attempt = match answer_unless(&hangs, working, time_limit) {
-            Ok(Answer::Ended(attempt)) => attempt,
+        working.send(&Request::Run(case.name.to_owned()));
+        let result = match answer_unless(&hangs, working, time_limit) {
+            Ok(Answer::Ended(result)) => result,
             Ok(other) => unexpected(&other),
             Err(lost) => lost_at(lost, began),
         };
-        if let Some(lost) = &attempt.lost {
+        if let Some(lost) = &result.lost {
             worker = None;
             on_event(Event::Lost { case: case.name, lost });
             if let Some(function) = hangs.count(lost).filter(|_| SHORT < time_limit) {
                 on_event(Event::Hangs { function, limit: SHORT });
             }
         }
-        let report = tally.add(place, case, attempt, &runtime);
-        on_event(Event::Case(Progress { done: index + 1, total, case: &report }));
+        let report = results.add(index, case, result, &runtime);
+        on_event(Event::Case(Progress { done: step + 1, total, case: &report }));
         if options.fail_fast && report.status == Status::Fail {
             break;
         }
@@ -136,17 +135,17 @@ pub fn run(
     if let Some(worker) = worker {
         let began = Instant::now();
         if let Err(lost) = stop(worker, time_limit) {
-            tally.add_more(&STOPS, lost_at(lost, began), &runtime);
+            results.add_more(&STOPS, lost_at(lost, began), &runtime);
         }
     }
-    Ok(tally.report(&plan, runtime, untried))
+    Ok(results.report(&plan, runtime, untried))
 }
 
 fn begin(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
 ) -> Result<(Worker, String, Description), NotRun> {
-    let mut worker = Worker::start(command()?, Prints::Here)?;
+    let mut worker = Worker::start(command()?, Output::Inherit)?;
     match answer(&mut worker, limit) {
         Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
@@ -156,7 +155,7 @@ fn begin(
     }
 }
 
-/// A worker in place of one that was lost.
+/// Starts a new worker after a crash or hang.
 fn begin_again(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
@@ -165,16 +164,16 @@ fn begin_again(
     loop {
         match begin(command, limit) {
             Ok((worker, ..)) => return Ok(worker),
-            Err(error) if tried == STARTS_TRIED => return Err((tried, error)),
+            Err(error) if tried == MAX_STARTS => return Err((tried, error)),
             Err(_) => tried += 1,
         }
     }
 }
 
 fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
-    ask(&mut worker, &Order::Stop, limit)?;
-    match worker.hear::<Answer>(limit) {
-        Heard::Ended(End::Exited(0)) => Ok(()),
+    ask(&mut worker, &Request::Stop, limit)?;
+    match worker.receive::<Answer>(limit) {
+        Received::Exited(End::Exited(0)) => Ok(()),
         other => Err(match answered(&worker, other, limit) {
             Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
             Err(lost) => lost,
@@ -182,60 +181,60 @@ fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
     }
 }
 
-/// Tells the worker something, and waits for the answer.
-fn ask(worker: &mut Worker, order: &Order, limit: Duration) -> Result<Answer, Lost> {
-    worker.tell(order);
+/// Sends a request and waits for the answer.
+fn ask(worker: &mut Worker, request: &Request, limit: Duration) -> Result<Answer, Lost> {
+    worker.send(request);
     answer(worker, limit)
 }
 
-/// Waits for what comes of a case: not to the end if it is in a function that is known to hang.
+/// Waits for the result of a case, with the reduced time limit in functions that are known to hang.
 fn answer_unless(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
     if !hangs.any() || limit <= SHORT {
         return answer(worker, limit);
     }
-    match worker.hear(SHORT) {
-        Heard::Late if !hangs.is_known(worker.last_call().as_deref()) => {
-            let heard = worker.hear(limit.saturating_sub(SHORT));
-            answered(worker, heard, limit)
+    match worker.receive(SHORT) {
+        Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
+            let received = worker.receive(limit.saturating_sub(SHORT));
+            answered(worker, received, limit)
         }
-        heard => answered(worker, heard, SHORT),
+        received => answered(worker, received, SHORT),
     }
 }
 
-/// Waits for an answer. Without one, the worker is of no use any more, and it is said why.
+/// Waits for an answer. Returns how the worker was lost if there is none.
 fn answer(worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
-    let heard = worker.hear(limit);
-    answered(worker, heard, limit)
+    let received = worker.receive(limit);
+    answered(worker, received, limit)
 }
 
-fn answered(worker: &Worker, heard: Heard<Answer>, limit: Duration) -> Result<Answer, Lost> {
-    let how = match heard {
-        Heard::Answer(answer) => return Ok(answer),
-        Heard::Garbage(text) => Ended::Garbage(text),
-        Heard::Ended(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
-        Heard::Ended(End::Exited(status)) => Ended::Exit(status),
-        Heard::Late | Heard::Ended(End::Stopped) => {
+fn answered(worker: &Worker, received: Received<Answer>, limit: Duration) -> Result<Answer, Lost> {
+    let how = match received {
+        Received::Answer(answer) => return Ok(answer),
+        Received::Invalid(text) => Ended::Garbage(text),
+        Received::Exited(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
+        Received::Exited(End::Exited(status)) => Ended::Exit(status),
+        Received::Timeout | Received::Exited(End::Killed) => {
             Ended::TimeLimit(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX))
         }
     };
     Err(Lost { how, last_call: worker.last_call() })
 }
 
-fn lost_at(lost: Lost, began: Instant) -> Attempt {
-    Attempt::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
+fn lost_at(lost: Lost, began: Instant) -> CaseResult {
+    CaseResult::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
-fn failed(tried: usize, error: &NotRun) -> Attempt {
-    let mut attempt = match error {
-        NotRun::LostAtStart(lost) => Attempt::lost(lost.clone(), 0),
+fn failed(tried: usize, error: &NotRun) -> CaseResult {
+    let mut result = match error {
+        NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
         other => unexpected(other),
     };
-    attempt.detail = format!("after a process was lost, {tried} times in a row: {error}");
-    attempt
+    result.detail = format!("after a crash or hang, {tried} times in a row: {error}");
+    result
 }
 
-/// Something of the worker's that has no place here.
-fn unexpected(what: &impl fmt::Debug) -> Attempt {
+/// Returns the result for an unexpected answer.
+fn unexpected(what: &impl fmt::Debug) -> CaseResult {
     let how = Ended::Garbage(format!("{what:?}"));
-    Attempt::lost(Lost { how, last_call: None }, 0)
+    CaseResult::lost(Lost { how, last_call: None }, 0)
 }

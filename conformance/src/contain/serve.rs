@@ -1,54 +1,52 @@
-//! The process that has the runtime.
+//! The worker's side.
 
-use super::protocol::{Answer, Order};
-use crate::attempt::attempt;
+use super::protocol::{Answer, Request};
 use crate::describe::describe_with;
+use crate::run_case::run_case;
 use crate::worker::{NotAWorker, begin};
 use crate::{Options, cases};
 use hsa_vmm::Runtime;
 use hsa_vmm::vmm::Quirks;
 use std::io;
 
-/// Why there is no runtime to work with.
+/// Why the runtime was not opened.
 #[derive(Clone, Debug)]
 pub struct NotOpened {
-    /// What to tell.
+    /// The error message.
     pub error: String,
-    /// Whether the runtime is to blame, and not what was asked for.
+    /// Whether the runtime failed, as opposed to an invalid argument.
     pub no_runtime: bool,
 }
 
-/// Works for the process that has started this one: opens the runtime, says so, and puts to it what
-/// it is told to, until that process asks for an end or is gone.
+/// Opens the runtime and runs cases for the parent process, until that asks to stop or exits.
 ///
-/// `open` gives the runtime and what a person should know of it. Of the options, only those about
-/// a single case matter here.
+/// `open` returns the runtime and a description for people. Only the options about single cases are used.
 ///
 /// # Errors
-/// [`NotAWorker`] if no one has started this process as a worker, or went away.
+/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
 pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,
 ) -> Result<(), NotAWorker> {
-    let (mut orders, answers) = begin()?;
+    let (mut requests, answers) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
             let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
             let description = describe_with(&runtime, quirks);
-            answers.tell(&Answer::Started { note, runtime: Box::new(description) })?;
+            answers.send(&Answer::Started { note, runtime: Box::new(description) })?;
             runtime
         }
         Err(NotOpened { error, no_runtime }) => {
-            return Ok(answers.tell(&Answer::NotStarted { error, no_runtime })?);
+            return Ok(answers.send(&Answer::NotStarted { error, no_runtime })?);
         }
     };
     let cases = cases();
-    while let Some(Order::Run(name)) = orders.hear()? {
+    while let Some(Request::Run(name)) = requests.receive()? {
         let Some(case) = cases.iter().find(|case| case.name == name) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no case has that name").into());
         };
-        answers.tell(&Answer::Ended(attempt(&runtime, options, case)))?;
+        answers.send(&Answer::Ended(run_case(&runtime, options, case)))?;
     }
     drop(runtime);
-    Ok(answers.tell(&Answer::Stopped)?)
+    Ok(answers.send(&Answer::Stopped)?)
 }

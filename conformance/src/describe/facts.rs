@@ -174,7 +174,7 @@ mod tests {
     use hsa_vmm::simulation::Config;
 
     #[test]
-    fn sizes_are_whole_numbers_of_the_largest_unit() {
+    fn size_uses_the_largest_exact_unit() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_told_is_not_no() {
+    fn unknown_feature_is_not_no() {
         let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
         let mut description = describe(&runtime);
         let fact = |runtime: &RuntimeDescription, what: &str| {

@@ -100,7 +100,7 @@ mod tests {
     use super::told;
 
     #[test]
-    fn numbers_do_not_tell_details_apart() {
+    fn details_are_compared_without_numbers() {
         let detail = "0x7f12ab000000 holds 17 instead of 42 (Some(3) before)";
         assert_eq!(told(detail), told("0x7f99cd000000 holds 4 instead of 7 (Some(9) before)"));
         assert_ne!(told(detail), told("0x7f12ab000000 holds 17 instead of 42"));

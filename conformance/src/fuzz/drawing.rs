@@ -1,42 +1,42 @@
-//! Which sequence has which number.
+//! Generates sequences from seed and number.
 
 use super::{Sequence, faults, machine};
 use crate::operations::choices::Choices;
-use crate::operations::{Operation, Stock};
+use crate::operations::{ObjectCounts, Operation};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// What sequences are drawn.
+/// The parameters of generated sequences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drawing {
-    /// What all of it depends on.
+    /// The seed.
     pub seed: u64,
-    /// The most operations in a sequence.
+    /// The maximum number of operations in a sequence.
     pub longest: usize,
-    /// What they are performed on.
+    /// The runtime they run on.
     pub machine: Machine,
-    /// Whether calls of the simulation fail now and then.
+    /// Whether some calls of the simulation fail.
     pub faults: bool,
-    /// After how many operations all is looked at; after each, if nothing is said.
+    /// The number of operations between complete comparisons; `None` for one after each operation.
     pub every: Option<usize>,
 }
 
-/// What sequences are performed on.
+/// The runtime that sequences run on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Machine {
-    /// A simulation that is drawn, too: of any era, with few or many agents.
+    /// A random simulation, of any ROCm generation and number of agents.
     Any,
-    /// The simulation that this describes, as `HSA_SIM` does.
+    /// The simulation with this configuration, as in `HSA_SIM`.
     Simulated(String),
-    /// The runtime that is there.
+    /// The loaded runtime.
     Loaded,
 }
 
 impl Drawing {
-    /// The sequence of this number.
+    /// Generates the sequence with this number.
     #[must_use]
     pub fn sequence(&self, number: u64) -> Sequence {
-        // Neighbours are far from each other.
+        // Give consecutive numbers very different seeds.
         let far = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let random = &mut Rng::with_seed(self.seed.wrapping_add(far));
         let length = random.usize(1..=self.longest.max(1));
@@ -53,24 +53,24 @@ impl Drawing {
     }
 }
 
-/// How many bytes choose whether there are faults, the machine, and the faults.
+/// The number of bytes that choose whether there are faults, the machine, and the faults.
 const HEAD: usize = 1 + MACHINE + FAULTS;
 const MACHINE: usize = 8;
 const FAULTS: usize = 16;
 
 impl Sequence {
-    /// The sequence that these bytes choose; missing ones count as 0. A fuzzer makes them.
+    /// Generates a sequence from bytes of a fuzzer. Missing bytes count as 0.
     #[must_use]
     pub fn drawn_from(bytes: &[u8]) -> Self {
         let (head, operations) = bytes.split_at(HEAD.min(bytes.len()));
         let (faulty, head) = head.split_first().unwrap_or((&0, &[]));
         let (machine, faults) = head.split_at(MACHINE.min(head.len()));
-        // The usual are none.
+        // No faults is the common case.
         let faults = (*faulty >= 0x80).then(|| faults::any(&mut Choices::new(faults)).to_string());
-        let mut stock = Stock::default();
+        let mut object_counts = ObjectCounts::default();
         let draw = |bytes: &[u8]| {
-            let operation = Operation::drawn_from(bytes, stock);
-            stock = stock.after(&operation);
+            let operation = Operation::drawn_from(bytes, object_counts);
+            object_counts = object_counts.after(&operation);
             operation
         };
         Self {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_the_same_sequence_whoever_asks() {
+    fn sequence_depends_on_seed_and_number_only() {
         let all: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
         for (number, sequence) in all.iter().enumerate().rev() {
             assert_eq!(*sequence, drawing().sequence(number as u64));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_it_is_performed_on() {
+    fn sequence_names_the_requested_machine() {
         let on = |machine| Drawing { machine, faults: false, ..drawing() }.sequence(3);
         assert_eq!(on(Machine::Loaded).machine, None);
         assert_eq!(on(Machine::Simulated("era=c".into())).machine.as_deref(), Some("era=c"));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_a_sequence() {
+    fn any_bytes_give_a_sequence() {
         for length in [0, 1, 5, HEAD, HEAD + 1, HEAD + 3 * Operation::BYTES + 7] {
             let sequence = Sequence::drawn_from(&vec![0xa5; length]);
             let expected = length.saturating_sub(HEAD).div_ceil(Operation::BYTES);

@@ -1,10 +1,10 @@
-//! A plan of calls that fail, drawn.
+//! Generates fault plans.
 
 use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
-/// The calls that the library has an answer for when they fail: what was done is undone. What only
-/// costs something (`hsa_signal_destroy`, `hsa_amd_memory_unlock`) would be taken for a leak.
+/// The calls whose failure the library rolls back. A failing `hsa_signal_destroy` or
+/// `hsa_amd_memory_unlock` would be reported as a leak.
 const FUNCTIONS: [&str; 14] = [
     "hsa_amd_vmem_address_reserve",
     "hsa_amd_vmem_address_reserve_align",
@@ -22,10 +22,10 @@ const FUNCTIONS: [&str; 14] = [
     "hsa_signal_create",
 ];
 
-/// Any error, a wrong argument, wrong memory, too little of something, not open.
+/// Generic error, invalid argument, invalid allocation, out of resources, not initialized.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 
-/// One to four calls that fail, of those that a sequence is likely to make.
+/// Generates one to four failing calls, of those that a sequence is likely to make.
 pub(super) fn any(by: &mut Choices) -> FaultPlan {
     (0..1 + by.below(4)).fold(FaultPlan::none(), |plan, _| {
         let function = by.one_of(FUNCTIONS);
@@ -41,7 +41,7 @@ mod tests {
     use hsa_vmm::simulation::FaultPlan;
 
     #[test]
-    fn each_plan_is_understood() {
+    fn drawn_plans_can_be_parsed() {
         let mut random = Rng::with_seed(7);
         for _ in 0..200 {
             let bytes = random.u128(..).to_le_bytes();

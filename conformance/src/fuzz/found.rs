@@ -1,20 +1,20 @@
-//! What a sequence has brought to light.
+//! A failure that a sequence has found.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a sequence has brought to light.
+/// A failure that a sequence has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// What kind of thing.
+    /// The kind of failure.
     pub kind: Kind,
-    /// When.
+    /// When it occurred.
     pub moment: Moment,
-    /// What, in words.
+    /// The description.
     pub words: String,
 }
 
-/// What kind of thing was found.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -26,29 +26,30 @@ pub enum Kind {
     Hang,
 }
 
-/// When something was found.
+/// When a failure occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
     /// Before the first operation, when the library was opened and first used.
     Start,
-    /// In an operation, counted from 0, or when it was looked at what that has left.
+    /// In an operation, counted from 0, or in the comparison after it.
     Operation(usize),
-    /// Behind the last operation, when all was given back.
+    /// After the last operation, while everything was released.
     End,
-    /// Nobody saw when.
+    /// Unknown.
     Unknown,
 }
 
 impl Found {
-    /// Whether another finding is of the same sort: names of the same thing, with other numbers.
+    /// Returns whether another failure is similar: the same description with other numbers.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
-        self.kind == other.kind && (self.kind != Kind::Difference || self.sort() == other.sort())
+        self.kind == other.kind
+            && (self.kind != Kind::Difference || self.prefix() == other.prefix())
     }
 
-    /// The words as far as they tell no number.
-    fn sort(&self) -> &str {
+    /// Returns the description up to the first number.
+    fn prefix(&self) -> &str {
         let end = self.words.find(|it: char| it.is_ascii_digit() || "([{".contains(it));
         &self.words[..end.unwrap_or(self.words.len())]
     }
@@ -60,7 +61,7 @@ impl fmt::Display for Found {
             Moment::Start => f.write_str("at the start: ")?,
             Moment::Operation(at) => write!(f, "operation {}: ", at + 1)?,
             Moment::End => f.write_str("at the end: ")?,
-            Moment::Unknown => f.write_str("somewhere: ")?,
+            Moment::Unknown => f.write_str("at an unknown time: ")?,
         }
         f.write_str(&self.words)
     }

@@ -1,23 +1,23 @@
-//! A simulated machine, drawn.
+//! Generates simulated machines.
 
 use crate::operations::choices::Choices;
 
-/// The eras with the extension's versions of each, from ROCm 6.0 to 10.1.
-const ERAS: [(char, &[u32]); 4] =
+/// The ROCm generations with their extension versions, from ROCm 6.0 to 10.1.
+const GENERATIONS: [(char, &[u32]); 4] =
     [('a', &[7, 4, 6, 9, 11]), ('b', &[15, 12]), ('c', &[20, 16]), ('d', &[22, 21])];
 
-/// Any machine, as `HSA_SIM` describes it.
+/// Generates the configuration of a machine, as in `HSA_SIM`.
 pub(super) fn any(by: &mut Choices) -> String {
     let mut words = match by.below(8) {
         6 => vec!["apu".to_owned()],
         7 => vec!["consumer".to_owned()],
         _ => vec![format!("gpus={}", 1 + by.below(3)), format!("cpus={}", 1 + by.below(2))],
     };
-    let (era, extensions) = by.one_of(ERAS);
-    words.push(format!("era={era}"));
+    let (generation, extensions) = by.one_of(GENERATIONS);
+    words.push(format!("era={generation}"));
     let extension = extensions[usize::from(by.below(extensions.len() as u8))];
     words.push(format!("extension={extension}"));
-    // Large granules take long.
+    // Large granules are slow.
     if by.percent(2) {
         words.push("granule=2m".to_owned());
     }
@@ -36,7 +36,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn there_are_many_and_each_is_understood() {
+    fn drawn_machines_vary_and_can_be_parsed() {
         let mut random = Rng::with_seed(7);
         let drawn: BTreeSet<_> =
             (0..500).map(|_| any(&mut Choices::new(&random.u64(..).to_le_bytes()))).collect();

@@ -1,9 +1,9 @@
-//! Random sequences of operations: drawn, performed, made small, and kept.
+//! Fuzzing: generates, runs and shrinks random sequences of operations.
 //!
-//! A [`Drawing`] says which [`Sequence`] has which number: the same seed gives the same ones, in
-//! whatever order and by however many processes they are performed. [`perform`] puts one to a
-//! runtime and says what it [`Found`]; [`shrink`] makes small what was found. A sequence is written
-//! as a line of JSON, which `hsa-vmm replay` reads beside recorded [traces](crate::trace).
+//! A [`Drawing`] generates the [`Sequence`] of each number. The same seed gives the same sequences, in any
+//! order and with any number of processes. [`perform`] runs one on a runtime and returns what it [`Found`];
+//! [`shrink`] shrinks a failing one. A sequence is saved as a line of JSON, which `hsa-vmm replay` reads
+//! like recorded [traces](crate::trace).
 
 mod drawing;
 mod faults;
@@ -16,6 +16,6 @@ mod simpler;
 
 pub use drawing::{Drawing, Machine};
 pub use found::{Found, Kind, Moment};
-pub use perform::{Beginning, Tally, perform, perform_beginning};
+pub use perform::{Beginning, Counts, perform, perform_beginning};
 pub use sequence::{Sequence, SequenceError};
 pub use shrink::shrink;

@@ -1,118 +1,122 @@
-//! Performing a sequence on a runtime.
+//! Runs a sequence on a runtime.
 
 use super::{Found, Kind, Moment, Sequence};
-use crate::operations::{Care, Difference, Trial, tried_again};
+use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries};
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 
-/// How much was performed.
+/// The number of operations performed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct Counts {
     /// Operations.
     pub operations: u64,
-    /// Those of them that library and model refused, or that a planned fault let fail.
+    /// The operations that library and model rejected, or that failed because of a planned fault.
     pub refused: u64,
 }
 
-/// Performs a sequence on a runtime of its own machine. `on_operation` is told of each operation
-/// before it is performed, by its place from 0, and of the end as of one more.
+/// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
+/// performed, and with the number of operations before the final checks.
 ///
-/// A sequence that leaves something in the process is performed again ([`tried_again`]).
+/// A sequence after which the process retains a resource runs again ([`with_retries`]).
 ///
 /// # Errors
-/// What it has brought to light.
+/// Returns the failure that it has found.
 pub fn perform(
     runtime: &Runtime,
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Tally, Found> {
+) -> Result<Counts, Found> {
     let perform = || perform_once(runtime, sequence, on_operation);
-    tried_again(perform, |(_, difference)| difference).map_err(found)
+    with_retries(perform, |(_, difference)| difference).map_err(found)
 }
 
-/// When something was found, and what.
+/// A difference and when it occurred.
 type Shown = (Moment, Difference);
 
 fn perform_once(
     runtime: &Runtime,
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Tally, Shown> {
-    let mut tally = Tally::default();
-    let care = sequence.every.map_or(Care::EachStep, Care::Every);
-    let trial = begin(runtime, sequence, care)?;
-    let trial = go_on(trial, sequence, sequence.operations.len(), &mut tally, on_operation);
-    let trial = trial.map_err(|(_, shown)| shown)?;
+) -> Result<Counts, Shown> {
+    let mut counts = Counts::default();
+    let comparisons = sequence.every.map_or(Comparisons::EachOperation, Comparisons::Every);
+    let test = begin(runtime, sequence, comparisons)?;
+    let test = go_on(test, sequence, sequence.operations.len(), &mut counts, on_operation);
+    let test = test.map_err(|(_, shown)| shown)?;
     on_operation(sequence.operations.len());
-    trial.finish().map_err(|difference| (Moment::End, difference))?;
-    Ok(tally)
+    test.finish().map_err(|difference| (Moment::End, difference))?;
+    Ok(counts)
 }
 
-/// What the beginning of a sequence has left. It goes with the `Vmm`.
+/// The state after the beginning of a sequence. Dropping the `Vmm` releases it.
 #[derive(Clone, Debug)]
 pub struct Beginning {
-    /// What holds it all.
+    /// The library with all objects.
     pub vmm: Vmm,
-    /// How many operations were performed.
+    /// The number of operations performed.
     pub operations: usize,
-    /// What the last of them has brought to light, if anything.
+    /// The failure of the last operation, if any.
     pub found: Option<Found>,
 }
 
-/// Performs the first operations of a sequence.
+/// Runs the first operations of a sequence.
 ///
 /// # Errors
-/// What was found before the first.
+/// Returns a failure before the first operation.
 pub fn perform_beginning(
     runtime: &Runtime,
     sequence: &Sequence,
     operations: usize,
 ) -> Result<Beginning, Found> {
-    let mut tally = Tally::default();
-    let trial = begin(runtime, sequence, Care::EachStep).map_err(found)?;
-    let (trial, found) = match go_on(trial, sequence, operations, &mut tally, &mut |_| ()) {
-        Ok(trial) => (trial, None),
-        Err((trial, shown)) => (*trial, Some(found(shown))),
+    let mut counts = Counts::default();
+    let test = begin(runtime, sequence, Comparisons::EachOperation).map_err(found)?;
+    let (test, found) = match go_on(test, sequence, operations, &mut counts, &mut |_| ()) {
+        Ok(test) => (test, None),
+        Err((test, shown)) => (*test, Some(found(shown))),
     };
-    let operations = tally.operations as usize + usize::from(found.is_some());
-    Ok(Beginning { vmm: trial.vmm().clone(), operations, found })
+    let operations = counts.operations as usize + usize::from(found.is_some());
+    Ok(Beginning { vmm: test.vmm().clone(), operations, found })
 }
 
-fn begin(runtime: &Runtime, sequence: &Sequence, care: Care) -> Result<Trial, Shown> {
+fn begin(
+    runtime: &Runtime,
+    sequence: &Sequence,
+    comparisons: Comparisons,
+) -> Result<DifferentialTest, Shown> {
     let at_start = |difference| (Moment::Start, difference);
     let plan = sequence.fault_plan();
     let plan = plan.map_err(|error| at_start(Difference::Broken(error.to_string())))?;
-    let mut trial = Trial::open_with(runtime, care).map_err(at_start)?;
+    let mut test = DifferentialTest::open_with(runtime, comparisons).map_err(at_start)?;
     if let Some(plan) = plan {
-        trial.plan_faults(plan);
+        test.plan_faults(plan);
     }
-    Ok(trial)
+    Ok(test)
 }
 
 fn go_on(
-    mut trial: Trial,
+    mut test: DifferentialTest,
     sequence: &Sequence,
     operations: usize,
-    tally: &mut Tally,
+    counts: &mut Counts,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Trial, (Box<Trial>, Shown)> {
+) -> Result<DifferentialTest, (Box<DifferentialTest>, Shown)> {
     for (at, operation) in sequence.operations.iter().take(operations).enumerate() {
-        // What is in the quarantine is not what the documents speak of.
-        if trial.is_spoilt() {
+        // The documents do not define the state after a quarantine.
+        if test.has_quarantine() {
             break;
         }
         on_operation(at);
-        match trial.apply(operation) {
+        match test.apply(operation) {
             Ok(done) => {
-                tally.operations += 1;
-                tally.refused += u64::from(!done);
+                counts.operations += 1;
+                counts.refused += u64::from(!done);
             }
             Err(difference) => {
-                return Err((Box::new(trial), (Moment::Operation(at), difference)));
+                return Err((Box::new(test), (Moment::Operation(at), difference)));
             }
         }
     }
-    Ok(trial)
+    Ok(test)
 }
 
 fn found((moment, difference): Shown) -> Found {

@@ -1,54 +1,54 @@
-//! A sequence of operations, and what it is performed on.
+//! A sequence of operations and the machine it runs on.
 
 use crate::operations::Operation;
 use hsa_vmm::simulation::{Config, ConfigError, FaultPlan, FaultPlanError};
 use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 
-/// A sequence of operations that begins with nothing, and what it is performed on.
+/// A sequence of operations that begins with an empty `Vmm`, and the machine it runs on.
 ///
-/// As a line of JSON it is told from a recorded trace by its `operations`.
+/// In JSON, the key `operations` distinguishes it from a recorded trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sequence {
     /// The seed it was drawn with.
     pub seed: u64,
-    /// Which of the seed's sequences it is.
+    /// Its number among the sequences of the seed.
     pub number: u64,
-    /// The simulation, as `HSA_SIM` describes it; without one, whatever runtime there is.
+    /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Calls of the simulation that fail, as its fault plans are written; they are counted from the
-    /// first operation on, and the library is to live with them.
+    /// The fault plan of the simulation, counted from the first operation on. The library must tolerate
+    /// these faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
-    /// After how many operations all is looked at; after each, if nothing is said. It changes which
-    /// call of the runtime is the how manieth.
+    /// The number of operations between complete comparisons; `None` for one after each operation.
+    /// Comparisons make calls of the runtime, too, so that this changes the call numbers of fault plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
-    /// What was found when it was kept.
+    /// The failure when it was saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
-    /// What is done, in order.
+    /// The operations, in order.
     pub operations: Vec<Operation>,
 }
 
-/// What a sequence is performed on cannot be had.
+/// The machine of a sequence is invalid or does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SequenceError {
-    /// The simulation is not understood.
-    #[error("the machine `{machine}` is not understood: {why}")]
+    /// The simulation's configuration is invalid.
+    #[error("invalid machine `{machine}`: {why}")]
     Machine {
-        /// What is written.
+        /// The text.
         machine: String,
         /// What is wrong with it.
         why: String,
     },
-    /// The plan of faults is not understood.
-    #[error("the faults `{faults}` are not understood: {why}")]
+    /// The fault plan is invalid.
+    #[error("invalid faults `{faults}`: {why}")]
     Faults {
-        /// What is written.
+        /// The text.
         faults: String,
         /// What is wrong with it.
         why: String,
@@ -59,10 +59,10 @@ pub enum SequenceError {
 }
 
 impl Sequence {
-    /// The simulation that it names, started; `None` if it names none.
+    /// Starts the simulation of the sequence; returns `None` if it has none.
     ///
     /// # Errors
-    /// [`SequenceError`] if there cannot be such a simulation.
+    /// [`SequenceError`] if the configuration is invalid.
     pub fn simulation(&self) -> Result<Option<Runtime>, SequenceError> {
         Ok(self.config()?.map(Runtime::simulated).transpose()?)
     }
@@ -77,17 +77,17 @@ impl Sequence {
         self.machine.as_ref().map(read).transpose()
     }
 
-    /// Whether machine and faults are understood.
+    /// Checks machine and faults.
     ///
     /// # Errors
-    /// [`SequenceError`] names what is not.
+    /// [`SequenceError`] if one of them is invalid.
     pub fn check(&self) -> Result<(), SequenceError> {
         self.config()?;
         self.fault_plan()?;
         Ok(())
     }
 
-    /// The calls that fail.
+    /// Returns the fault plan.
     ///
     /// # Errors
     /// [`SequenceError::Faults`].

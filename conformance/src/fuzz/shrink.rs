@@ -1,12 +1,11 @@
-//! Making a sequence small that has brought something to light.
+//! Shrinks a failing sequence.
 
 use super::Sequence;
 use super::simpler::simpler;
 use std::time::Instant;
 
-/// The smallest sequence to be had until then of which `shows` still says that it shows the same:
-/// with the fewest operations first, then the fewest faults, the simplest machine and the simplest
-/// arguments.
+/// Shrinks a sequence until the deadline as long as `shows` returns `true`: removes operations, faults and
+/// options of the machine, then simplifies arguments.
 pub fn shrink(
     sequence: Sequence,
     until: Instant,
@@ -36,7 +35,7 @@ impl Search<'_> {
         Instant::now() >= self.until
     }
 
-    /// Goes on with a smaller sequence if that shows it, too.
+    /// Continues with a smaller sequence if it still fails.
     fn take_if_it_shows(&mut self, smaller: Sequence) -> bool {
         let taken = !self.is_late() && (self.shows)(&smaller);
         if taken {
@@ -45,11 +44,11 @@ impl Search<'_> {
         taken
     }
 
-    /// Leaves out half of the operations, then quarters, and so on down to one.
+    /// Removes half of the operations, then quarters, and so on down to one.
     fn fewer_operations(&mut self) {
         let mut length = self.smallest.operations.len().div_ceil(2);
         while length > 0 {
-            // From the end: what comes last is needed least by what comes before.
+            // From the end: earlier operations do not depend on later ones.
             let mut end = self.smallest.operations.len();
             while end > 0 && !self.is_late() {
                 let start = end.saturating_sub(length);
@@ -62,7 +61,7 @@ impl Search<'_> {
         }
     }
 
-    /// Leaves out words of a text, or all of it.
+    /// Removes words of a text.
     fn fewer_words(&mut self, text: fn(&mut Sequence) -> &mut Option<String>, between: char) {
         let mut at = 0;
         loop {
@@ -74,7 +73,7 @@ impl Search<'_> {
                 return;
             }
             words.remove(at);
-            // A machine without words is the default one; faults without words are none.
+            // Empty text means the default machine, or no faults.
             *text = Some(words.join(&between.to_string()));
             if !self.take_if_it_shows(smaller) {
                 at += 1;
@@ -82,7 +81,7 @@ impl Search<'_> {
         }
     }
 
-    /// Takes simpler arguments wherever they do.
+    /// Simplifies arguments where possible.
     fn simpler_arguments(&mut self) {
         let mut at = 0;
         while at < self.smallest.operations.len() && !self.is_late() {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_stays_in_its_simplest_form() {
+    fn shrink_keeps_required_operations() {
         let matters = |it: &Operation| match it {
             Operation::Create { size: Amount::Granules(count), .. } => *count >= 3,
             _ => false,
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_in_time() {
+    fn shrink_stops_in_time() {
         let begun = Instant::now();
         let mut tries = 0;
         let mut shows = |_: &Sequence| {

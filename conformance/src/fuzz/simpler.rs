@@ -1,20 +1,19 @@
-//! Simpler forms of an operation.
+//! Simplifies operations.
 
 use crate::operations::Operation;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// The operation with one argument simpler, in each way there is, the largest steps first.
+/// Returns all forms of the operation with one simpler argument, the largest simplifications first.
 ///
-/// It is looked at as JSON, which has every argument by its name; what would be no operation is
-/// left out.
+/// It works on JSON, which names every argument, and drops forms that are not valid operations.
 pub(super) fn simpler(operation: &Operation) -> Vec<Operation> {
     let Ok(value) = serde_json::to_value(operation) else { return Vec::new() };
     let forms = simpler_forms("", &value).into_iter();
     forms.filter_map(|form| serde_json::from_value(form).ok()).collect()
 }
 
-/// What is simplest by an argument's name.
+/// Returns the simplest value by an argument's name.
 fn simplest(name: &str) -> Option<Value> {
     Some(match name {
         "alignment" | "hint" | "start" | "end" => json!("none"),
@@ -31,8 +30,8 @@ fn simplest(name: &str) -> Option<Value> {
     })
 }
 
-/// Each form is less than the value: a number is smaller, a list shorter, another variant nearer to
-/// the simplest. So it ends.
+/// Returns simpler forms of a value: smaller numbers, shorter lists, the simplest variant. Each form is
+/// strictly simpler, so that simplification terminates.
 fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
     let mut forms: Vec<_> =
         simplest(name).filter(|simplest| !is_same_variant(simplest, value)).into_iter().collect();
@@ -44,7 +43,7 @@ fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
             forms.extend(smaller.into_iter().map(Value::from));
         }
         Value::Array(items) => {
-            // Pairs and tuples of fewer are no operations.
+            // Shorter tuples are not valid operations and are dropped later.
             for at in 0..items.len() {
                 let mut fewer = items.clone();
                 fewer.remove(at);
@@ -72,11 +71,11 @@ fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
     forms
 }
 
-/// Whether both are the same word, or have their value under the same name.
+/// Returns whether both values are the same variant.
 fn is_same_variant(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => one.keys().eq(other.keys()),
-        // A plain number is no variant of anything.
+        // A number is not a variant.
         (_, Value::Number(_)) => true,
         _ => one == other,
     }
@@ -88,7 +87,7 @@ mod tests {
     use crate::fuzz::{Drawing, Machine};
 
     #[test]
-    fn every_operation_comes_to_an_end() {
+    fn simplification_terminates() {
         let drawing =
             Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
         for operation in drawing.sequence(0).operations {
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_argument_becomes_simpler_by_itself() {
+    fn each_argument_is_simplified_separately() {
         let map = json!({
             "operation": "map", "handle": {"past": 7}, "extent": "too_much",
             "span": {"place": {"gap": [3, 2]}, "start": "none", "end": "byte_on"},

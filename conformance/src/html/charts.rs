@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_that_was_tried_is_in_one_column() {
+    fn chart_counts_every_case_once() {
         let times = [0, 1, 9, 10, 29, 30, 99, 100, 1_000, 29_999, u64::MAX];
         let mut cases: Vec<_> = times.iter().map(|us| case("a.b.c", Status::Pass, *us)).collect();
         cases.push(case("a.b.d", Status::Skip, 5));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowest_come_first() {
+    fn slowest_cases_come_first() {
         let cases: Vec<_> =
             (0..40).map(|it| case(&format!("a.b.{it}"), Status::Pass, it * 1_000)).collect();
         let slowest = slowest(&cases);

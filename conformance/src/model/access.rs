@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Setting, querying and revoking access.
 
 use super::verdict::{ADDRESS, AGENT, DESCRIPTORS, RANGE, Refusal, Rules, Verdict, Wrong};
 use super::{Mapped, Model};
@@ -6,10 +6,10 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, AgentId};
 
 impl Model {
-    /// Says who may do what with a run of whole mappings.
+    /// Sets access to a range of whole mappings.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn set_access(
         &mut self,
         address: usize,
@@ -42,10 +42,10 @@ impl Model {
         Ok(())
     }
 
-    /// What an agent may do at an address.
+    /// Returns an agent's access at an address.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn get_access(&self, id: AgentId, address: usize) -> Verdict<Access> {
         let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
         let agent = self.world.agent(id);
@@ -59,10 +59,10 @@ impl Model {
         }
     }
 
-    /// Really takes a run of whole mappings away from agents.
+    /// Revokes agents' access to a range of whole mappings.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Verdict {
         let run = self.run(address, size);
         let places: Vec<_> = agents.iter().map(|&id| self.world.agent(id)).collect();
@@ -81,14 +81,15 @@ impl Model {
         Ok(())
     }
 
-    /// What this process's own loads and stores may do: as much as any CPU, since all of them
-    /// share its addresses.
+    /// Returns the access of this process's loads and stores: the maximum of all CPUs, which share its
+    /// address space.
     #[must_use]
     pub fn cpu_access(&self, mapping: &Mapped) -> Access {
         self.world.cpus().map(|cpu| mapping.access[cpu]).max().unwrap_or_default()
     }
 
-    /// The known agents among the descriptors with what they get: named twice, the last.
+    /// Returns the known agents of the descriptors with their access. The last descriptor of an agent
+    /// applies.
     fn last_of_each(&self, descriptors: &[(AgentId, Access)]) -> Vec<(usize, Access)> {
         (0..self.world.agents.len())
             .filter_map(|agent| {
@@ -99,8 +100,8 @@ impl Model {
             .collect()
     }
 
-    /// Whether an agent reaches the memory of a mapping. Of an import whose owner is not known, a
-    /// CPU must reach any GPU's.
+    /// Returns whether an agent can be granted access to a mapping. If the owner of an import is unknown,
+    /// a CPU must be able to access the memory of all GPUs.
     fn can_reach(&self, agent: usize, mapping: &Mapped) -> bool {
         let reaches = &self.world.agents[agent].reaches;
         let held = self.handles.iter().find(|held| held.handle == mapping.handle);

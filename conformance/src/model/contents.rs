@@ -1,13 +1,13 @@
-//! What is in memory, byte by byte, as far as it can be known.
+//! The contents of memory, as far as they are known.
 
 use std::ops::Range;
 
-/// Bytes, of which some are not known: nobody has written them yet, or a copy ran over itself.
+/// Bytes, some of which are unknown: not written yet, or written by a copy that overlaps itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// Of each whether it is known: bytes too, which are filled at once also where nothing is
-    /// optimised. Tests live on this.
+    /// Whether each byte is known. Bytes instead of bits, because filling them is fast in unoptimised
+    /// tests.
     known: Vec<u8>,
 }
 
@@ -15,28 +15,28 @@ const KNOWN: u8 = 1;
 const UNKNOWN: u8 = 0;
 
 impl Contents {
-    /// So many bytes that nobody has written yet.
+    /// Creates memory that has not been written.
     #[must_use]
     pub fn unknown(size: usize) -> Self {
         Self { bytes: vec![0; size], known: vec![UNKNOWN; size] }
     }
 
-    /// How many bytes there are.
+    /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Writes bytes from here on.
+    /// Writes bytes from an offset on.
     pub fn write(&mut self, from: usize, new: &[u8]) {
         let place = from..from + new.len();
         self.bytes[place.clone()].copy_from_slice(new);
         self.known[place].fill(KNOWN);
     }
 
-    /// Writes these few bytes again and again.
+    /// Fills a range with a repeated pattern.
     pub fn fill(&mut self, place: Range<usize>, pattern: [u8; 4]) {
-        // In pieces that the processor copies at once.
+        // In large blocks, for speed.
         let piece = pattern.repeat(256);
         for part in self.bytes[place.clone()].chunks_mut(piece.len()) {
             part.copy_from_slice(&piece[..part.len()]);
@@ -44,25 +44,25 @@ impl Contents {
         self.known[place].fill(KNOWN);
     }
 
-    /// Puts some of other bytes in the place of those from here on.
+    /// Overwrites bytes from an offset on with a part of other contents.
     pub fn overwrite(&mut self, from: usize, other: &Self, part: Range<usize>) {
         let place = from..from + part.len();
         self.bytes[place.clone()].copy_from_slice(&other.bytes[part.clone()]);
         self.known[place].copy_from_slice(&other.known[part]);
     }
 
-    /// Forgets what is there.
+    /// Marks a range as unknown.
     pub fn forget(&mut self, range: Range<usize>) {
         self.known[range].fill(UNKNOWN);
     }
 
-    /// Adds some of other bytes at the end.
+    /// Appends a part of other contents.
     pub fn append(&mut self, other: &Self, part: Range<usize>) {
         self.bytes.extend_from_slice(&other.bytes[part.clone()]);
         self.known.extend_from_slice(&other.known[part]);
     }
 
-    /// The first byte that is known and not what was found: its place, itself, and what was found.
+    /// Returns the first known byte that differs: its offset, its value and the value found.
     #[must_use]
     pub fn difference(&self, found: &[u8]) -> Option<(usize, u8, u8)> {
         if self.bytes == found {

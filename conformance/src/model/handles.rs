@@ -1,4 +1,4 @@
-//! Physical memory and its names.
+//! Physical memory and handles.
 
 use super::verdict::{
     ADDRESS, DESCRIPTOR, DEVICE, FLAGS, HANDLE, HANDLE_TYPE, LOCATION, Refusal, Rules, SIZE,
@@ -10,35 +10,35 @@ use hsa_vmm::{AgentId, AllocationProperties, Handle, HandleType};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Physical memory under one of its names.
+/// A handle and its memory.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// The name.
+    /// The handle.
     pub handle: Handle,
-    /// How often it would have to be released.
+    /// The number of references.
     pub references: usize,
-    /// What it is told to be.
+    /// The properties.
     pub properties: AllocationProperties,
-    /// The memory itself, which an import shares.
+    /// The memory, which imports share.
     pub memory: Shared,
 }
 
-/// Physical memory whatever its name; alive as long as somebody has it.
+/// Physical memory, shared by handles and descriptors.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// How many bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Whose it is.
+    /// The owner.
     pub owner: AgentId,
-    /// What is in it.
+    /// The contents.
     pub contents: Rc<RefCell<Contents>>,
 }
 
 impl Model {
-    /// Whether memory is to be made; [`enter_memory`](Self::enter_memory) follows when it has been.
+    /// Checks a call that creates memory. [`enter_memory`](Self::enter_memory) follows if it succeeded.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn check_create(
         &self,
         size: usize,
@@ -65,10 +65,10 @@ impl Model {
             .verdict()
     }
 
-    /// Enters memory that was made.
+    /// Enters memory that was created.
     ///
     /// # Errors
-    /// The rule that the handle breaks.
+    /// Returns the rule that the handle breaks.
     pub fn enter_memory(
         &mut self,
         handle: Handle,
@@ -76,7 +76,7 @@ impl Model {
         properties: &AllocationProperties,
     ) -> Result<(), String> {
         let Location::Agent(owner) = properties.location else {
-            return Err("memory was made nowhere".to_owned());
+            return Err("memory was created without a location".to_owned());
         };
         let contents = Rc::new(RefCell::new(Contents::unknown(size)));
         self.enter_handle(handle, *properties, Shared { size, owner, contents })
@@ -89,7 +89,7 @@ impl Model {
         memory: Shared,
     ) -> Result<(), String> {
         if self.handles.iter().any(|held| held.handle == handle) {
-            return Err(format!("{handle:?} names something already"));
+            return Err(format!("{handle:?} is in use already"));
         }
         self.handles.push(Held { handle, references: 1, properties, memory });
         Ok(())
@@ -98,7 +98,7 @@ impl Model {
     /// Drops a reference.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn release(&mut self, handle: Handle) -> Verdict {
         self.named(handle)?;
         for held in self.handles.iter_mut().filter(|held| held.handle == handle) {
@@ -108,10 +108,10 @@ impl Model {
         Ok(())
     }
 
-    /// Takes one more reference to what is mapped somewhere.
+    /// Adds a reference to the handle of a mapping.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn retain(&mut self, address: usize) -> Verdict<Handle> {
         let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
         let found = mapping.ok_or(Refusal::of(ADDRESS))?.handle;
@@ -121,19 +121,19 @@ impl Model {
         Ok(found)
     }
 
-    /// Properties and size of what a handle names.
+    /// Returns the properties and size of a handle's memory.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn properties(&self, handle: Handle) -> Verdict<(AllocationProperties, usize)> {
         let held = self.named(handle)?;
         Ok((held.properties, held.memory.size))
     }
 
-    /// The memory that a descriptor is to stand for.
+    /// Returns the memory that a descriptor exports.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn export(&self, handle: Handle, kind: HandleType, flags: u64) -> Verdict<Shared> {
         let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
         let requested = |held: &Held| held.properties.handle_types.contains(kind);
@@ -146,11 +146,11 @@ impl Model {
         Ok(held.ok_or(Refusal::of(HANDLE))?.memory.clone())
     }
 
-    /// Whether a descriptor is to be imported; [`enter_import`](Self::enter_import) follows when
-    /// it has been. `memory` is what it stands for, if that is memory.
+    /// Checks the import of a descriptor. [`enter_import`](Self::enter_import) follows if it succeeded.
+    /// `memory` is `None` if the descriptor is not memory.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn check_import(&self, memory: Option<&Shared>, kind: HandleType) -> Verdict {
         Rules::default()
             .refuse(DESCRIPTOR, memory.is_none())
@@ -158,10 +158,10 @@ impl Model {
             .verdict()
     }
 
-    /// Enters what was imported; `location` is what the library says of it.
+    /// Enters imported memory with the location that the library reports.
     ///
     /// # Errors
-    /// The rule that handle or location break.
+    /// Returns the rule that handle or location break.
     pub fn enter_import(
         &mut self,
         handle: Handle,
@@ -176,14 +176,13 @@ impl Model {
         self.enter_handle(handle, properties, memory.clone())
     }
 
-    /// What a handle names that may be used: one that was released may not, even if its memory is
-    /// mapped.
+    /// Returns the state of a valid handle. A released handle is invalid even if its memory is mapped.
     pub(super) fn named(&self, handle: Handle) -> Verdict<&Held> {
         let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
         held.ok_or(Refusal::of(HANDLE))
     }
 
-    /// Memory goes when no reference and no mapping is left.
+    /// Removes handles without references and mappings.
     pub(super) fn forget_unused(&mut self) {
         let mappings = &self.mappings;
         let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);

@@ -8,7 +8,7 @@ impl Model {
     /// Maps the start of a handle's memory.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn map(
         &mut self,
         address: usize,
@@ -39,10 +39,10 @@ impl Model {
         Ok(())
     }
 
-    /// Unmaps a run of whole mappings.
+    /// Unmaps a range of whole mappings.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn unmap(&mut self, address: usize, size: usize) -> Verdict {
         let run = self.run(address, size)?;
         self.mappings.retain(|mapping| !run.contains(&mapping.start));
@@ -50,7 +50,7 @@ impl Model {
         Ok(())
     }
 
-    /// Where the mappings begin that a range is exactly made of.
+    /// Returns the starts of the adjacent mappings that exactly make up a range.
     pub(super) fn run(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
         let run = range(address, size).and_then(|place| {
             let touched = |it: &&Mapped| common(&it.range(), &place).is_some();

@@ -1,13 +1,13 @@
-//! What the documents say virtual-memory management does, said as simply as it can be.
+//! The reference model: virtual memory management as the documents define it, implemented as simply as
+//! possible.
 //!
-//! Reservations, handles and mappings are three lists that are searched from the start; memory is
-//! a vector of bytes. A call is first held against every rule there is for it, and only if none is
-//! broken is anything changed. So the model knows *everything* that is wrong with a call, while
-//! the library may name any one of it.
+//! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. A
+//! call is checked against all of its rules and changes the state only if none is broken. So the model
+//! knows *all* errors of a call, of which the library may return any.
 //!
-//! Written from HIP's documentation as `hsa_vmm::vmm` gives it, to judge the library by: it shares
-//! no code with it but the vocabulary of its interface. What the documents leave to the runtime
-//! (where a reservation lies, whose an import is) the model is told, and holds against the rules.
+//! It is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library
+//! except the types of its interface. Where the documents leave a result to the runtime (the address of a
+//! reservation, the owner of an import), the model receives the result and checks it against the rules.
 
 mod access;
 mod contents;
@@ -26,7 +26,7 @@ pub use world::{AgentFacts, World};
 use hsa_vmm::{Access, Handle};
 use std::ops::Range;
 
-/// What there is, by the documents.
+/// The state according to the documents.
 #[derive(Debug)]
 pub struct Model {
     world: World,
@@ -35,57 +35,57 @@ pub struct Model {
     mappings: Vec<Mapped>,
 }
 
-/// Addresses that are reserved.
+/// A reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Where they begin.
+    /// The first address.
     pub base: usize,
-    /// How many they are.
+    /// The size in bytes.
     pub size: usize,
 }
 
-/// The start of a handle's memory behind reserved addresses.
+/// A mapping of the start of a handle's memory.
 #[derive(Clone, Debug)]
 pub struct Mapped {
-    /// Where it begins.
+    /// The first address.
     pub start: usize,
-    /// How much of the handle it shows.
+    /// The size in bytes.
     pub size: usize,
-    /// Which handle.
+    /// The handle.
     pub handle: Handle,
-    /// What each agent may do, in the order of the agents.
+    /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// Which agents have been granted something since the memory was mapped or taken from them.
-    /// A GPU among them can go on using it when its access is [`Access::None`]; no other can.
+    /// Which agents were granted access since the memory was mapped or revoked. A GPU among them can
+    /// access the memory even when its access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 
 impl Model {
-    /// Nothing yet, in this world.
+    /// Creates an empty model of a machine.
     #[must_use]
     pub fn new(world: World) -> Self {
         Self { world, reservations: Vec::new(), handles: Vec::new(), mappings: Vec::new() }
     }
 
-    /// What the documents make depend on the machine.
+    /// Returns the properties of the machine.
     #[must_use]
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The reservations, by address.
+    /// Returns the reservations, by address.
     #[must_use]
     pub fn reservations(&self) -> &[Reservation] {
         &self.reservations
     }
 
-    /// The handles that are referenced or mapped, oldest first.
+    /// Returns the handles that are referenced or mapped, oldest first.
     #[must_use]
     pub fn handles(&self) -> &[Held] {
         &self.handles
     }
 
-    /// The mappings, by address.
+    /// Returns the mappings, by address.
     #[must_use]
     pub fn mappings(&self) -> &[Mapped] {
         &self.mappings
@@ -93,7 +93,7 @@ impl Model {
 }
 
 impl Reservation {
-    /// The addresses.
+    /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.base..self.base + self.size
@@ -101,20 +101,20 @@ impl Reservation {
 }
 
 impl Mapped {
-    /// The addresses.
+    /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.size
     }
 }
 
-/// The addresses of a range that has some and does not leave the address space.
+/// Returns the range unless it is empty or exceeds the address space.
 fn range(address: usize, size: usize) -> Option<Range<usize>> {
     let end = address.checked_add(size)?;
     (address != 0 && size != 0).then_some(address..end)
 }
 
-/// What two ranges have in common, if anything.
+/// Returns the intersection of two ranges, if it is not empty.
 fn common(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
     let both = one.start.max(other.start)..one.end.min(other.end);
     (!both.is_empty()).then_some(both)

@@ -4,15 +4,14 @@ use super::verdict::{ADDRESS, ALIGNMENT, FLAGS, RANGE, Rules, SIZE, Verdict};
 use super::{Model, Reservation, Wrong, common, lies_in, range};
 use std::ops::Range;
 
-/// No machine has addresses for more (47 bits for a process's own).
+/// The maximum size: a process has 47 bits of addresses.
 const ALL_ADDRESSES: usize = 1 << 47;
 
 impl Model {
-    /// Whether addresses are to be reserved; [`enter_reservation`](Self::enter_reservation)
-    /// follows when they have been.
+    /// Checks a reservation. [`enter_reservation`](Self::enter_reservation) follows if it succeeded.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn check_reserve(&self, size: usize, alignment: usize, flags: u64) -> Verdict {
         Rules::default()
             .refuse(FLAGS, flags != 0)
@@ -22,10 +21,10 @@ impl Model {
             .verdict()
     }
 
-    /// Enters what was reserved.
+    /// Enters a reservation.
     ///
     /// # Errors
-    /// The rule that the address breaks.
+    /// Returns the rule that the address breaks.
     pub fn enter_reservation(
         &mut self,
         base: usize,
@@ -34,14 +33,16 @@ impl Model {
     ) -> Result<(), String> {
         let alignment = alignment.max(self.world.granule);
         if !base.is_multiple_of(alignment) {
-            return Err(format!("{base:#x} was reserved, which is not aligned to {alignment:#x}"));
+            return Err(format!("the reserved address {base:#x} is not aligned to {alignment:#x}"));
         }
         let Some(wanted) = range(base, size) else {
-            return Err(format!("{size:#x} bytes at {base:#x} are no addresses"));
+            return Err(format!("the reserved range of {size:#x} bytes at {base:#x} is invalid"));
         };
         let taken = |other: &&Reservation| common(&other.range(), &wanted).is_some();
         if let Some(other) = self.reservations.iter().find(taken) {
-            return Err(format!("{wanted:x?} was reserved, of which {other:x?} has some already"));
+            return Err(format!(
+                "the reserved range {wanted:x?} overlaps the reservation {other:x?}"
+            ));
         }
         self.reservations.push(Reservation { base, size });
         self.reservations.sort_by_key(|reservation| reservation.base);
@@ -51,7 +52,7 @@ impl Model {
     /// Frees a reservation.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn free(&mut self, address: usize, size: usize) -> Verdict {
         let found = self.reservations.iter().position(|it| it.base == address);
         let reservation = found.map(|index| self.reservations[index]);
@@ -68,7 +69,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether one reservation holds all of a range.
+    /// Returns whether one reservation contains a range.
     pub(super) fn is_in_one_reservation(&self, range: &Range<usize>) -> bool {
         self.reservations.iter().any(|it| lies_in(range, &it.range()))
     }

@@ -1,4 +1,4 @@
-//! Using mapped memory.
+//! Reads, writes, copies and fills of mapped memory.
 
 use super::verdict::{
     ADDRESS, AGENT, DESTINATION, NOT_GRANTED, RANGE, Refusal, Rules, SIZE, SOURCE, Verdict, Wrong,
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, AgentId};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A part of a range: which mapping, and which bytes of its memory.
+/// A part of a range: a mapping and the bytes of its memory.
 struct Part<'a> {
     mapping: &'a Mapped,
     held: &'a Held,
@@ -17,10 +17,10 @@ struct Part<'a> {
 }
 
 impl Model {
-    /// What is read by this process's own loads.
+    /// Reads by this process's loads.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn read(&self, address: usize, size: usize) -> Verdict<Contents> {
         if size == 0 {
             return Ok(Contents::unknown(0));
@@ -31,10 +31,10 @@ impl Model {
         Ok(contents(&parts))
     }
 
-    /// Writes by this process's own stores.
+    /// Writes by this process's stores.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn write(&self, address: usize, bytes: &[u8]) -> Verdict {
         if bytes.is_empty() {
             return Ok(());
@@ -42,15 +42,15 @@ impl Model {
         let parts = self.parts(RANGE, address, bytes.len())?;
         let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
         Rules::default().refuse(ADDRESS, parts.iter().any(forbidden)).verdict()?;
-        store(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
+        store_parts(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
         forget_what_is_written_twice(&parts);
         Ok(())
     }
 
-    /// Has an agent copy.
+    /// Copies by an agent.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn copy(&self, id: AgentId, to: usize, from: usize, size: usize) -> Verdict {
         let (target, source) = (self.parts(DESTINATION, to, size), self.parts(SOURCE, from, size));
         let agent = self.world.agent(id);
@@ -68,10 +68,10 @@ impl Model {
             .verdict()?;
         let (target, source) = (target?, source?);
         let new = contents(&source);
-        store(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
+        store_parts(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
         forget_what_is_written_twice(&target);
         if target.iter().any(|one| source.iter().any(|other| in_common(one, other).is_some())) {
-            // The order of the bytes is nobody's promise.
+            // The order in which bytes are copied is undefined.
             for part in &target {
                 part.held.memory.contents.borrow_mut().forget(part.bytes.clone());
             }
@@ -79,10 +79,10 @@ impl Model {
         Ok(())
     }
 
-    /// Has the owners of the memory fill it with a value.
+    /// Fills memory with a value, by its owners.
     ///
     /// # Errors
-    /// What is wrong with the call.
+    /// Returns everything that is wrong with the call.
     pub fn fill(&self, address: usize, value: u32, size: usize) -> Verdict {
         let parts = self.parts(RANGE, address, size);
         let filled = |parts: &Vec<Part>| parts.iter().all(|part| self.can_be_filled(part));
@@ -92,19 +92,19 @@ impl Model {
             .refuse(RANGE, parts.is_err())
             .refuse(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !filled(parts)))
             .verdict()?;
-        // Mappings are of whole words.
-        store(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
+        // Mappings consist of whole words.
+        store_parts(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
         Ok(())
     }
 
-    /// No longer knows what is in a range, of which something failed to be written half-way.
+    /// Marks a range as unknown, after a write to it failed half-way.
     pub fn forget(&self, address: usize, size: usize) {
         for part in self.parts(RANGE, address, size).unwrap_or_default() {
             part.held.memory.contents.borrow_mut().forget(part.bytes);
         }
     }
 
-    /// The parts of mappings that a range is made of, all in one reservation.
+    /// Returns the parts of mappings in a range, which must be in one reservation.
     fn parts(&self, wrong: Wrong, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
         let Some(place) = range(address, size).filter(|place| self.is_in_one_reservation(place))
         else {
@@ -124,7 +124,7 @@ impl Model {
         if covered == size { Ok(parts) } else { Err(Refusal::of(wrong)) }
     }
 
-    /// Whether the memory's owner may write it; if that is not known, whether any GPU may.
+    /// Returns whether the memory's owner can write it; if the owner is unknown, whether any GPU can.
     fn can_be_filled(&self, part: &Part) -> bool {
         let may = |agent: usize| part.mapping.access[agent] == Access::ReadWrite;
         match part.held.properties.location {
@@ -142,18 +142,18 @@ fn contents(parts: &[Part]) -> Contents {
     all
 }
 
-/// Changes the memory of each part; `put` is told where in it, and which bytes of all those are to be
-/// there.
-fn store(parts: &[Part], put: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
+/// Changes the memory of each part. `store` receives the memory, the range in it, and the range of the
+/// source.
+fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {
         let end = done + part.bytes.len();
-        put(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
+        store(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
         done = end;
     }
 }
 
-/// Of parts that are the same memory, either may have been written last.
+/// Marks bytes as unknown that several parts share, because the order of writes is undefined.
 fn forget_what_is_written_twice(parts: &[Part]) {
     for (index, one) in parts.iter().enumerate() {
         for both in parts[index + 1..].iter().filter_map(|other| in_common(one, other)) {
@@ -162,7 +162,7 @@ fn forget_what_is_written_twice(parts: &[Part]) {
     }
 }
 
-/// The bytes of memory that two parts have in common.
+/// Returns the bytes of memory that two parts share.
 fn in_common(one: &Part, other: &Part) -> Option<Range<usize>> {
     let same = Rc::ptr_eq(&one.held.memory.contents, &other.held.memory.contents);
     same.then(|| common(&one.bytes, &other.bytes)).flatten()

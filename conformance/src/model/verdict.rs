@@ -1,4 +1,4 @@
-//! Whether a call is to be done, and if not, for which reasons.
+//! Verdicts: success, or all reasons for rejecting a call.
 
 use hsa_vmm::Error;
 use hsa_vmm::ErrorKind;
@@ -6,21 +6,21 @@ use hsa_vmm::error::Argument;
 use hsa_vmm::hip::{HipError, HipProfile};
 use std::fmt;
 
-/// Done, or refused without any effect.
+/// Success, or a rejection without any effect.
 pub type Verdict<T = ()> = Result<T, Refusal>;
 
-/// Something that is wrong with a call, and would be reason enough to refuse it.
+/// A reason for rejecting a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// An argument, or several that are wrong together (an address and a size), and HIP's error.
+    /// An invalid argument, or an invalid combination (an address and a size), and HIP's error.
     Argument(&'static [Argument], HipError),
-    /// Something that is not done here.
+    /// Something that is not supported.
     NotSupported,
-    /// More than there is.
+    /// More memory than available.
     OutOfMemory,
 }
 
-/// Everything that is wrong with a call.
+/// All reasons for rejecting a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
     wrongs: Vec<Wrong>,
@@ -31,8 +31,7 @@ impl Refusal {
         Self { wrongs: vec![wrong] }
     }
 
-    /// Whether an error of the library names something that is wrong with the call, and as HIP 7
-    /// would.
+    /// Returns whether an error of the library is one of the reasons, with HIP 7's code.
     #[must_use]
     pub fn explains(&self, error: &Error) -> bool {
         self.wrongs.iter().any(|wrong| match (wrong, error.kind()) {
@@ -49,9 +48,9 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, wrong) in self.wrongs.iter().enumerate() {
-            f.write_str(if index == 0 { "refused for " } else { " or " })?;
+            f.write_str(if index == 0 { "rejected because of " } else { " or " })?;
             match wrong {
-                Wrong::NotSupported => f.write_str("what is not supported")?,
+                Wrong::NotSupported => f.write_str("an unsupported feature")?,
                 Wrong::OutOfMemory => f.write_str("lack of memory")?,
                 Wrong::Argument(arguments, hip) => {
                     let names: Vec<_> = arguments.iter().map(Argument::to_string).collect();
@@ -65,7 +64,7 @@ impl fmt::Display for Refusal {
 
 pub(super) const ADDRESS: Wrong = invalid(&[Argument::Address]);
 pub(super) const SIZE: Wrong = invalid(&[Argument::Size]);
-/// A range, of which address and size may each be called wrong.
+/// A range: the library may name its address or its size.
 pub(super) const RANGE: Wrong = invalid(&[Argument::Address, Argument::Size]);
 pub(super) const ALIGNMENT: Wrong = invalid(&[Argument::Alignment]);
 pub(super) const FLAGS: Wrong = invalid(&[Argument::Flags]);
@@ -77,7 +76,7 @@ pub(super) const DESCRIPTORS: Wrong = invalid(&[Argument::Descriptors]);
 pub(super) const AGENT: Wrong = invalid(&[Argument::Agent]);
 pub(super) const LOCATION: Wrong = invalid(&[Argument::Location]);
 pub(super) const DEVICE: Wrong = Wrong::Argument(&[Argument::Location], HipError::InvalidDevice);
-/// An agent that may not use an address.
+/// An agent that cannot access an address.
 pub(super) const NOT_GRANTED: Wrong = invalid(&[Argument::Address, Argument::Agent]);
 pub(super) const SOURCE: Wrong = invalid(&[Argument::Source, Argument::Size]);
 pub(super) const DESTINATION: Wrong = invalid(&[Argument::Destination, Argument::Size]);
@@ -86,7 +85,7 @@ const fn invalid(arguments: &'static [Argument]) -> Wrong {
     Wrong::Argument(arguments, HipError::InvalidValue)
 }
 
-/// Holds a call against its rules, all of them.
+/// Checks a call against all of its rules.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     broken: Refusal,

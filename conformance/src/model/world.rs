@@ -1,36 +1,36 @@
-//! What the documents make depend on the machine.
+//! The properties of the machine on which results depend.
 
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::{Agent, AgentId, Runtime};
 
-/// What the documents make depend on the machine.
+/// The properties of the machine on which results depend.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The agents, in the runtime's order.
     pub agents: Vec<AgentFacts>,
-    /// What sizes and addresses are multiples of.
+    /// The granule of sizes and addresses.
     pub granule: usize,
-    /// Whether memory can be made that is not cached (since extension 1.18).
+    /// Whether uncached memory can be created (since extension 1.18).
     pub uncached: bool,
-    /// Whether a descriptor is looked at when it is imported (until ROCm 7.14, extension 1.16).
+    /// Whether an import checks the descriptor (until ROCm 7.14, extension 1.16).
     pub imports_are_looked_at: bool,
 }
 
-/// What the documents make depend on an agent.
+/// The properties of an agent on which results depend.
 #[derive(Clone, Debug)]
 pub struct AgentFacts {
-    /// Its name in calls.
+    /// The identifier.
     pub id: AgentId,
     /// Whether it is a CPU.
     pub is_cpu: bool,
-    /// How much memory handles can be made of, if any can.
+    /// The size of the pool for handles, if it has one.
     pub memory: Option<usize>,
-    /// Whether it reaches the memory of each agent.
+    /// Whether it can access the memory of each agent.
     pub reaches: Vec<bool>,
 }
 
 impl World {
-    /// What a runtime says about itself.
+    /// Reads the properties of a runtime.
     #[must_use]
     pub fn of(runtime: &Runtime) -> Self {
         let agents = runtime.agents();
@@ -49,18 +49,18 @@ impl World {
         }
     }
 
-    /// The place of an agent in the list; `None` for one that this runtime does not have.
+    /// Returns the index of an agent; `None` if this runtime does not have it.
     #[must_use]
     pub fn agent(&self, id: AgentId) -> Option<usize> {
         self.agents.iter().position(|agent| agent.id == id)
     }
 
-    /// The places of the CPUs in the list.
+    /// Returns the indexes of the CPUs.
     pub fn cpus(&self) -> impl Iterator<Item = usize> {
         self.places(true)
     }
 
-    /// The places of the GPUs in the list.
+    /// Returns the indexes of the GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = usize> {
         self.places(false)
     }

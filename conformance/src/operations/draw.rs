@@ -1,15 +1,15 @@
-//! The generator: an operation of bytes that come from anywhere.
+//! The generator of operations from bytes.
 //!
-//! Most of what it makes is right, or wrong in one thing; a byte of 0 is the usual everywhere, so
-//! that smaller bytes make simpler operations.
+//! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
+//! smaller bytes give simpler operations.
 
 use super::choices::Choices;
 use super::{
-    Alignment, Amount, Descriptor, Edge, Extent, Hint, Name, Operation, Place, Shift, Span, Spot,
-    Who,
+    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Operation, Region,
+    Shift, Span, Spot,
 };
 
-/// What is drawn, and how often in 256 times.
+/// The kinds of operations with their frequencies out of 256.
 const WEIGHTS: [(Kind, u8); 19] = [
     (Kind::Reserve, 16),
     (Kind::Create, 24),
@@ -56,22 +56,22 @@ enum Kind {
 }
 
 impl Operation {
-    /// How many bytes are enough for any operation.
+    /// The number of bytes that is enough for any operation.
     pub const BYTES: usize = 32;
 
-    /// The operation that these bytes choose where there is this much; missing ones count as 0.
+    /// Generates an operation from bytes for this number of objects. Missing bytes count as 0.
     #[must_use]
-    pub fn drawn_from(bytes: &[u8], stock: Stock) -> Self {
+    pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let by = &mut Choices::new(bytes);
         let kind = kind(by);
         let unlikely = by.percent(10);
-        draw(if unlikely { kind } else { possible(kind, stock) }, by)
+        draw(if unlikely { kind } else { possible(kind, object_counts) }, by)
     }
 }
 
-/// How much there is to work on, or about how much.
+/// The (approximate) number of objects that operations can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stock {
+pub struct ObjectCounts {
     /// Reservations.
     pub reservations: usize,
     /// Handles.
@@ -82,8 +82,8 @@ pub struct Stock {
     pub exported: usize,
 }
 
-impl Stock {
-    /// About how much there is after an operation, if it is done.
+impl ObjectCounts {
+    /// Returns the approximate numbers after a successful operation.
     #[must_use]
     pub fn after(self, operation: &Operation) -> Self {
         let Self { reservations, handles, mappings, exported } = self;
@@ -104,17 +104,17 @@ impl Stock {
     }
 }
 
-/// What is drawn instead of an operation that has nothing to work on: what makes it.
-fn possible(kind: Kind, stock: Stock) -> Kind {
+/// Replaces an operation without objects by the operation that creates them.
+fn possible(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
-        Kind::Import | Kind::Close if stock.exported > 0 => kind,
-        _ if stock.reservations == 0 => Kind::Reserve,
+        Kind::Import | Kind::Close if object_counts.exported > 0 => kind,
+        _ if object_counts.reservations == 0 => Kind::Reserve,
         Kind::Free => kind,
-        _ if stock.handles == 0 => Kind::Create,
+        _ if object_counts.handles == 0 => Kind::Create,
         Kind::Import | Kind::Close => Kind::Export,
         Kind::Map | Kind::Release | Kind::Export | Kind::Properties => kind,
-        _ if stock.mappings == 0 => Kind::Map,
+        _ if object_counts.mappings == 0 => Kind::Map,
         _ => kind,
     }
 }
@@ -130,9 +130,9 @@ fn draw(kind: Kind, by: &mut Choices) -> Operation {
         Kind::Free => Operation::Free { span: reservation(by) },
         Kind::Create => Operation::Create {
             size: amount(by, 4),
-            on: if by.percent(5) { agent(by) } else { Who::Gpu(by.byte()) },
+            on: if by.percent(5) { agent(by) } else { AgentName::Gpu(by.byte()) },
             uncached: by.percent(5),
-            // File descriptors mostly, nothing sometimes, Windows rarely.
+            // File descriptors mostly, none sometimes, Windows handles rarely.
             handle_types: by.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
             flags: flags(by),
         },
@@ -209,19 +209,19 @@ fn hint(by: &mut Choices) -> Hint {
     }
 }
 
-fn name(by: &mut Choices) -> Name {
+fn name(by: &mut Choices) -> HandleName {
     match by.below(20) {
-        0..17 => Name::Live(by.byte()),
-        17..19 => Name::Past(by.byte()),
-        _ => Name::Invented(by.number()),
+        0..17 => HandleName::Live(by.byte()),
+        17..19 => HandleName::Past(by.byte()),
+        _ => HandleName::Invented(by.number()),
     }
 }
 
-fn agent(by: &mut Choices) -> Who {
+fn agent(by: &mut Choices) -> AgentName {
     match by.below(100) {
-        0..98 => Who::Agent(by.byte()),
-        98 => Who::Invented(by.byte()),
-        _ => Who::Foreign(by.byte()),
+        0..98 => AgentName::Agent(by.byte()),
+        98 => AgentName::Invented(by.byte()),
+        _ => AgentName::Foreign(by.byte()),
     }
 }
 
@@ -250,16 +250,16 @@ fn descriptor(by: &mut Choices) -> Descriptor {
     }
 }
 
-/// Everybody everything, or some something.
-fn grants(by: &mut Choices) -> Vec<(Who, u8)> {
+/// The same access for all agents, or different access for some.
+fn grants(by: &mut Choices) -> Vec<(AgentName, u8)> {
     if by.percent(35) {
         return list(by, |by| (agent(by), access(by)));
     }
     let access = by.one_of([3, 3, 3, 3, 3, 1, 0]);
-    (0..4).map(|agent| (Who::Agent(agent), access)).collect()
+    (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
-/// One to four of something, and seldom none.
+/// One to four values, rarely none.
 fn list<T>(by: &mut Choices, mut one: impl FnMut(&mut Choices) -> T) -> Vec<T> {
     let length = if by.percent(2) { 0 } else { 1 + by.below(4) };
     (0..length).map(|_| one(by)).collect()
@@ -275,58 +275,58 @@ fn spot(by: &mut Choices) -> Spot {
     Spot { edge, span: writable(by) }
 }
 
-/// Mostly mappings that somebody may write.
+/// Mostly mappings that an agent can write.
 fn writable(by: &mut Choices) -> Span {
     if by.percent(30) {
         return run(by);
     }
-    let place = Place::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
-    shifted(by, place)
+    let region = Region::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
+    shifted(by, region)
 }
 
 /// Mostly mappings.
 fn run(by: &mut Choices) -> Span {
-    let place = match by.below(20) {
-        0..17 => Place::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
-        17 => Place::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
-        _ => elsewhere(by),
+    let region = match by.below(20) {
+        0..17 => Region::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
+        17 => Region::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
-/// Mostly room for a mapping.
+/// Mostly unmapped addresses for a mapping.
 fn gap(by: &mut Choices) -> Span {
-    let place = match by.below(20) {
-        0..14 => Place::Gap(by.byte(), 1 + by.below(4)),
-        // Perhaps over what is mapped there.
-        14..18 => Place::Granules(by.byte(), by.below(12), 1 + by.below(4)),
-        _ => elsewhere(by),
+    let region = match by.below(20) {
+        0..14 => Region::Gap(by.byte(), 1 + by.below(4)),
+        // Possibly mapped already.
+        14..18 => Region::Granules(by.byte(), by.below(12), 1 + by.below(4)),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
 /// Mostly a reservation.
 fn reservation(by: &mut Choices) -> Span {
-    let place = match by.below(10) {
-        0..8 => Place::Reservation(by.byte()),
-        _ => elsewhere(by),
+    let region = match by.below(10) {
+        0..8 => Region::Reservation(by.byte()),
+        _ => any_region(by),
     };
-    shifted(by, place)
+    shifted(by, region)
 }
 
-/// Any kind of place.
-fn elsewhere(by: &mut Choices) -> Place {
+/// Any kind of region.
+fn any_region(by: &mut Choices) -> Region {
     match by.below(6) {
-        0 | 1 => Place::Granules(by.byte(), by.below(12), 1 + by.below(6)),
-        2 => Place::Gap(by.byte(), 1 + by.below(4)),
-        3 => Place::Reservation(by.byte()),
-        4 => Place::Freed(by.byte()),
-        _ if by.percent(50) => Place::Anything(by.number(), by.number() >> by.below(64)),
-        _ => Place::Anything(0, u64::from(by.byte()) << 12),
+        0 | 1 => Region::Granules(by.byte(), by.below(12), 1 + by.below(6)),
+        2 => Region::Gap(by.byte(), 1 + by.below(4)),
+        3 => Region::Reservation(by.byte()),
+        4 => Region::Freed(by.byte()),
+        _ if by.percent(50) => Region::Anything(by.number(), by.number() >> by.below(64)),
+        _ => Region::Anything(0, u64::from(by.byte()) << 12),
     }
 }
 
-fn shifted(by: &mut Choices, place: Place) -> Span {
+fn shifted(by: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];
     let (start, end) = match by.below(25) {
@@ -334,5 +334,5 @@ fn shifted(by: &mut Choices, place: Place) -> Span {
         24 => (Shift::None, by.one_of(shifts)),
         _ => (Shift::None, Shift::None),
     };
-    Span { place, start, end }
+    Span { region, start, end }
 }

@@ -1,4 +1,4 @@
-//! What operations work on, by its place among what there is.
+//! How operations name objects: by index among those that exist.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,53 +6,54 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// So many granules.
+    /// A number of granules.
     Granules(u8),
-    /// So many granules and a byte.
+    /// A number of granules and a byte.
     Odd(u8),
-    /// More than there is.
+    /// More than exists.
     Huge,
 }
 
 /// A handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Name {
-    /// One that names something, by its place.
+pub enum HandleName {
+    /// A valid handle, by index.
     Live(u8),
-    /// One that was given out once, by its place from the newest.
+    /// Any handle ever returned, by index from the newest.
     Past(u8),
-    /// One that nobody gave out.
+    /// A number that was never returned.
     Invented(u64),
 }
 
 /// An agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Who {
-    /// One of this runtime, by its place in the list.
+pub enum AgentName {
+    /// An agent of this runtime, by index.
     Agent(u8),
-    /// A GPU, by its place among them.
+    /// A GPU of this runtime, by index.
     Gpu(u8),
-    /// One that this runtime does not have.
+    /// An agent that this runtime does not have.
     Invented(u8),
-    /// One of another runtime.
+    /// An agent of another runtime.
     Foreign(u8),
 }
 
-/// A range of addresses, and what is done to its edges.
+/// A region with moved ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// The range.
-    pub place: Place,
-    /// How its start is moved.
+    /// The region.
+    #[serde(rename = "place")]
+    pub region: Region,
+    /// How the start is moved.
     pub start: Shift,
-    /// How its end is moved.
+    /// How the end is moved.
     pub end: Shift,
 }
 
 impl Span {
-    /// Whether it is just the place.
+    /// Returns whether the ends are those of the region.
     #[must_use]
     pub fn is_not_shifted(&self) -> bool {
         self.start == Shift::None && self.end == Shift::None
@@ -62,26 +63,26 @@ impl Span {
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// From one mapping on, so many, as long as each begins where the one before it ends.
+pub enum Region {
+    /// A number of adjacent mappings from one on.
     Run(u8, u8),
-    /// The same among the mappings that some agent may write.
+    /// The same among the mappings that an agent can write.
     Writable(u8, u8),
-    /// From one mapping on, so many, and what is between them.
+    /// A number of mappings from one on, with the holes between them.
     Mappings(u8, u8),
-    /// From one granule of a reservation on, so many.
+    /// Granules of a reservation: its index, the first granule, their number.
     Granules(u8, u8, u8),
-    /// The first place, from one reservation on, with so many granules that are not mapped.
+    /// The first hole of at least a number of granules, from one reservation on.
     Gap(u8, u8),
     /// A whole reservation.
     Reservation(u8),
-    /// A reservation that was freed, by its place from the newest.
+    /// A freed reservation, by index from the newest.
     Freed(u8),
-    /// Any address and so many bytes.
+    /// Any address and any size.
     Anything(u64, u64),
 }
 
-/// How an edge of a range is moved.
+/// How an end of a range is moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shift {
@@ -96,29 +97,29 @@ pub enum Shift {
     ByteOn,
     /// A byte back.
     ByteBack,
-    /// To the other edge, so that nothing is left.
+    /// To the other end, so that the range is empty.
     Away,
 }
 
-/// An address at a range.
+/// An address in or after a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spot {
     /// The range.
     pub span: Span,
-    /// Where at it.
+    /// The position.
     pub edge: Edge,
 }
 
-/// Where at a range.
+/// A position in or after a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edge {
-    /// Its first byte.
+    /// The first byte.
     First,
-    /// In its middle.
+    /// The middle.
     Middle,
-    /// So many bytes before its end.
+    /// A number of bytes before the end.
     BeforeEnd(u8),
-    /// The byte behind it.
+    /// The exclusive end.
     End,
 }

@@ -1,9 +1,9 @@
-//! What can be asked for.
+//! The operations.
 
-use super::names::{Amount, Name, Span, Spot, Who};
+use super::names::{AgentName, Amount, HandleName, Span, Spot};
 use serde::{Deserialize, Serialize};
 
-/// A call with all its arguments; numbers that are too large begin again at the first.
+/// A call with all its arguments. Indexes that are too large wrap around.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the arguments have the names of the call's")]
@@ -12,67 +12,67 @@ pub enum Operation {
     Reserve { size: Amount, alignment: Alignment, hint: Hint, flags: u8 },
     /// Frees addresses.
     Free { span: Span },
-    /// Makes memory.
-    Create { size: Amount, on: Who, uncached: bool, handle_types: u8, flags: u8 },
+    /// Creates memory.
+    Create { size: Amount, on: AgentName, uncached: bool, handle_types: u8, flags: u8 },
     /// Drops a reference to memory.
-    Release { handle: Name },
+    Release { handle: HandleName },
     /// Maps memory.
-    Map { handle: Name, span: Span, extent: Extent, offset: Amount, flags: u8 },
+    Map { handle: HandleName, span: Span, extent: Extent, offset: Amount, flags: u8 },
     /// Unmaps memory.
     Unmap { span: Span },
-    /// Says who may do what: 0 nothing, 1 read, 3 read and write.
-    SetAccess { span: Span, grants: Vec<(Who, u8)> },
-    /// Asks what an agent may do.
-    GetAccess { agent: Who, spot: Spot },
-    /// Takes memory away from agents.
-    Revoke { span: Span, agents: Vec<Who> },
-    /// Takes a reference to what is mapped somewhere.
+    /// Sets access of agents: 0 none, 1 read, 3 read and write.
+    SetAccess { span: Span, grants: Vec<(AgentName, u8)> },
+    /// Queries an agent's access.
+    GetAccess { agent: AgentName, spot: Spot },
+    /// Revokes agents' access.
+    Revoke { span: Span, agents: Vec<AgentName> },
+    /// Retains the handle of a mapping.
     Retain { spot: Spot },
-    /// Makes a descriptor of memory.
-    Export { handle: Name, handle_type: u8, flags: u8 },
-    /// Makes a handle of a descriptor.
+    /// Exports memory as a descriptor.
+    Export { handle: HandleName, handle_type: u8, flags: u8 },
+    /// Imports a descriptor.
     Import { descriptor: Descriptor, handle_type: u8 },
     /// Closes an exported descriptor.
     Close { exported: u8 },
-    /// Asks what memory is.
-    Properties { handle: Name },
-    /// Has the CPU write so many bytes, each this one.
+    /// Queries the properties of memory.
+    Properties { handle: HandleName },
+    /// Writes `size` bytes of value `byte` by the CPU.
     Write { spot: Spot, size: u8, byte: u8 },
-    /// Has the CPU read so many bytes.
+    /// Reads `size` bytes by the CPU.
     Read { spot: Spot, size: u8 },
-    /// Has the memory's owner fill a span.
+    /// Fills a span by the memory's owner.
     Fill { span: Span, value: u32 },
-    /// Has an agent copy as much as both spans hold.
-    Copy { agent: Who, to: Span, from: Span },
-    /// Drops the library with all that it holds, and opens it again.
+    /// Copies by an agent; the size is that of the smaller span.
+    Copy { agent: AgentName, to: Span, from: Span },
+    /// Drops the library with everything it holds and opens it again.
     Shutdown,
 }
 
-/// How a reservation is to be aligned.
+/// The requested alignment of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alignment {
-    /// As the library likes.
+    /// None.
     None,
-    /// To two to this power bytes.
+    /// Two to this power, in bytes.
     PowerOfTwo(u8),
-    /// To a number that is no power of two.
+    /// Not a power of two.
     Wrong,
 }
 
-/// Where a reservation is to begin.
+/// The requested address of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
-    /// Anywhere.
+    /// None.
     None,
     /// At the end of another.
     Behind(u8),
     /// In the middle of another.
     Inside(u8),
-    /// Where one was that is freed.
+    /// At a freed reservation.
     Freed(u8),
-    /// At an address that is no multiple of anything.
+    /// At an unaligned address.
     Odd(u8),
 }
 
@@ -88,16 +88,16 @@ pub enum Extent {
     TooMuch,
 }
 
-/// What is imported.
+/// The descriptor to import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Descriptor {
-    /// What was exported, by its place.
+    /// An exported descriptor, by index.
     Exported(u8),
     /// `/dev/null`.
     Null,
     /// A socket.
     Socket,
-    /// A file of the file system that is as large as memory could be.
+    /// A file, whose size could be that of memory.
     File,
 }

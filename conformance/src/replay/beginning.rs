@@ -1,26 +1,25 @@
-//! A trace as far as one likes, and what it leaves.
+//! Replays the beginning of a trace.
 
 use super::state::{Outcome, State};
 use super::{Divergence, ReplayError, check_fits};
 use crate::trace::Trace;
 use hsa_vmm::{Runtime, Vmm};
 
-/// What the beginning of a trace has left. It goes with the `Vmm`.
+/// The state after the beginning of a trace. Dropping the `Vmm` releases it.
 #[derive(Clone, Debug)]
 pub struct Beginning {
-    /// What holds it all: reservations and memory are named after their slots (`r1`, `h2`).
+    /// The library with all objects. Reservations and memory are named after their slots (`r1`, `h2`).
     pub vmm: Vmm,
-    /// How many operations were performed.
+    /// The number of operations performed.
     pub operations: usize,
-    /// The last of them, if its verdict was not the recorded one: nothing was performed after it.
+    /// The divergence of the last operation, after which nothing was performed.
     pub divergence: Option<Divergence>,
 }
 
-/// Puts the first operations of a trace to a runtime. `index` is the trace's place in its file, for
-/// errors.
+/// Replays the first operations of a trace. `index` is the trace's index in its file, for error messages.
 ///
 /// # Errors
-/// [`ReplayError`] if the trace cannot be put to this runtime.
+/// [`ReplayError`] if the trace does not fit this runtime.
 pub fn replay_beginning(
     runtime: &Runtime,
     index: usize,
@@ -33,7 +32,7 @@ pub fn replay_beginning(
     let mut divergence = None;
     for operation in trace.ops.iter().take(operations) {
         performed += 1;
-        if let Outcome::Divergent { got, why } = state.put(operation) {
+        if let Outcome::Divergent { got, why } = state.perform(operation) {
             let (seed, operation, at) = (trace.seed, operation.clone(), performed - 1);
             let expected = operation.result.clone();
             let trace = index;

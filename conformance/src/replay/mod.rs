@@ -1,9 +1,8 @@
-//! Putting recorded traces to a runtime, and counting where its verdicts are the same.
+//! Replays recorded traces on a runtime and compares the verdicts.
 //!
-//! Every operation that is performed or excused is counted once: as agreed, as excused by one of
-//! the declared [rules](Rule), or as divergent. After a divergence the state is no longer the
-//! recorded one, so that nothing can be said of the rest of that trace: it is not performed, and
-//! counted only in [`ReplayReport::not_compared`].
+//! Each operation counts as agreed, as excused by a declared [rule](Rule), or as divergent. After a
+//! divergence the state differs from the recorded one, so the rest of the trace is not performed and counts
+//! only in [`ReplayReport::not_compared`].
 
 mod beginning;
 mod report;
@@ -18,11 +17,11 @@ use crate::trace::{Trace, TraceError};
 use hsa_vmm::{Agent, Runtime};
 use state::{Outcome, State};
 
-/// Puts traces to a runtime, each on a fresh [`Vmm`](hsa_vmm::Vmm). `on_trace` is told after each
-/// how many are done.
+/// Replays traces, each on a new [`Vmm`](hsa_vmm::Vmm). Calls `on_trace` after each with the number of
+/// traces done.
 ///
 /// # Errors
-/// [`ReplayError`] if a trace cannot be read, or cannot be put to this runtime at all.
+/// [`ReplayError`] if a trace cannot be read or does not fit this runtime.
 pub fn replay(
     runtime: &Runtime,
     traces: impl Iterator<Item = Result<Trace, TraceError>>,
@@ -38,7 +37,7 @@ pub fn replay(
     Ok(report)
 }
 
-/// Refuses traces that nothing would be learned from here.
+/// Rejects traces that do not fit this runtime.
 fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), ReplayError> {
     let pools = || runtime.gpus().filter_map(Agent::handle_pool);
     let (needed, present) = (recorded.devices, pools().count());
@@ -61,7 +60,7 @@ fn replay_one(
     let mut state = State::open(runtime, trace)?;
     for (at, operation) in trace.ops.iter().enumerate() {
         report.operations += 1;
-        match state.put(operation) {
+        match state.perform(operation) {
             Outcome::Agreed => report.agreed += 1,
             Outcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
             Outcome::Divergent { got, why } => {

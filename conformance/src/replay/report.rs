@@ -45,40 +45,40 @@ pub struct Divergence {
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        // As it stands in the file.
+        // As in the file.
         let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
         write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")
     }
 }
 
-/// Why traces could not be put to a runtime.
+/// Why traces could not be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
     /// A trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// There is no virtual-memory management.
-    #[error("nothing can be replayed here: {0}")]
+    /// The runtime has no virtual memory management.
+    #[error("cannot replay on this runtime: {0}")]
     Vmm(#[from] Error),
-    /// The trace was recorded with more GPUs than there are.
+    /// The trace was recorded with more GPUs than the runtime has.
     #[error("trace {trace} was recorded with {needed} GPUs and this runtime has {present}")]
     TooFewGpus {
-        /// Which trace of the file, from 0.
+        /// The index of the trace in the file.
         trace: usize,
-        /// How many it needs.
+        /// The number of GPUs that it needs.
         needed: usize,
-        /// How many there are.
+        /// The number of GPUs of the runtime.
         present: usize,
     },
-    /// The runtime's granule is coarser than the recorded one, so that most would be refused.
+    /// The runtime's granule is larger than the recorded one, so that most calls would be rejected.
     #[error(
         "trace {trace} was recorded with a granule of {recorded:#x} bytes; this runtime's is \
          {granule:#x}"
     )]
     CoarserGranule {
-        /// Which trace of the file, from 0.
+        /// The index of the trace in the file.
         trace: usize,
         /// The recorded granule.
         recorded: usize,

@@ -1,4 +1,4 @@
-//! The differences that are declared, and nothing else.
+//! The permitted differences from recorded verdicts.
 
 use serde::Serialize;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::fmt;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Rule {
-    /// CUDA unmaps over holes as long as no mapping is cut; HIP wants an exact run of whole
-    /// mappings. The whole mappings inside are unmapped one by one.
+    /// CUDA unmaps ranges with holes unless they split a mapping; HIP requires adjacent whole mappings.
+    /// The mappings in the range are unmapped one by one.
     UnmapOverHoles,
-    /// CUDA maps whole handles only, and answers `NOT_SUPPORTED` to anything else. HIP maps the
-    /// beginning of a handle, so that such a map is not performed; an offset and a size beyond the
-    /// handle HIP refuses too, as invalid, so that those are performed and must be refused.
+    /// CUDA maps only whole handles and otherwise returns `NOT_SUPPORTED`. HIP also maps the beginning of
+    /// a handle; such a map is not performed. HIP rejects an offset, and a size beyond the handle, as
+    /// invalid; such maps are performed and must be rejected.
     PartOfAHandle,
-    /// This runtime's granule is finer than the recorded one: what was refused there only for not
-    /// being a multiple of the granule would be done here, and is not performed.
+    /// This runtime's granule is smaller than the recorded one. A call that was rejected only because it
+    /// was not a multiple of the granule would succeed here and is not performed.
     Granule,
 }
 

@@ -1,4 +1,4 @@
-//! One trace in progress: its slots, and each operation's verdict against the recorded one.
+//! Performs the operations of a trace and compares the verdicts.
 
 use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
@@ -13,20 +13,20 @@ use std::collections::HashMap;
 const INVALID_VALUE: &str = "INVALID_VALUE";
 const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub(super) enum Outcome {
     Agreed,
     Excused(Rule),
     Divergent { got: String, why: String },
 }
 
-/// A verdict of the library, and what it said.
+/// A verdict of the library and its message.
 struct Answer {
     name: &'static str,
-    said: String,
+    message: String,
 }
 
-/// One trace in progress.
+/// The state of a replayed trace: its slots.
 pub(super) struct State {
     vmm: Vmm,
     gpus: Vec<AgentId>,
@@ -38,7 +38,7 @@ pub(super) struct State {
 
 impl State {
     pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, Error> {
-        // The traces were recorded where bad devices have an error of their own, as in HIP 7.
+        // The recorded driver has a separate error for invalid devices, like HIP 7.
         let options = VmmOptions::new().with_profile(HipProfile::Hip7);
         let pools = runtime.gpus().filter_map(Agent::handle_pool);
         Ok(Self {
@@ -55,12 +55,12 @@ impl State {
         })
     }
 
-    /// What the operations so far have left.
+    /// Returns the library with all objects.
     pub fn vmm(&self) -> &Vmm {
         &self.vmm
     }
 
-    /// Names what an operation has just made after its slot.
+    /// Names the object that an operation has created after its slot.
     pub fn name(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
@@ -74,8 +74,8 @@ impl State {
         }
     }
 
-    /// Performs an operation, and keeps in step with the record.
-    pub fn put(&mut self, operation: &Operation) -> Outcome {
+    /// Performs an operation and compares its verdict.
+    pub fn perform(&mut self, operation: &Operation) -> Outcome {
         let expected = operation.result.as_str();
         if let Some(rule) = self.not_performed(&operation.call, expected) {
             return Outcome::Excused(rule);
@@ -145,10 +145,10 @@ impl State {
         }
     }
 
-    /// The rule under which an operation is not performed, because it would be done here and was
-    /// refused there.
+    /// Returns the rule under which an operation is not performed: it would succeed here, but was rejected
+    /// when recorded.
     fn not_performed(&self, call: &Call, expected: &str) -> Option<Rule> {
-        // Too coarse a grain to be seen here, too fine a one to be accepted there.
+        // Multiples of this runtime's granule, but not of the recorded one.
         let off_granule = |numbers: &[usize]| {
             numbers.iter().all(|number| number % self.granule == 0)
                 && numbers.iter().any(|number| number % self.recorded_granule != 0)
@@ -181,7 +181,7 @@ impl State {
         let named = u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
         let same = match named {
             Some(handle) => handle == found,
-            // None that is held is to be the same.
+            // The handle must be a new one.
             None => same_as < 0 && !self.handles.values().any(|handle| *handle == found),
         };
         self.handles.insert(h, found);
@@ -192,7 +192,7 @@ impl State {
         Outcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
-    /// Unmaps the whole mappings in a range that has holes, if it cuts none.
+    /// Unmaps the mappings in a range with holes, unless the range splits one.
     fn unmap_over_holes(&self, r: u32, offset: usize, size: usize, refused: Answer) -> Outcome {
         let (start, Some(end)) =
             (self.at(r, offset).get(), self.at(r, offset).get().checked_add(size))
@@ -225,17 +225,17 @@ impl State {
     fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> Answer {
         let mut descriptors = Vec::with_capacity(descs.len());
         for &(device, flags) in descs {
-            // The library's type has no place for an access that does not exist.
+            // The library's type cannot represent an invalid access.
             let Some(access) = Access::from_bits(flags) else {
-                let said = format!("{flags} is no access");
-                return Answer { name: INVALID_VALUE, said };
+                let message = format!("{flags} is not a valid access");
+                return Answer { name: INVALID_VALUE, message };
             };
             descriptors.push(AccessDescriptor { agent: self.device(device), access });
         }
         answer(self.vmm.set_access(at, size, &descriptors))
     }
 
-    /// The GPU of that number, or an identifier that no agent has.
+    /// Returns the GPU with this number, or an identifier that no agent has.
     fn device(&self, device: i64) -> AgentId {
         let known = usize::try_from(device).ok().and_then(|index| self.gpus.get(index).copied());
         known.unwrap_or_else(|| {
@@ -244,13 +244,13 @@ impl State {
         })
     }
 
-    /// An address in a reservation; of a slot that holds none, one that nothing is ever at.
+    /// Returns an address in a reservation; null for an empty slot.
     fn at(&self, r: u32, offset: usize) -> Address {
         let base = self.reservations.get(&r).map(|(address, _)| *address);
         base.and_then(|base| base.checked_add(offset)).unwrap_or(Address::NULL)
     }
 
-    /// The handle of a slot; of a slot that holds none, one that was never given out.
+    /// Returns the handle of a slot; an invalid one for an empty slot.
     fn handle(&self, h: u32) -> Handle {
         self.handles.get(&h).copied().unwrap_or(Handle::from_bits(0))
     }
@@ -266,14 +266,14 @@ impl State {
 
 fn answer<T>(result: Result<T, Error>) -> Answer {
     match result {
-        Ok(_) => Answer { name: SUCCESS, said: "it was done".to_owned() },
+        Ok(_) => Answer { name: SUCCESS, message: "success".to_owned() },
         Err(error) => {
-            Answer { name: recorded_name(error.hip(HipProfile::Hip7)), said: error.to_string() }
+            Answer { name: recorded_name(error.hip(HipProfile::Hip7)), message: error.to_string() }
         }
     }
 }
 
-/// An error's name as traces have it.
+/// Returns an error's name in traces.
 fn recorded_name(error: HipError) -> &'static str {
     match error {
         HipError::InvalidValue => INVALID_VALUE,
@@ -290,9 +290,9 @@ fn agreement(expected: &str, answer: &Answer) -> Outcome {
     if answer.name == expected {
         return Outcome::Agreed;
     }
-    Outcome::Divergent { got: answer.name.to_owned(), why: answer.said.clone() }
+    Outcome::Divergent { got: answer.name.to_owned(), why: answer.message.clone() }
 }
 
 fn divergence(answer: Answer) -> Outcome {
-    Outcome::Divergent { got: answer.name.to_owned(), why: answer.said }
+    Outcome::Divergent { got: answer.name.to_owned(), why: answer.message }
 }

@@ -8,12 +8,12 @@ use std::process::ExitStatus;
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this status.
+    /// Exited with this status.
     Exited(i32),
-    /// By this signal: a crash.
+    /// Killed by this signal: a crash.
     Signal(i32),
-    /// It did not end, and was stopped.
-    Stopped,
+    /// Did not exit in time and was killed by this library.
+    Killed,
 }
 
 impl End {
@@ -21,7 +21,7 @@ impl End {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Exited(code),
             (None, Some(signal)) => Self::Signal(signal),
-            (None, None) => Self::Stopped,
+            (None, None) => Self::Killed,
         }
     }
 }
@@ -34,25 +34,25 @@ impl fmt::Display for End {
                 Some(meaning) => write!(f, "{} ({meaning})", name(signal)),
                 None => f.write_str(&name(signal)),
             },
-            Self::Stopped => f.write_str("stopped: it did not end"),
+            Self::Killed => f.write_str("killed: it did not end"),
         }
     }
 }
 
 /// The signals that end programs, as `kill -l` names them, and what they mean.
 const SIGNALS: &[(Signal, &str, &str)] = &[
-    (Signal::SEGV, "SIGSEGV", "an address that is not mapped, or not so"),
-    (Signal::BUS, "SIGBUS", "a mapping with no memory behind it"),
-    (Signal::ABORT, "SIGABRT", "it gave itself up: an assertion, or a GPU's fault"),
-    (Signal::ILL, "SIGILL", "an instruction this processor has not"),
-    (Signal::FPE, "SIGFPE", "a division by zero"),
-    (Signal::TRAP, "SIGTRAP", "a breakpoint"),
-    (Signal::SYS, "SIGSYS", "a system call that is forbidden"),
-    (Signal::KILL, "SIGKILL", "not from here; the kernel ends processes when memory is short"),
-    (Signal::TERM, "SIGTERM", "it was asked to end"),
-    (Signal::PIPE, "SIGPIPE", "nobody reads what it writes"),
-    (Signal::XCPU, "SIGXCPU", "more time than it may have"),
-    (Signal::XFSZ, "SIGXFSZ", "a file longer than it may write"),
+    (Signal::SEGV, "SIGSEGV", "access to an address that is not mapped, or not permitted"),
+    (Signal::BUS, "SIGBUS", "access to a mapping without memory"),
+    (Signal::ABORT, "SIGABRT", "aborted: a failed assertion, or a GPU fault"),
+    (Signal::ILL, "SIGILL", "invalid instruction"),
+    (Signal::FPE, "SIGFPE", "division by zero"),
+    (Signal::TRAP, "SIGTRAP", "breakpoint"),
+    (Signal::SYS, "SIGSYS", "forbidden system call"),
+    (Signal::KILL, "SIGKILL", "not sent by hsa-vmm; perhaps the kernel was out of memory"),
+    (Signal::TERM, "SIGTERM", "request to terminate"),
+    (Signal::PIPE, "SIGPIPE", "write to a closed pipe"),
+    (Signal::XCPU, "SIGXCPU", "CPU time limit exceeded"),
+    (Signal::XFSZ, "SIGXFSZ", "file size limit exceeded"),
 ];
 
 /// A signal's name, as `SIGSEGV`.

@@ -1,50 +1,51 @@
-//! A page that tells what a process did last, also when it was killed.
+//! A shared page that holds the last native call of a worker, also after it was killed.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The longest that is told, in bytes.
+/// The maximum length of a note, in bytes.
 const LENGTH: usize = 128;
 
-/// A page of memory that belongs to two processes: one notes what it does, the other can read it
-/// when the first is gone.
+/// A page of memory shared by a worker and its parent. The worker notes each native call; the
+/// parent can read the last note after the worker has crashed.
 #[derive(Debug)]
 pub struct LastCall(File);
 
 impl LastCall {
-    /// Makes a blank page.
-    pub(super) fn blank() -> io::Result<Self> {
+    /// Creates an empty page.
+    pub(super) fn new() -> io::Result<Self> {
         let page = File::from(memfd_create("hsa-vmm last call", MemfdFlags::CLOEXEC)?);
         page.write_all_at(&[0; LENGTH], 0)?;
         Ok(Self(page))
     }
 
-    /// The page that this worker was given, for it to write on.
+    /// Opens the page of this worker for writing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if this process is no worker; else what the system answers.
-    pub fn of_this_worker() -> io::Result<Self> {
-        let (master, page) = super::master::master()?;
-        Self::of(master, page)
+    /// [`io::ErrorKind::InvalidInput`] if this process is not a worker; otherwise the error of the
+    /// system.
+    pub fn open_in_worker() -> io::Result<Self> {
+        let (parent, page) = super::parent::parent()?;
+        Self::open(parent, page)
     }
 
-    fn of(process: i32, page: i32) -> io::Result<Self> {
+    fn open(process: i32, page: i32) -> io::Result<Self> {
         OpenOptions::new().write(true).open(format!("/proc/{process}/fd/{page}")).map(Self)
     }
 
-    /// Notes what is being done now, in place of what was. One system call, which cannot tear.
+    /// Replaces the note. A single system call writes it, so that it is never half-written.
     pub fn note(&self, what: &str) {
         let mut line = [0; LENGTH];
         for (to, from) in line.iter_mut().zip(what.bytes()) {
             *to = from;
         }
-        // Who cannot note it goes on without.
+        // The note is optional.
         let _ = self.0.write_all_at(&line, 0);
     }
 
-    /// What was noted last.
+    /// Returns the last note.
     pub(super) fn read(&self) -> Option<String> {
         let mut line = [0; LENGTH];
         self.0.read_exact_at(&mut line, 0).ok()?;
@@ -52,7 +53,7 @@ impl LastCall {
         Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty())
     }
 
-    /// The descriptor's number.
+    /// Returns the descriptor's number.
     pub(super) fn number(&self) -> i32 {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
@@ -63,17 +64,17 @@ mod tests {
     use super::LastCall;
 
     #[test]
-    fn the_last_is_read_by_the_other() {
-        let page = LastCall::blank().unwrap();
+    fn read_returns_the_last_note_of_the_worker() {
+        let page = LastCall::new().unwrap();
         assert_eq!(page.read(), None);
         let this = std::process::id().cast_signed();
-        let other = LastCall::of(this, page.number()).unwrap();
+        let other = LastCall::open(this, page.number()).unwrap();
         other.note("in a_function_with_a_long_name");
         other.note("in map");
         assert_eq!(page.read().as_deref(), Some("in map"));
         other.note(&"x".repeat(1000));
         assert_eq!(page.read(), Some("x".repeat(super::LENGTH)));
-        assert!(LastCall::of(this, -1).is_err());
-        assert!(LastCall::of_this_worker().is_err(), "this process is none");
+        assert!(LastCall::open(this, -1).is_err());
+        assert!(LastCall::open_in_worker().is_err(), "this process is not a worker");
     }
 }

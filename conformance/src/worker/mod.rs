@@ -1,33 +1,32 @@
-//! A process that works for this one, because what it does may crash or hang.
+//! Worker processes: they run code that may crash or hang.
 //!
 //! ```text
-//!   this process                               the worker
-//!   ┌─────────────┐  orders, a line each   ┌────────────────┐
-//!   │ Worker      ├───────────────────────►│ Orders         │
+//!   this process                             the worker
+//!   ┌─────────────┐    requests (JSON)     ┌────────────────┐
+//!   │ Worker      ├───────────────────────►│ Requests       │
 //!   │             │◄───────────────────────┤ Answers        │
-//!   └──────┬──────┘  answers, a line each  └───────┬────────┘
-//!          └── LastCall: a page that survives ◄────┘
+//!   └──────┬──────┘    answers (JSON)      └───────┬────────┘
+//!          └── LastCall: a shared page ◄───────────┘
 //! ```
 //!
-//! [`Worker::start`] starts a program of the caller's choice, usually itself, which calls
-//! [`begin`]. Orders and answers are JSON, a value a line; what values is the caller's and the
-//! program's affair. They go through a socket that the worker has as its standard input, so that
-//! nothing that a runtime prints gets among them.
+//! [`Worker::start`] starts a program, usually the caller's own, which calls [`begin`]. Requests and
+//! answers are JSON values, one a line; caller and program choose their types. They are sent through
+//! a socket that is the worker's standard input, so that a runtime's output does not mix with them.
 //!
-//! A worker dies with the thread that started it. It is of a process group of its own, so that what
-//! it has started goes with it. How it ended is known by name ([`End`]), and what it did last, if it
-//! noted that ([`LastCall`]).
+//! A worker is killed when the thread that started it exits. It has a process group of its own, so
+//! that all processes it has started are killed with it. [`End`] says how it ended, [`LastCall`] what
+//! it did last.
 
 mod end;
 mod last_call;
-mod master;
+mod parent;
 mod process;
 
 pub use end::End;
 pub(crate) use end::name as signal_name;
 pub use last_call::LastCall;
-pub use master::{Answers, NotAWorker, Orders, begin};
-pub use process::{Heard, Prints, Worker, listen};
+pub use parent::{Answers, NotAWorker, Requests, begin};
+pub use process::{Output, Received, Worker, wait_for_any};
 
-/// In a worker: the process that started it, and the number of the page there.
+/// The variable that the parent sets: its process ID, and the number of its descriptor of the page.
 const WORKS_FOR: &str = "HSA_VMM_WORKS_FOR";

@@ -1,6 +1,6 @@
 //! Granting access and asking for it.
 
-use super::{Call, Scene, on, verdict};
+use super::{Call, Fixture, on, verdict};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId};
 
 pub const CALLS: &[Call] = &[
@@ -72,36 +72,36 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn get(scene: &Scene, at: Address) -> String {
-    verdict(scene.vmm.get_access(scene.gpu(0), at))
+fn get(fixture: &Fixture, at: Address) -> String {
+    verdict(fixture.vmm.get_access(fixture.gpu(0), at))
 }
 
-fn list(scene: &Scene, at: Address, changes: &[(AgentId, Access)]) -> String {
+fn list(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String {
     let list: Vec<_> =
         changes.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
-    verdict(scene.vmm.set_access(at, 2 * scene.granule, &list))
+    verdict(fixture.vmm.set_access(at, 2 * fixture.granule, &list))
 }
 
 /// A mapping after half of it was to be granted.
-fn half(scene: &Scene) -> Address {
-    let (at, _) = scene.mapped();
-    scene.grant(at, 1, Access::ReadWrite).unwrap_err();
+fn half(fixture: &Fixture) -> Address {
+    let (at, _) = fixture.mapped();
+    fixture.grant(at, 1, Access::ReadWrite).unwrap_err();
     at
 }
 
 /// A mapping that was granted this, one after another.
-fn granted(scene: &Scene, all: &[Access]) -> Address {
-    let (at, _) = scene.mapped();
+fn granted(fixture: &Fixture, all: &[Access]) -> Address {
+    let (at, _) = fixture.mapped();
     for &access in all {
-        scene.grant(at, 2, access).unwrap();
+        fixture.grant(at, 2, access).unwrap();
     }
     at
 }
 
-fn twice(scene: &Scene) -> [(AgentId, Access); 2] {
-    [(scene.gpu(0), Access::Read), (scene.gpu(0), Access::ReadWrite)]
+fn twice(fixture: &Fixture) -> [(AgentId, Access); 2] {
+    [(fixture.gpu(0), Access::Read), (fixture.gpu(0), Access::ReadWrite)]
 }
 
-fn mixed(scene: &Scene) -> [(AgentId, Access); 2] {
-    [(scene.gpu(0), Access::ReadWrite), (scene.no_gpu(), Access::ReadWrite)]
+fn mixed(fixture: &Fixture) -> [(AgentId, Access); 2] {
+    [(fixture.gpu(0), Access::ReadWrite), (fixture.no_gpu(), Access::ReadWrite)]
 }

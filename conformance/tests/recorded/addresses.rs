@@ -63,29 +63,29 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn granularity(scene: &super::Scene, which: Granularity) -> String {
-    scene.vmm.allocation_granularity(&scene.properties(), which).unwrap().to_string()
+fn granularity(fixture: &super::Fixture, which: Granularity) -> String {
+    fixture.vmm.allocation_granularity(&fixture.properties(), which).unwrap().to_string()
 }
 
-fn granularity_of_host(scene: &super::Scene) -> String {
-    let properties = AllocationProperties::on(scene.vmm.runtime().host().id());
-    match scene.vmm.allocation_granularity(&properties, Granularity::Minimum) {
+fn granularity_of_host(fixture: &super::Fixture) -> String {
+    let properties = AllocationProperties::on(fixture.vmm.runtime().host().id());
+    match fixture.vmm.allocation_granularity(&properties, Granularity::Minimum) {
         Ok(granule) => granule.to_string(),
         refused => verdict(refused),
     }
 }
 
-fn reserve(scene: &super::Scene, size: usize, alignment: usize) -> String {
-    verdict(scene.vmm.address_reserve(size, alignment, None))
+fn reserve(fixture: &super::Fixture, size: usize, alignment: usize) -> String {
+    verdict(fixture.vmm.address_reserve(size, alignment, None))
 }
 
 /// Frees a part of eight granules.
-fn free(scene: &super::Scene, first: usize, granules: usize) -> String {
-    let at = on(scene.reserve(8), first * scene.granule);
-    verdict(scene.vmm.address_free(at, granules * scene.granule))
+fn free(fixture: &super::Fixture, first: usize, granules: usize) -> String {
+    let at = on(fixture.reserve(8), first * fixture.granule);
+    verdict(fixture.vmm.address_free(at, granules * fixture.granule))
 }
 
-fn adjacent(scene: &super::Scene) -> String {
-    let (first, second) = scene.adjacent();
-    yes(second == on(first, 4 * scene.granule))
+fn adjacent(fixture: &super::Fixture) -> String {
+    let (first, second) = fixture.adjacent();
+    yes(second == on(first, 4 * fixture.granule))
 }

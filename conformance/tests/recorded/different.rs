@@ -2,7 +2,7 @@
 //!
 //! The recorded program was one sequence. Its `unmap_across_gap` succeeded and emptied the
 //! reservation, and its `free_while_mapped` then freed it; what follows up to `free_twice` was
-//! asked of addresses that were free. Here every name has a scene of its own and means what it
+//! asked of addresses that were free. Here every name has a fixture of its own and means what it
 //! says.
 
 use hsa_sim::Era;

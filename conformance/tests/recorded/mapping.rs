@@ -1,7 +1,7 @@
 //! Mapping and unmapping.
 
 use super::memory::{invented, released, released_while_mapped};
-use super::{Call, Scene, on, verdict};
+use super::{Call, Fixture, on, verdict};
 use hsa_vmm::error::Operation;
 use hsa_vmm::{Access, Address, Handle};
 
@@ -93,15 +93,15 @@ pub const CALLS: &[Call] = &[
 ];
 
 /// Maps from inside a handle.
-fn offset(scene: &Scene, offset: usize) -> String {
-    verdict(scene.vmm.map(scene.reserve(8), scene.granule, offset, scene.create(2)))
+fn offset(fixture: &Fixture, offset: usize) -> String {
+    verdict(fixture.vmm.map(fixture.reserve(8), fixture.granule, offset, fixture.create(2)))
 }
 
 /// A mapping on either side of where one reservation ends and the next begins.
-fn both_sides(scene: &Scene) -> Address {
-    let (first, second) = scene.adjacent();
-    let handle = scene.create(1);
-    scene.map(on(first, 3 * scene.granule), 1, handle).unwrap();
-    scene.map(second, 1, handle).unwrap();
+fn both_sides(fixture: &Fixture) -> Address {
+    let (first, second) = fixture.adjacent();
+    let handle = fixture.create(1);
+    fixture.map(on(first, 3 * fixture.granule), 1, handle).unwrap();
+    fixture.map(second, 1, handle).unwrap();
     first
 }

@@ -1,6 +1,6 @@
 //! Making, naming, retaining and releasing memory.
 
-use super::{Call, Scene, on, verdict, yes};
+use super::{Call, Fixture, on, verdict, yes};
 use hsa_vmm::HandleType;
 use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::Location;
@@ -75,42 +75,42 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn create(scene: &Scene, properties: &AllocationProperties) -> String {
-    verdict(scene.vmm.create(scene.granule, properties))
+fn create(fixture: &Fixture, properties: &AllocationProperties) -> String {
+    verdict(fixture.vmm.create(fixture.granule, properties))
 }
 
-fn of_host(scene: &Scene) -> String {
-    create(scene, &AllocationProperties::on(scene.vmm.runtime().host().id()))
+fn of_host(fixture: &Fixture) -> String {
+    create(fixture, &AllocationProperties::on(fixture.vmm.runtime().host().id()))
 }
 
-fn properties_of(scene: &Scene, handle: Handle) -> String {
-    verdict(scene.vmm.allocation_properties(handle))
+fn properties_of(fixture: &Fixture, handle: Handle) -> String {
+    verdict(fixture.vmm.allocation_properties(handle))
 }
 
 /// A handle that was never given out.
-pub fn invented(scene: &Scene) -> Handle {
-    Handle::from_bits(scene.create(1).to_bits() ^ 0xdead)
+pub fn invented(fixture: &Fixture) -> Handle {
+    Handle::from_bits(fixture.create(1).to_bits() ^ 0xdead)
 }
 
 /// A handle that is gone.
-pub fn released(scene: &Scene) -> Handle {
-    let handle = scene.create(1);
-    scene.vmm.release(handle).unwrap();
+pub fn released(fixture: &Fixture) -> Handle {
+    let handle = fixture.create(1);
+    fixture.vmm.release(handle).unwrap();
     handle
 }
 
 /// A handle without references whose memory is mapped.
-pub fn released_while_mapped(scene: &Scene) -> Handle {
-    let (_, handle) = scene.mapped();
-    scene.vmm.release(handle).unwrap();
+pub fn released_while_mapped(fixture: &Fixture) -> Handle {
+    let (_, handle) = fixture.mapped();
+    fixture.vmm.release(handle).unwrap();
     handle
 }
 
 /// A handle with three references.
-fn retained(scene: &Scene) -> Handle {
-    let (at, handle) = scene.mapped();
+fn retained(fixture: &Fixture) -> Handle {
+    let (at, handle) = fixture.mapped();
     for _ in 0..2 {
-        assert_eq!(scene.vmm.retain_allocation_handle(at), Ok(handle));
+        assert_eq!(fixture.vmm.retain_allocation_handle(at), Ok(handle));
     }
     handle
 }

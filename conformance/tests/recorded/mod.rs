@@ -1,6 +1,6 @@
 //! The calls that were recorded on another vendor's GPUs, made again with this library.
 //!
-//! Every name is made in a scene of its own, so that none depends on what became of one before.
+//! Every name is made in a fixture of its own, so that none depends on what became of one before.
 
 pub mod absent;
 pub mod access;
@@ -17,7 +17,7 @@ use hsa_vmm::{
 };
 
 /// A recorded name, and the call it names: what it answers, as the file would write it.
-pub type Call = (&'static str, fn(&Scene) -> String);
+pub type Call = (&'static str, fn(&Fixture) -> String);
 
 /// The calls of all names that have a counterpart.
 pub fn calls() -> impl Iterator<Item = &'static Call> {
@@ -27,7 +27,7 @@ pub fn calls() -> impl Iterator<Item = &'static Call> {
 }
 
 /// What a call works with.
-pub struct Scene {
+pub struct Fixture {
     pub vmm: Vmm,
     pub granule: usize,
 }
@@ -55,7 +55,7 @@ pub fn on(at: Address, bytes: usize) -> Address {
     at.checked_add(bytes).unwrap()
 }
 
-impl Scene {
+impl Fixture {
     pub fn new(runtime: &Runtime) -> Self {
         let vmm = Vmm::open(runtime).unwrap();
         let pool = runtime.gpus().next().unwrap().handle_pool().unwrap();

@@ -1,7 +1,7 @@
 //! Exporting and importing.
 
 use super::memory::released;
-use super::{Call, Scene, verdict, yes};
+use super::{Call, Fixture, verdict, yes};
 use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::{AllocationKind, Location};
 use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
@@ -72,24 +72,24 @@ pub const CALLS: &[Call] = &[
     ("release_imported", |s| verdict(s.vmm.release(imported(s)))),
 ];
 
-fn export(scene: &Scene, handle: Handle) -> Result<OwnedFd, Error> {
-    scene.vmm.export_to_shareable_handle(handle, KIND)
+fn export(fixture: &Fixture, handle: Handle) -> Result<OwnedFd, Error> {
+    fixture.vmm.export_to_shareable_handle(handle, KIND)
 }
 
-fn import(scene: &Scene, descriptor: &OwnedFd) -> Handle {
-    scene.vmm.import_from_shareable_handle(descriptor, KIND).unwrap()
+fn import(fixture: &Fixture, descriptor: &OwnedFd) -> Handle {
+    fixture.vmm.import_from_shareable_handle(descriptor, KIND).unwrap()
 }
 
 /// A handle of two granules, and an export of it.
-fn shared(scene: &Scene) -> (Handle, OwnedFd) {
-    let handle = scene.create(2);
-    (handle, export(scene, handle).unwrap())
+fn shared(fixture: &Fixture) -> (Handle, OwnedFd) {
+    let handle = fixture.create(2);
+    (handle, export(fixture, handle).unwrap())
 }
 
-fn imported(scene: &Scene) -> Handle {
-    import(scene, &shared(scene).1)
+fn imported(fixture: &Fixture) -> Handle {
+    import(fixture, &shared(fixture).1)
 }
 
-fn properties(scene: &Scene) -> AllocationProperties {
-    scene.vmm.allocation_properties(imported(scene)).unwrap()
+fn properties(fixture: &Fixture) -> AllocationProperties {
+    fixture.vmm.allocation_properties(imported(fixture)).unwrap()
 }

@@ -1,10 +1,12 @@
-//! Sequences of operations as property tests: drawn, put to library and model, and shrunk.
+//! Property tests: random sequences of operations, run on library and model, shrunk on failure.
 
 mod regressions;
 
 use hsa_rocr::test::tell;
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::operations::{Difference, Operation, Stock, Trial, tried_again};
+use hsa_vmm_conformance::operations::{
+    Difference, DifferentialTest, ObjectCounts, Operation, with_retries,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
 use proptest_state_machine::ReferenceStateMachine;
@@ -15,54 +17,56 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What sequences run on, and what of it may vary.
-pub trait Ground: Clone + Debug + Serialize + DeserializeOwned + 'static {
-    /// All that there are.
+/// The runtime of the sequences, with everything that varies.
+pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
+    /// Generates setups.
     fn any() -> BoxedStrategy<Self>;
-    /// A runtime on it.
+    /// Opens the runtime.
     fn runtime(&self) -> Runtime;
 }
 
-/// How often a failure is made smaller, if not 20,000 times.
+/// The variable with the maximum number of shrink steps; 20,000 by default.
 const SHRINKING: &str = "PROPTEST_MAX_SHRINK_ITERS";
 
-/// The most operations in a sequence.
+/// The maximum number of operations in a sequence.
 const LONGEST: usize = 100;
 
-/// Sequences on a ground. Any operation may follow any other, as each names what it works on by
-/// its place among what there is, so that drawing needs to know only about how much there is. The
-/// model itself runs beside the library, which has to tell it what the documents leave open.
+/// Generates sequences for a setup. Operations name objects by index, so that any operation can follow
+/// any other, and the generator needs only the approximate number of objects. The model runs beside the
+/// library, because some results are up to the library.
 struct Sequences<G>(PhantomData<G>);
 
-impl<G: Ground> ReferenceStateMachine for Sequences<G> {
-    type State = (G, Stock);
+impl<G: Setup> ReferenceStateMachine for Sequences<G> {
+    type State = (G, ObjectCounts);
     type Transition = Operation;
 
-    fn init_state() -> BoxedStrategy<(G, Stock)> {
-        G::any().prop_map(|ground| (ground, Stock::default())).boxed()
+    fn init_state() -> BoxedStrategy<(G, ObjectCounts)> {
+        G::any().prop_map(|setup| (setup, ObjectCounts::default())).boxed()
     }
 
-    fn transitions(&(_, stock): &(G, Stock)) -> BoxedStrategy<Operation> {
+    fn transitions(&(_, object_counts): &(G, ObjectCounts)) -> BoxedStrategy<Operation> {
         let bytes = any::<[u8; Operation::BYTES]>();
-        bytes.prop_map(move |bytes| Operation::drawn_from(&bytes, stock)).boxed()
+        bytes.prop_map(move |bytes| Operation::drawn_from(&bytes, object_counts)).boxed()
     }
 
-    fn apply((ground, stock): (G, Stock), operation: &Operation) -> (G, Stock) {
-        (ground, stock.after(operation))
+    fn apply(
+        (setup, object_counts): (G, ObjectCounts),
+        operation: &Operation,
+    ) -> (G, ObjectCounts) {
+        (setup, object_counts.after(operation))
     }
 }
 
-/// Descriptors of the process are counted, so that one sequence runs at a time.
+/// The tests count descriptors of the process, so that only one sequence runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Runs sequences: so many, or as many as `PROPTEST_CASES` says, from the seed in
-/// `PROPTEST_RNG_SEED` or a fresh one. What fails is made small, kept in
-/// `tests/regressions/NAME.jsonl`, and run first the next time.
-pub fn run<G: Ground>(name: &str, cases: u32) {
+/// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random one. A
+/// failing sequence is shrunk, saved in `tests/regressions/NAME.jsonl`, and run first the next time.
+pub fn run<G: Setup>(name: &str, cases: u32) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for Regression { ground, operations } in regressions::known::<G>(name) {
-        let result = sequence(&ground.runtime(), &operations, || ());
-        result.unwrap_or_else(|error| panic!("{error}: {ground:?} {operations:?}"));
+    for Regression { setup, operations } in regressions::known::<G>(name) {
+        let result = sequence(&setup.runtime(), &operations, || ());
+        result.unwrap_or_else(|error| panic!("{error}: {setup:?} {operations:?}"));
     }
     let default = Config::default();
     let given = |variable| std::env::var_os(variable).is_some();
@@ -79,22 +83,22 @@ pub fn run<G: Ground>(name: &str, cases: u32) {
     };
     let (tried, steps) = (AtomicU64::new(0), AtomicU64::new(0));
     let sequences = Sequences::<G>::sequential_strategy(1..LONGEST);
-    let result = TestRunner::new(config).run(&sequences, |((ground, _), operations, seen)| {
-        // What is not counted is a try to make a failure smaller.
+    let result = TestRunner::new(config).run(&sequences, |((setup, _), operations, seen)| {
+        // Shrink steps are not counted.
         tried.fetch_add(seen.is_some().into(), Ordering::Relaxed);
         let begun = || {
             let seen = seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
             steps.fetch_add(seen.is_some().into(), Ordering::Relaxed);
         };
-        sequence(&ground.runtime(), &operations, begun)
+        sequence(&setup.runtime(), &operations, begun)
     });
     let (tried, steps) = (tried.into_inner(), steps.into_inner());
     tell(&format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
     match result {
         Ok(()) => {}
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),
-        Err(TestError::Fail(reason, ((ground, _), operations, _))) => {
-            let kept = regressions::keep(name, &Regression { ground, operations });
+        Err(TestError::Fail(reason, ((setup, _), operations, _))) => {
+            let kept = regressions::keep(name, &Regression { setup, operations });
             panic!("{name}: {reason}\n{kept:?}\nPROPTEST_RNG_SEED={seed}");
         }
     }
@@ -110,14 +114,14 @@ fn sequence(
             let place = place.to_owned();
             move |difference| (place, difference)
         };
-        let mut trial = Trial::open(runtime).map_err(at("at the start"))?;
+        let mut test = DifferentialTest::open(runtime).map_err(at("at the start"))?;
         for (number, operation) in operations.iter().enumerate() {
             begun();
-            trial.apply(operation).map_err(at(&format!("operation {number}")))?;
+            test.apply(operation).map_err(at(&format!("operation {number}")))?;
         }
-        trial.finish().map_err(at("at the end"))
+        test.finish().map_err(at("at the end"))
     };
-    tried_again(once, |(_, difference)| difference)
+    with_retries(once, |(_, difference)| difference)
         .map_err(|(place, difference)| TestCaseError::fail(format!("{place}: {difference}")))
 }
 

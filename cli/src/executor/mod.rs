@@ -1,0 +1,73 @@
+//! Runs sequences of operations in worker processes, because a defect of the runtime may crash or hang
+//! the process.
+//!
+//! The [workers](hsa_vmm_conformance::worker) are this command with the hidden subcommand `worker`. They
+//! receive [`Task`]s and send [`Answer`]s.
+
+mod client;
+mod serve;
+
+pub use client::Executor;
+pub use serve::serve;
+
+use crate::arguments::Common;
+use anyhow::Context;
+use hsa_vmm_conformance::fuzz::{Counts, Drawing, Found, Sequence};
+use hsa_vmm_conformance::worker::{End, Output, Worker};
+use serde::{Deserialize, Serialize};
+
+/// A request to a worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Generate and run sequences until one fails.
+    Draw {
+        /// How to generate them.
+        drawing: Drawing,
+        /// The number of the first sequence.
+        first: u64,
+        /// The difference between the numbers of two sequences.
+        step: u64,
+        /// The exclusive end of the numbers.
+        end: Option<u64>,
+    },
+    /// Run these sequences one after another until one fails.
+    Perform(Vec<Sequence>),
+}
+
+/// An answer of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The runtime was opened. Contains its description.
+    Ready(String),
+    /// The operation with this index begins; the number of operations stands for the final checks.
+    At(usize),
+    /// A sequence has ended without a finding.
+    Done(Counts),
+    /// A sequence has failed.
+    Found(Found),
+    /// The request is done.
+    Idle,
+}
+
+/// Starts a worker on the same runtime.
+pub fn start(common: &Common) -> anyhow::Result<Worker> {
+    let started = hsa_rocr::again().and_then(|mut command| {
+        command.arg("worker").args(common.words());
+        Worker::start(command, Output::Capture)
+    });
+    started.context("cannot start a worker process")
+}
+
+/// The number of lines shown of a worker's output.
+const LINES: usize = 8;
+
+/// Describes how a worker ended, with its last output.
+pub fn exit_description(worker: &Worker, end: End) -> String {
+    let printed = worker.captured_output();
+    let lines: Vec<_> = printed.lines().collect();
+    let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
+    let colon = if last.is_empty() { "" } else { ": " };
+    format!("{end}{colon}{}", last.join(" | "))
+}

@@ -1,0 +1,86 @@
+//! A chart of cost against live mappings.
+
+use anyhow::{anyhow, bail};
+use hsa_vmm_bench::{Level, Operation, Result};
+use plotters::prelude::*;
+
+/// The colours of the curves.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0x1f, 0x77, 0xb4),
+    RGBColor(0xd6, 0x27, 0x28),
+    RGBColor(0x2c, 0xa0, 0x2c),
+    RGBColor(0x94, 0x67, 0xbd),
+    RGBColor(0xff, 0x7f, 0x0e),
+    RGBColor(0x17, 0xbe, 0xcf),
+    RGBColor(0x8c, 0x56, 0x4b),
+    RGBColor(0x7f, 0x7f, 0x7f),
+];
+
+/// The operations whose cost may depend on the number of mappings.
+const OPERATIONS: [Operation; 7] = [
+    Operation::Reserve,
+    Operation::Map,
+    Operation::SetAccess,
+    Operation::GetAccess,
+    Operation::Retain,
+    Operation::Unmap,
+    Operation::Free,
+];
+
+/// Draws the cost of `Vmm` over the raw calls, or its whole cost if those were not measured.
+pub fn draw(results: &[Result]) -> anyhow::Result<String> {
+    let cost = |result: &Result| result.over_raw_ns.unwrap_or(result.median_ns).max(1.0);
+    let curves: Vec<(Operation, Vec<(f64, f64)>)> = OPERATIONS
+        .into_iter()
+        .map(|operation| {
+            let of = |result: &&Result| result.operation == operation && result.level == Level::Vmm;
+            let point = |result: &Result| (result.live_mappings as f64, cost(result));
+            (operation, results.iter().filter(of).map(point).collect())
+        })
+        .filter(|(_, points): &(_, Vec<_>)| !points.is_empty())
+        .collect();
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let Some(most) = points().map(|point| point.0).max_by(f64::total_cmp) else {
+        bail!("nothing to draw: the results do not contain level `vmm`");
+    };
+    let highest = points().map(|point| point.1).fold(100.0, f64::max);
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, (760, 420)).into_drawing_area();
+        // For dark pages, too.
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(14)
+            .caption("cost of Vmm over the runtime's own call", ("sans-serif", 16))
+            .x_label_area_size(38)
+            .y_label_area_size(54)
+            .build_cartesian_2d(
+                (1.0..most.max(10.0)).log_scale(),
+                (1.0..highest * 1.3).log_scale(),
+            )?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_desc("live mappings")
+            .y_desc("nanoseconds")
+            .x_label_formatter(&|count| format!("{count:.0}"))
+            .y_label_formatter(&|cost| format!("{cost:.0}"))
+            .draw()?;
+        for ((operation, points), colour) in curves.iter().zip(COLOURS) {
+            let line = ShapeStyle::from(colour).stroke_width(2);
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), line).point_size(3))
+                .map_err(|error| anyhow!("{error}"))?
+                .label(operation.name())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], line));
+        }
+        chart
+            .configure_series_labels()
+            .background_style(WHITE.mix(0.8))
+            .border_style(BLACK.mix(0.3))
+            .position(SeriesLabelPosition::UpperLeft)
+            .draw()?;
+        area.present()?;
+    }
+    Ok(text + "\n")
+}

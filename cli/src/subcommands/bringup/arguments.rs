@@ -1,0 +1,68 @@
+//! The arguments of `hsa-vmm bringup`.
+
+use super::level::Level;
+use crate::arguments::Format;
+use crate::choice::{Choice, RuntimeOptions};
+use clap::Args;
+use hsa_sys::Search;
+use hsa_vmm::simulation::Config;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub const ABOUT: &str = "\
+Examples:
+  hsa-vmm bringup                     test the machine's runtime and driver
+  hsa-vmm bringup --until mapped      stop after the level `mapped`
+  hsa-vmm bringup --program repeat.c  write a C program that repeats a failure
+  hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
+                                      see the report of a failed driver call
+
+The simulation is used only with --runtime sim; `auto` means the machine's own.
+Exit status: 0 every level was reached or does not apply, 1 a level failed,
+3 the library is missing or does not start.";
+
+#[derive(Args, Clone, Debug)]
+pub struct Bringup {
+    #[command(flatten)]
+    pub runtime: RuntimeOptions,
+    /// The last level to run
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
+    pub until: Level,
+    /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
+    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::time,
+          default_value = "20s")]
+    pub time_limit: Duration,
+    /// The format of the report
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+    /// Write all calls of all levels to this file, with the logs of driver and runtime
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub log: Option<PathBuf>,
+    /// Write a C program to this file that repeats the level that failed
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub program: Option<PathBuf>,
+    /// Run this level in this process; used by `bringup` itself
+    #[arg(long = "climb", value_enum, hide = true)]
+    pub run_level: Option<Level>,
+    /// Be the second process of the level "shared"; used by `bringup` itself
+    #[arg(long, hide = true)]
+    pub other_process: bool,
+}
+
+impl Bringup {
+    /// Returns the simulation's configuration if `--runtime sim` was given.
+    pub fn simulation(&self) -> anyhow::Result<Option<Config>> {
+        let asked_for = self.runtime.choice == Choice::Simulation;
+        asked_for.then(|| self.runtime.config()).transpose()
+    }
+
+    /// Returns where to search for the library otherwise.
+    pub fn search(&self) -> Search {
+        match &self.runtime.choice {
+            Choice::Library(path) => Search::only(path),
+            Choice::Auto | Choice::Simulation => {
+                Search::usual(option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new))
+            }
+        }
+    }
+}

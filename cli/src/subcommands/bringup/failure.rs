@@ -1,0 +1,388 @@
+//! The report of a failed level, for people and as JSON.
+
+use super::interface::{Interface, is_logged, rests_on};
+use super::kernel_log::KernelLog;
+use super::level::Level;
+use super::level_run::{Call, Cause, LevelRun, Outcome};
+use super::machine::{self, Finding};
+use super::record::{Argument, status};
+use serde::Serialize;
+
+/// The number of log lines shown, from the end.
+const LOG_LINES: usize = 12;
+/// The same for the runtime's output, whose description of a GPU fault is long.
+const RUNTIME_LINES: usize = 60;
+/// What AMD's runtime prints when a GPU has accessed an address that is not mapped.
+const GPU_FAULT: &str = "Memory access fault";
+
+/// The description of a failure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    /// `status`, `wrong`, `crash`, `hang` or `library`.
+    pub kind: &'static str,
+    /// The failure in one sentence.
+    pub what: String,
+    /// The call that failed.
+    pub call: Option<FailedCall>,
+    /// Calls that other threads or processes were in at the time of a crash or hang.
+    pub also_in: Vec<String>,
+    /// The kernel interfaces that the call uses, with the emulated driver's answers if there are any.
+    pub rests_on: Vec<UsedInterface>,
+    /// The driver's log during the call, if the driver is emulated.
+    pub driver: Option<Vec<String>>,
+    /// What the runtime logged during the call.
+    pub runtime: Vec<String>,
+    /// What the kernel logged during the run, or why its log cannot be read.
+    pub kernel: Result<Vec<String>, String>,
+    /// The results of the checks of this machine.
+    pub machine: Vec<Check>,
+    /// What to try, in order.
+    pub try_next: Vec<String>,
+    /// The calls of the level, up to the one that failed.
+    pub calls: Vec<String>,
+}
+
+/// The call that failed.
+#[derive(Clone, Debug, Serialize)]
+pub struct FailedCall {
+    pub name: String,
+    pub arguments: Vec<Argument>,
+    /// The status, if it returned one.
+    pub status: Option<String>,
+    /// Whether it returned.
+    pub returned: bool,
+    /// Whether the second process of "shared" made it.
+    pub other_process: bool,
+}
+
+/// A kernel interface, and the emulated driver's answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct UsedInterface {
+    #[serde(flatten)]
+    pub interface: Interface,
+    /// `None` if unknown.
+    pub answer: Option<Answer>,
+}
+
+/// The emulated driver's answer during the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    NotAsked,
+    Well,
+    /// An error, at least once.
+    Error,
+}
+
+impl Answer {
+    fn of(interface: &Interface, log: &[String]) -> Option<Self> {
+        if interface.logged.is_empty() {
+            return None;
+        }
+        let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
+        Some(match (lines.peek().is_some(), lines.any(|line| answered_error(line))) {
+            (false, _) => Self::NotAsked,
+            (true, false) => Self::Well,
+            (true, true) => Self::Error,
+        })
+    }
+}
+
+/// The result of a check of this machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    pub well: bool,
+    pub what: String,
+}
+
+impl Failure {
+    /// Collects the report of a failed run; checks the machine now.
+    pub fn of(run: &LevelRun, kernel: &mut KernelLog) -> Option<Self> {
+        let Outcome::Failed(cause) = &run.outcome else { return None };
+        let call = cause.call().map(|index| &run.calls[index]);
+        let driver = run.driver.as_ref().map(|all| match call {
+            Some(call) => owned(run.driver_during(call)),
+            None => all.iter().map(|(_, line)| line.clone()).collect(),
+        });
+        let name = call.map_or("library", |call| call.begin.call.as_str());
+        let rests_on = rests_on(name).iter().map(|interface| {
+            let answer = driver.as_ref().and_then(|log| Answer::of(interface, log));
+            UsedInterface { interface: *interface, answer }
+        });
+        let rests_on = rests_on.collect();
+        let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
+        // The last output of a crash or a hang may come after the call.
+        let output = if output.trim().is_empty() && !matches!(cause, Cause::Status(..)) {
+            run.output.as_str()
+        } else {
+            output
+        };
+        let findings =
+            if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
+        let kernel = kernel.lines();
+        let try_next = advise(run, cause, call, &driver, &findings, &kernel);
+        let checks = findings.into_iter().map(|Finding { well, what, .. }| Check { well, what });
+        Some(Self {
+            kind: cause.kind(),
+            what: cause.describe(&run.calls),
+            call: call.map(FailedCall::of),
+            also_in: cause.also_in(&run.calls),
+            rests_on,
+            driver: driver.map(|lines| last(lines, LOG_LINES)),
+            runtime: last(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
+            kernel: kernel.map(|lines| last(lines, LOG_LINES)),
+            machine: checks.collect(),
+            try_next,
+            calls: run.listed(),
+        })
+    }
+}
+
+fn owned(lines: Vec<&str>) -> Vec<String> {
+    lines.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns the last lines, after a line with the number of those left out.
+fn last(mut lines: Vec<String>, shown: usize) -> Vec<String> {
+    if lines.len() > shown {
+        let left_out = lines.len() - shown;
+        lines.drain(..left_out);
+        lines.insert(0, format!("… ({left_out} earlier lines)"));
+    }
+    lines
+}
+
+/// `… = ENOMEM (1.0 us)`, and not `… -> ok (1.0 us)` or `field=0x1`.
+pub fn answered_error(line: &str) -> bool {
+    line.contains(" = E") || line.contains(" = errno ")
+}
+
+/// Returns whether files and permissions can be the cause: only of failures of the first levels.
+fn checks_machine(run: &LevelRun) -> bool {
+    run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
+}
+
+impl FailedCall {
+    fn of(call: &Call) -> Self {
+        let end = call.end.as_ref();
+        let answered = |name: &str| {
+            let mut all = end.iter().flat_map(|end| &end.answered);
+            all.find(|answer| name.ends_with(&format!("&{}", answer.name)))
+        };
+        let filled = |argument: &Argument| match answered(&argument.name) {
+            Some(answer) => answer.clone(),
+            None => argument.clone(),
+        };
+        Self {
+            name: call.begin.call.clone(),
+            arguments: call.begin.arguments.iter().map(filled).collect(),
+            status: end.and_then(|end| end.status).map(status),
+            returned: end.is_some(),
+            other_process: call.begin.number.0 != 0,
+        }
+    }
+}
+
+impl Cause {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::NoLibrary(_) => "library",
+            Self::Status(..) => "status",
+            Self::Wrong(..) => "wrong",
+            Self::Crash(..) => "crash",
+            Self::Hang(..) => "hang",
+        }
+    }
+
+    /// Describes the cause in one sentence.
+    pub fn describe(&self, calls: &[Call]) -> String {
+        let place = |in_flight: &[usize]| match (in_flight.first(), calls.last()) {
+            (Some(&index), _) => format!("in {}", calls[index].begin.call),
+            (None, Some(call)) => format!("after {} had returned", call.begin.call),
+            (None, None) => "before the first call".to_owned(),
+        };
+        match self {
+            Self::NoLibrary(tried) => tried.clone(),
+            Self::Status(index, value) => {
+                format!("{} returned {}", calls[*index].begin.call, status(*value))
+            }
+            Self::Wrong(_, what) => what.clone(),
+            Self::Crash(in_flight, end) => format!("{end} {}", place(in_flight)),
+            Self::Hang(in_flight, limit) => format!("hangs {} (after {limit:?})", place(in_flight)),
+        }
+    }
+
+    fn also_in(&self, calls: &[Call]) -> Vec<String> {
+        match self {
+            Self::Crash(in_flight, _) | Self::Hang(in_flight, _) => {
+                in_flight.iter().skip(1).map(|index| calls[*index].line()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Call {
+    /// Formats the call: `hsa_amd_vmem_map(va=0x7f…, size=0x1000, …) -> HSA_STATUS_SUCCESS (0x0)`.
+    pub fn line(&self) -> String {
+        let list: Vec<_> = self.begin.arguments.iter().map(Argument::shown).collect();
+        let mut line = format!("{}({})", self.begin.call, list.join(", "));
+        match &self.end {
+            None => line.push_str(" -> does not return"),
+            Some(end) => {
+                let answered = end.answered.iter().map(Argument::shown);
+                let short = |value| {
+                    let name = status(value);
+                    let name = name.strip_prefix("HSA_STATUS_").unwrap_or(&name);
+                    name.split(' ').next().unwrap_or_default().to_owned()
+                };
+                let all: Vec<_> = end.status.map(short).into_iter().chain(answered).collect();
+                if !all.is_empty() {
+                    line.push_str(" -> ");
+                    line.push_str(&all.join(", "));
+                }
+            }
+        }
+        line
+    }
+}
+
+impl Argument {
+    /// Formats as `name=value`; a literal as it is.
+    fn shown(&self) -> String {
+        let is_literal = self.name.parse::<i64>().is_ok() || self.name == "NULL";
+        match (self.value.as_str(), is_literal) {
+            ("out" | "callback", _) => self.name.clone(),
+            (value, true) => format!("{value}={}", self.name),
+            (value, false) if self.name.starts_with('(') => value.to_owned(),
+            (value, false) => format!("{}={value}", self.name),
+        }
+    }
+}
+
+impl LevelRun {
+    /// Returns the index of the call that failed.
+    pub fn failed_call(&self) -> Option<usize> {
+        match &self.outcome {
+            Outcome::Failed(cause) => cause.call(),
+            _ => None,
+        }
+    }
+
+    /// Returns the calls up to the one that failed, without queries of agents and pools. Of several
+    /// threads, returns only the failed one's last round.
+    fn listed(&self) -> Vec<String> {
+        let until = self.failed_call().map_or(self.calls.len(), |index| index + 1);
+        let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
+        let own = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
+        let asks = |call: &Call| call.begin.c.is_none() && call.end.is_some();
+        let calls: Vec<_> = self.calls[..until]
+            .iter()
+            .filter(own)
+            .filter(|call| !asks(call) || self.failed_call().is_none())
+            .collect();
+        let reserves = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
+        let last_round = calls.iter().rposition(reserves).filter(|_| failed_thread > 0);
+        let alone = |call: &&Call| call.begin.thread == 0;
+        let before = calls.iter().take_while(|call| alone(call)).count();
+        let (start, rest) = calls.split_at(before);
+        let rest = &rest[last_round.map_or(0, |at| at.saturating_sub(before))..];
+        let line = |call: &&Call| {
+            let who = if call.begin.number.0 == 0 { "" } else { "other process: " };
+            format!("{who}{}", call.line())
+        };
+        start.iter().chain(rest).map(line).collect()
+    }
+}
+
+fn advise(
+    run: &LevelRun,
+    cause: &Cause,
+    call: Option<&Call>,
+    driver: &Option<Vec<String>>,
+    findings: &[Finding],
+    kernel: &Result<Vec<String>, String>,
+) -> Vec<String> {
+    let mut advice: Vec<String> = Vec::new();
+    let simulated = run.runtime == Some(None);
+    if let Cause::NoLibrary(_) = cause {
+        advice.push(
+            "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
+             FILE; `hsa-vmm rocr fetch` downloads three releases without installing them"
+                .to_owned(),
+        );
+        advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
+        return advice;
+    }
+    advice.extend(findings.iter().filter_map(|finding| {
+        let todo = finding.advice.as_ref()?;
+        Some(format!("{}: {todo}", finding.what))
+    }));
+    let errors: Vec<_> = driver.iter().flatten().filter(|line| answered_error(line)).collect();
+    if let Some(line) = errors.last() {
+        let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
+        let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
+        advice.push(format!(
+            "the driver answered {} to {}: find where the kernel function named above returns it",
+            error.unwrap_or("an error"),
+            words.join(" "),
+        ));
+    }
+    match cause {
+        Cause::Hang(..) => {
+            if driver.is_some() {
+                let what = "the driver's log lists a call when it returns: the call that hangs is not \
+                            among those marked as answered";
+                advice.push(what.to_owned());
+            }
+            advice.push(
+                "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
+                 root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
+                 missing interrupt"
+                    .to_owned(),
+            );
+        }
+        Cause::Crash(..) if run.output.contains(GPU_FAULT) => advice.push(
+            "the GPU accessed an address without a page: check its page table \
+             (/sys/kernel/debug/dri/*/amdgpu_vm_info), whether GEM_VA was called for it, and whether \
+             the TLB was flushed"
+                .to_owned(),
+        ),
+        Cause::Crash(..) => advice.push(
+            "get a backtrace: --program repeat.c, build it as its first lines say, gdb -ex run -ex bt \
+             ./repeat"
+                .to_owned(),
+        ),
+        Cause::Wrong(Some(_), _) if call.is_some_and(|call| call.begin.call == "compare") => {
+            advice.push(
+                "the data was changed on the way: check page tables (amdgpu_vm_info in \
+                 /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and other mappings; \
+                 HSA_ENABLE_SDMA=0 copies by kernels instead of DMA"
+                    .to_owned(),
+            );
+        }
+        Cause::Wrong(Some(_), _)
+            if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
+        {
+            advice.push(
+                "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
+                 dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    if driver.is_none() && !simulated {
+        advice.push(format!(
+            "trace the system calls: strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until {}",
+            run.level.name()
+        ));
+    }
+    if let (Err(_), false) = (kernel, simulated) {
+        advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
+    }
+    if simulated {
+        advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());
+    }
+    advice
+}

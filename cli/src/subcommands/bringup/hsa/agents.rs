@@ -1,0 +1,189 @@
+//! Start and stop of the runtime; attributes of agents and pools.
+
+use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, out};
+use core::ffi::c_void;
+use hsa_sys as sys;
+use std::fmt;
+
+impl Hsa<'_> {
+    pub fn init(&self) -> Result<()> {
+        // SAFETY: takes no arguments and may be called at any time.
+        self.call("hsa_init", &[], true, || (unsafe { (self.table.core.hsa_init)() }, vec![]))
+    }
+
+    pub fn shut_down(&self) -> Result<()> {
+        let stop = self.table.core.hsa_shut_down;
+        // SAFETY: takes no arguments and may be called at any time.
+        self.call("hsa_shut_down", &[], true, || (unsafe { stop() }, vec![]))
+    }
+
+    /// Returns a system attribute of at most eight bytes.
+    pub fn system(&self, attribute: u32, name: &str) -> Result<u64> {
+        let mut value = 0_u64;
+        let into = [(name, attribute.to_string()), ("&value", "out".into())];
+        self.call("hsa_system_get_info", &into, true, || {
+            // SAFETY: `value` is as large as any of the attributes that are asked for here.
+            let status = unsafe {
+                (self.table.core.hsa_system_get_info)(attribute, (&raw mut value).cast())
+            };
+            (status, out("value", value.to_string()))
+        })?;
+        Ok(value)
+    }
+
+    /// Returns all agents.
+    pub fn agents(&self) -> Result<Vec<sys::hsa_agent_t>> {
+        unsafe extern "C" fn add(agent: sys::hsa_agent_t, data: *mut c_void) -> sys::hsa_status_t {
+            // SAFETY: `data` is the vector below, which nothing else uses during the call.
+            unsafe { &mut *data.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
+            sys::HSA_STATUS_SUCCESS
+        }
+        let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
+        let into = [("add_agent", "callback".into()), ("NULL", "0".to_owned())];
+        self.call("hsa_iterate_agents", &into, true, || {
+            // SAFETY: the callback has the right type and gets what it expects.
+            let status = unsafe {
+                (self.table.core.hsa_iterate_agents)(Some(add), (&raw mut agents).cast())
+            };
+            (status, out("agents", agents.len().to_string()))
+        })?;
+        Ok(agents)
+    }
+
+    /// Returns an agent's attribute of four bytes.
+    pub fn agent(&self, agent: &Agent, attribute: u32, name: &str) -> Result<u32> {
+        let mut value = 0_u32;
+        let into = [
+            (agent.c.as_str(), hex(agent.value.handle)),
+            (name, hex(attribute)),
+            ("&value", "out".into()),
+        ];
+        self.call("hsa_agent_get_info", &into, false, || {
+            // SAFETY: the attributes that are asked for here have four bytes.
+            let status = unsafe {
+                let get = self.table.core.hsa_agent_get_info;
+                get(agent.value, attribute, (&raw mut value).cast())
+            };
+            (status, out("value", value.to_string()))
+        })?;
+        Ok(value)
+    }
+
+    /// Returns an agent's name: `gfx942`.
+    pub fn agent_name(&self, agent: &Agent) -> Result<String> {
+        let mut text = [0_u8; 64];
+        let mut name = String::new();
+        let into = [
+            (agent.c.as_str(), hex(agent.value.handle)),
+            ("HSA_AGENT_INFO_NAME", "0".to_owned()),
+            ("name", "out".into()),
+        ];
+        self.call("hsa_agent_get_info", &into, true, || {
+            // SAFETY: a name has 64 bytes.
+            let status = unsafe {
+                let get = self.table.core.hsa_agent_get_info;
+                get(agent.value, sys::HSA_AGENT_INFO_NAME, text.as_mut_ptr().cast())
+            };
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+            name = String::from_utf8_lossy(&text[..end]).into_owned();
+            (status, out("name", name.clone()))
+        })?;
+        Ok(name)
+    }
+
+    /// Returns all pools of an agent. `into` is the variable for one of them in the C program.
+    pub fn pools(&self, agent: &Agent, into: &str) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
+        unsafe extern "C" fn add(
+            pool: sys::hsa_amd_memory_pool_t,
+            data: *mut c_void,
+        ) -> sys::hsa_status_t {
+            // SAFETY: `data` is the vector below, which nothing else uses during the call.
+            unsafe { &mut *data.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
+            sys::HSA_STATUS_SUCCESS
+        }
+        let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
+        let variable = format!("&{into}");
+        let arguments = [
+            (agent.c.as_str(), hex(agent.value.handle)),
+            ("take_pool", "callback".into()),
+            (variable.as_str(), "out".into()),
+        ];
+        self.call("hsa_amd_agent_iterate_memory_pools", &arguments, true, || {
+            // SAFETY: the callback has the right type and gets what it expects.
+            let status = unsafe {
+                let iterate = self.table.core.hsa_amd_agent_iterate_memory_pools;
+                iterate(agent.value, Some(add), (&raw mut pools).cast())
+            };
+            (status, out("pools", pools.len().to_string()))
+        })?;
+        Ok(pools)
+    }
+
+    /// Returns the attributes of a pool.
+    pub fn pool(&self, pool: &Pool) -> Result<PoolInfo> {
+        let segment = "HSA_AMD_MEMORY_POOL_INFO_SEGMENT";
+        let segment = self.of_pool::<u32>(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT, segment)?;
+        if segment != sys::HSA_AMD_SEGMENT_GLOBAL {
+            return Ok(PoolInfo { segment, ..PoolInfo::default() });
+        }
+        let name = "HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED";
+        let attribute = sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
+        let allocatable = self.of_pool::<u8>(pool, attribute, name)? != 0;
+        let name = "HSA_AMD_MEMORY_POOL_INFO_SIZE";
+        let size = self.of_pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE, name)?;
+        let name = "HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE";
+        let attribute = sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE;
+        let granule = self.of_pool(pool, attribute, name)?;
+        Ok(PoolInfo { segment, allocatable, size, granule })
+    }
+
+    fn of_pool<T: Copy + Default + fmt::Display>(
+        &self,
+        pool: &Pool,
+        attribute: u32,
+        name: &str,
+    ) -> Result<T> {
+        // Large enough for any attribute of a pool.
+        let mut value = [T::default(); 8];
+        let into = [
+            (pool.c.as_str(), hex(pool.value.handle)),
+            (name, attribute.to_string()),
+            ("&value", "out".into()),
+        ];
+        self.call("hsa_amd_memory_pool_get_info", &into, false, || {
+            // SAFETY: the attributes that are asked for here are of type `T`, an integer.
+            let status = unsafe {
+                let get = self.table.core.hsa_amd_memory_pool_get_info;
+                get(pool.value, attribute, value.as_mut_ptr().cast())
+            };
+            (status, out("value", value[0].to_string()))
+        })?;
+        Ok(value[0])
+    }
+
+    /// Returns whether an agent can be granted access to a pool's memory.
+    pub fn can_access(&self, agent: &Agent, pool: &Pool) -> Result<bool> {
+        let mut access = [0_u32; 4];
+        let into = [
+            (agent.c.as_str(), hex(agent.value.handle)),
+            (pool.c.as_str(), hex(pool.value.handle)),
+            ("HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS", "0".to_owned()),
+            ("&access", "out".into()),
+        ];
+        self.call_if(
+            self.table.core.hsa_amd_agent_memory_pool_get_info,
+            "hsa_amd_agent_memory_pool_get_info",
+            &into,
+            false,
+            |get| {
+                // SAFETY: the attribute has four bytes.
+                let status = unsafe {
+                    let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
+                    get(agent.value, pool.value, attribute, access.as_mut_ptr().cast())
+                };
+                (status, out("access", access[0].to_string()))
+            },
+        )?;
+        Ok(access[0] != sys::HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED)
+    }
+}

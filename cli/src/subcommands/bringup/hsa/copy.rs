@@ -1,0 +1,123 @@
+//! Copies by a GPU, and their completion signals.
+
+use super::{Address, Agent, Hsa, Named, Result, hex, out};
+use core::ffi::c_void;
+use core::ptr::null;
+use hsa_sys as sys;
+
+impl Hsa<'_> {
+    pub fn signal(&self) -> Result<Named<sys::hsa_signal_t>> {
+        let mut signal = sys::hsa_signal_t { handle: 0 };
+        let into = [
+            ("1", "value".to_owned()),
+            ("0", "consumers".into()),
+            ("NULL", "0".into()),
+            ("&signal", "out".into()),
+        ];
+        self.call_if(
+            self.table.core.hsa_signal_create,
+            "hsa_signal_create",
+            &into,
+            true,
+            |create| {
+                // SAFETY: no consumers are named; `signal` is writable.
+                let status = unsafe { create(1, 0, null(), &mut signal) };
+                (status, out("signal", hex(signal.handle)))
+            },
+        )?;
+        Ok(Named::new("signal", signal))
+    }
+
+    pub fn destroy(&self, signal: &Named<sys::hsa_signal_t>) -> Result<()> {
+        let into = [(signal.c.as_str(), hex(signal.value.handle))];
+        self.call_if(
+            self.table.core.hsa_signal_destroy,
+            "hsa_signal_destroy",
+            &into,
+            true,
+            |destroy| {
+                // SAFETY: nothing waits for the signal.
+                (unsafe { destroy(signal.value) }, vec![])
+            },
+        )
+    }
+
+    /// Has a GPU copy memory, and waits for the end.
+    pub fn copy(
+        &self,
+        to: &Address,
+        from: &Address,
+        size: usize,
+        by: &Agent,
+        signal: &Named<sys::hsa_signal_t>,
+    ) -> Result<()> {
+        let core = &self.table.core;
+        let set = core.hsa_signal_store_screlease;
+        let into = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
+        let c = format!("hsa_signal_store_screlease({}, 1);", signal.c);
+        self.recorder.around("hsa_signal_store_screlease", &into, Some(c), || {
+            if let Some(set) = set {
+                // SAFETY: the signal is alive.
+                unsafe { set(signal.value, 1) };
+            }
+            ((), None, vec![])
+        });
+        let into = [
+            (to.c.as_str(), hex(to.value)),
+            (by.c.as_str(), hex(by.value.handle)),
+            (from.c.as_str(), hex(from.value)),
+            (by.c.as_str(), hex(by.value.handle)),
+            ("size", hex(size)),
+            ("0", "dependencies".into()),
+            ("NULL", "0".into()),
+            (signal.c.as_str(), hex(signal.value.handle)),
+        ];
+        self.call_if(
+            core.hsa_amd_memory_async_copy,
+            "hsa_amd_memory_async_copy",
+            &into,
+            true,
+            |copy| {
+                // SAFETY: both ranges belong to this process and have `size` bytes; nothing else uses
+                // them until the signal reports the end.
+                let status = unsafe {
+                    let (to, from) = (to.value as *mut c_void, from.value as *const c_void);
+                    copy(to, by.value, from, by.value, size, 0, null(), signal.value)
+                };
+                (status, vec![])
+            },
+        )?;
+        let Some(wait) = core.hsa_signal_wait_scacquire else {
+            return Err(self.recorder.wrong("the library has no hsa_signal_wait_scacquire"));
+        };
+        let into = [
+            (signal.c.as_str(), hex(signal.value.handle)),
+            ("HSA_SIGNAL_CONDITION_LT", "2".to_owned()),
+            ("1", "value".into()),
+            ("UINT64_MAX", "no limit".into()),
+            ("HSA_WAIT_STATE_BLOCKED", "0".into()),
+        ];
+        let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
+        let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
+        let (_, value) = self.recorder.around("hsa_signal_wait_scacquire", &into, Some(c), || {
+            // HSA allows a wait to return before the condition holds, so check the value.
+            let value = loop {
+                // SAFETY: the signal is alive until after this.
+                let value = unsafe {
+                    let state = sys::HSA_WAIT_STATE_BLOCKED;
+                    wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+                };
+                if value < 1 {
+                    break value;
+                }
+            };
+            (value, None, out("value", value.to_string()))
+        });
+        if value != 0 {
+            return Err(self
+                .recorder
+                .wrong(format!("the copy by {} failed: its signal is {value}, not 0", by.c)));
+        }
+        Ok(())
+    }
+}

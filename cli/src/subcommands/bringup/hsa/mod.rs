@@ -1,0 +1,118 @@
+//! Wrappers of HSA's functions that record each call before and after it.
+//!
+//! They call the runtime directly, without the library's checks and workarounds.
+
+mod agents;
+mod copy;
+mod pool_memory;
+mod touch;
+mod virtual_memory;
+
+use super::record::{Argument, Record};
+use super::recorder::{Recorder, Stopped};
+use hsa_sys as sys;
+use std::fmt;
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+/// A value and its name in the C program.
+#[derive(Clone, Debug)]
+pub struct Named<T> {
+    pub c: String,
+    pub value: T,
+}
+
+impl<T> Named<T> {
+    pub fn new(c: impl Into<String>, value: T) -> Self {
+        Self { c: c.into(), value }
+    }
+}
+
+/// An agent: `cpu` or `gpu[1]`.
+pub type Agent = Named<sys::hsa_agent_t>;
+/// A pool: `pool` or `host_pool`.
+pub type Pool = Named<sys::hsa_amd_memory_pool_t>;
+/// Physical memory.
+pub type Handle = Named<sys::hsa_amd_vmem_alloc_handle_t>;
+/// An address as a number; it becomes a pointer in the call.
+pub type Address = Named<usize>;
+
+/// The attributes of a pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PoolInfo {
+    pub segment: u32,
+    pub allocatable: bool,
+    pub size: usize,
+    pub granule: usize,
+}
+
+/// The functions of the runtime and the recorder of their calls.
+#[derive(Debug)]
+pub struct Hsa<'a> {
+    table: sys::Table,
+    vmem: Option<sys::Vmem>,
+    pub recorder: &'a Recorder,
+}
+
+/// The status of a function that the library does not have.
+const MISSING: u32 = sys::HSA_STATUS_ERROR_NOT_SUPPORTED;
+
+fn hex(value: impl fmt::LowerHex) -> String {
+    format!("{value:#x}")
+}
+
+fn out(name: &str, value: impl Into<String>) -> Vec<Argument> {
+    vec![Argument { name: name.into(), value: value.into() }]
+}
+
+impl<'a> Hsa<'a> {
+    pub fn new(table: sys::Table, recorder: &'a Recorder) -> Self {
+        Self { vmem: table.vmem.ok(), table, recorder }
+    }
+
+    /// Makes a call that returns a status. With `in_c`, the C program has a statement for it, made of
+    /// the arguments' names.
+    fn call(
+        &self,
+        name: &str,
+        arguments: &[(&str, String)],
+        in_c: bool,
+        perform: impl FnOnce() -> (u32, Vec<Argument>),
+    ) -> Result<()> {
+        let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
+        let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
+        let (number, status) = self.recorder.around(name, arguments, c, || {
+            let (status, answered) = perform();
+            (status, Some(status), answered)
+        });
+        match status {
+            sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
+            _ => {
+                self.recorder.send(&Record::Failed(number));
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// Makes a call of a function that the library may not have.
+    fn call_if<F>(
+        &self,
+        function: Option<F>,
+        name: &str,
+        arguments: &[(&str, String)],
+        in_c: bool,
+        perform: impl FnOnce(F) -> (u32, Vec<Argument>),
+    ) -> Result<()> {
+        self.call(name, arguments, in_c, || function.map_or((MISSING, vec![]), perform))
+    }
+
+    /// Makes a call of a virtual memory function.
+    fn vmem(
+        &self,
+        name: &str,
+        arguments: &[(&str, String)],
+        perform: impl FnOnce(&sys::Vmem) -> (u32, Vec<Argument>),
+    ) -> Result<()> {
+        self.call_if(self.vmem.as_ref(), name, arguments, true, perform)
+    }
+}

@@ -1,0 +1,74 @@
+//! Pool memory, through which the CPU checks what a GPU has copied.
+
+use super::{Address, Agent, Hsa, Named, Pool, Result, hex, out};
+use core::ffi::c_void;
+use core::ptr::{null, null_mut};
+
+impl Hsa<'_> {
+    /// Allocates memory of a pool. `c` is its variable in the C program.
+    pub fn allocate(&self, pool: &Pool, size: usize, c: &str) -> Result<Address> {
+        let mut address = null_mut();
+        let variable = format!("(void **)&{c}");
+        let into = [
+            (pool.c.as_str(), hex(pool.value.handle)),
+            ("size", hex(size)),
+            ("0", "flags".to_owned()),
+            (variable.as_str(), "out".into()),
+        ];
+        self.call_if(
+            self.table.core.hsa_amd_memory_pool_allocate,
+            "hsa_amd_memory_pool_allocate",
+            &into,
+            true,
+            |allocate| {
+                // SAFETY: the pool is one that the runtime named; `address` is writable.
+                let status = unsafe { allocate(pool.value, size, 0, &mut address) };
+                (status, out(c, hex(address as usize)))
+            },
+        )?;
+        Ok(Named::new(c, address as usize))
+    }
+
+    /// Frees memory of a pool.
+    pub fn pool_free(&self, address: &Address) -> Result<()> {
+        let into = [(address.c.as_str(), hex(address.value))];
+        self.call_if(
+            self.table.core.hsa_amd_memory_pool_free,
+            "hsa_amd_memory_pool_free",
+            &into,
+            true,
+            |free| {
+                // SAFETY: the memory was allocated from a pool and is no longer used.
+                (unsafe { free(address.value as *mut c_void) }, vec![])
+            },
+        )
+    }
+
+    /// Grants agents access to memory of a pool.
+    pub fn allow(&self, address: &Address, agents: &[&Agent]) -> Result<()> {
+        let list: Vec<_> = agents.iter().map(|agent| agent.c.as_str()).collect();
+        let list = format!("(hsa_agent_t[]){{{}}}", list.join(", "));
+        let values: Vec<_> = agents.iter().map(|agent| agent.value).collect();
+        let count = values.len().to_string();
+        let into = [
+            (count.as_str(), "agents".to_owned()),
+            (list.as_str(), "agents".into()),
+            ("NULL", "flags".into()),
+            (address.c.as_str(), hex(address.value)),
+        ];
+        self.call_if(
+            self.table.core.hsa_amd_agents_allow_access,
+            "hsa_amd_agents_allow_access",
+            &into,
+            true,
+            |allow| {
+                let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
+                // SAFETY: the agents are ones that the runtime named; the memory is of a pool.
+                let status = unsafe {
+                    allow(count, values.as_ptr(), null(), address.value as *const c_void)
+                };
+                (status, vec![])
+            },
+        )
+    }
+}

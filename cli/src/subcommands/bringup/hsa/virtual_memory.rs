@@ -1,0 +1,151 @@
+//! The virtual memory functions: `hsa_amd_vmem_*`.
+
+use super::{Address, Agent, Handle, Hsa, Named, Pool, Result, hex, out};
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use hsa_sys as sys;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+impl Hsa<'_> {
+    pub fn reserve(&self, size: usize) -> Result<Address> {
+        let mut address = null_mut();
+        let into = [
+            ("&va", "out".to_owned()),
+            ("size", hex(size)),
+            ("0", "hint".into()),
+            ("0", "flags".into()),
+        ];
+        self.vmem("hsa_amd_vmem_address_reserve", &into, |vmem| {
+            // SAFETY: `address` is writable.
+            let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
+            (status, out("va", hex(address as usize)))
+        })?;
+        Ok(Named::new("va", address as usize))
+    }
+
+    pub fn free(&self, va: &Address, size: usize) -> Result<()> {
+        let into = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        self.vmem("hsa_amd_vmem_address_free", &into, |vmem| {
+            // SAFETY: the range was reserved, and nothing uses it any more.
+            (unsafe { (vmem.hsa_amd_vmem_address_free)(va.value as *mut c_void, size) }, vec![])
+        })
+    }
+
+    pub fn create(&self, pool: &Pool, size: usize) -> Result<Handle> {
+        let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
+        let into = [
+            (pool.c.as_str(), hex(pool.value.handle)),
+            ("size", hex(size)),
+            ("MEMORY_TYPE_NONE", "0".to_owned()),
+            ("0", "flags".into()),
+            ("&memory", "out".into()),
+        ];
+        self.vmem("hsa_amd_vmem_handle_create", &into, |vmem| {
+            // SAFETY: the pool is one that the runtime named; `handle` is writable.
+            let status = unsafe {
+                let create = vmem.hsa_amd_vmem_handle_create;
+                create(pool.value, size, sys::MEMORY_TYPE_NONE, 0, &mut handle)
+            };
+            (status, out("memory", hex(handle.handle)))
+        })?;
+        Ok(Named::new("memory", handle))
+    }
+
+    pub fn release(&self, memory: &Handle) -> Result<()> {
+        let into = [(memory.c.as_str(), hex(memory.value.handle))];
+        self.vmem("hsa_amd_vmem_handle_release", &into, |vmem| {
+            // SAFETY: the handle is one that the runtime gave, and is not used any more.
+            (unsafe { (vmem.hsa_amd_vmem_handle_release)(memory.value) }, vec![])
+        })
+    }
+
+    pub fn map(&self, va: &Address, size: usize, memory: &Handle) -> Result<()> {
+        let into = [
+            (va.c.as_str(), hex(va.value)),
+            ("size", hex(size)),
+            ("0", "offset".to_owned()),
+            (memory.c.as_str(), hex(memory.value.handle)),
+            ("0", "flags".into()),
+        ];
+        self.vmem("hsa_amd_vmem_map", &into, |vmem| {
+            // SAFETY: the range was reserved and the handle is one that the runtime gave.
+            let status = unsafe {
+                (vmem.hsa_amd_vmem_map)(va.value as *mut c_void, size, 0, memory.value, 0)
+            };
+            (status, vec![])
+        })
+    }
+
+    pub fn unmap(&self, va: &Address, size: usize) -> Result<()> {
+        let into = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        self.vmem("hsa_amd_vmem_unmap", &into, |vmem| {
+            // SAFETY: the range was mapped as a whole, and nothing uses it any more.
+            (unsafe { (vmem.hsa_amd_vmem_unmap)(va.value as *mut c_void, size) }, vec![])
+        })
+    }
+
+    /// Grants agents read and write access.
+    pub fn grant(&self, va: &Address, size: usize, agents: &[&Agent]) -> Result<()> {
+        let descriptors: Vec<_> = agents
+            .iter()
+            .map(|agent| sys::hsa_amd_memory_access_desc_t {
+                permissions: sys::HSA_ACCESS_PERMISSION_RW,
+                agent_handle: agent.value,
+            })
+            .collect();
+        let one = |agent: &&Agent| format!("{{HSA_ACCESS_PERMISSION_RW, {}}}", agent.c);
+        let list: Vec<_> = agents.iter().map(one).collect();
+        let list = format!("(hsa_amd_memory_access_desc_t[]){{{}}}", list.join(", "));
+        let shown: Vec<_> =
+            agents.iter().map(|agent| format!("{}={:#x}", agent.c, agent.value.handle)).collect();
+        let count = agents.len().to_string();
+        let into = [
+            (va.c.as_str(), hex(va.value)),
+            ("size", hex(size)),
+            (list.as_str(), format!("RW for {}", shown.join(", "))),
+            (count.as_str(), "descriptors".into()),
+        ];
+        self.vmem("hsa_amd_vmem_set_access", &into, |vmem| {
+            // SAFETY: the range was mapped as a whole; the agents are ones that the runtime named.
+            let status = unsafe {
+                let set = vmem.hsa_amd_vmem_set_access;
+                set(va.value as *mut c_void, size, descriptors.as_ptr(), descriptors.len())
+            };
+            (status, vec![])
+        })
+    }
+
+    pub fn export(&self, memory: &Handle) -> Result<OwnedFd> {
+        let mut dmabuf = -1;
+        let into = [
+            ("&dmabuf", "out".to_owned()),
+            (memory.c.as_str(), hex(memory.value.handle)),
+            ("0", "flags".into()),
+        ];
+        self.vmem("hsa_amd_vmem_export_shareable_handle", &into, |vmem| {
+            // SAFETY: the handle is one that the runtime gave; `dmabuf` is writable.
+            let status = unsafe {
+                (vmem.hsa_amd_vmem_export_shareable_handle)(&mut dmabuf, memory.value, 0)
+            };
+            (status, out("dmabuf", dmabuf.to_string()))
+        })?;
+        if dmabuf < 0 {
+            return Err(self.recorder.wrong(format!("the exported descriptor is {dmabuf}")));
+        }
+        // SAFETY: the runtime has just opened it and gives it away.
+        Ok(unsafe { OwnedFd::from_raw_fd(dmabuf) })
+    }
+
+    pub fn import(&self, dmabuf: &OwnedFd) -> Result<Handle> {
+        let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
+        let number = dmabuf.as_raw_fd();
+        let into = [("dmabuf", number.to_string()), ("&memory", "out".into())];
+        self.vmem("hsa_amd_vmem_import_shareable_handle", &into, |vmem| {
+            // SAFETY: the descriptor is open; `handle` is writable.
+            let status =
+                unsafe { (vmem.hsa_amd_vmem_import_shareable_handle)(number, &mut handle) };
+            (status, out("memory", hex(handle.handle)))
+        })?;
+        Ok(Named::new("memory", handle))
+    }
+}

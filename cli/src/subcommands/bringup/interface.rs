@@ -1,0 +1,235 @@
+//! The table of kernel interfaces that each HSA call uses. `tests/bringup` compares it with the requests
+//! of AMD's runtime 6.1.2, 6.4.3 and 7.2.4 to the emulated driver.
+
+use serde::Serialize;
+
+/// A kernel interface.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interface {
+    /// The name in the emulated driver's log, device and call: `kfd ALLOC_MEMORY_OF_GPU`.
+    #[serde(rename = "log")]
+    pub logged: &'static str,
+    /// The device or file.
+    pub file: &'static str,
+    /// The request, as the kernel's header names it.
+    pub request: &'static str,
+    /// The kernel function that handles it.
+    pub function: &'static str,
+}
+
+const fn kfd(logged: &'static str, request: &'static str, function: &'static str) -> Interface {
+    Interface { logged, file: "/dev/kfd", request, function }
+}
+
+const fn drm(logged: &'static str, request: &'static str, function: &'static str) -> Interface {
+    Interface { logged, file: "/dev/dri/renderD*", request, function }
+}
+
+const fn plain(file: &'static str, request: &'static str, function: &'static str) -> Interface {
+    Interface { logged: "", file, request, function }
+}
+
+const OPEN_KFD: Interface = kfd("kfd OPEN", "open", "kfd_open");
+const OPEN_DRM: Interface = drm("drm OPEN", "open", "drm_open");
+const TOPOLOGY: Interface =
+    plain("/sys/…/kfd/topology", "read", "node_show, mem_show, iolink_show");
+const VERSION: Interface =
+    kfd("kfd GET_VERSION", "AMDKFD_IOC_GET_VERSION", "kfd_ioctl_get_version");
+const APERTURES: Interface = kfd(
+    "kfd GET_PROCESS_APERTURES_NEW",
+    "AMDKFD_IOC_GET_PROCESS_APERTURES_NEW",
+    "kfd_ioctl_get_process_apertures_new",
+);
+const ACQUIRE: Interface = kfd("kfd ACQUIRE_VM", "AMDKFD_IOC_ACQUIRE_VM", "kfd_ioctl_acquire_vm");
+const POLICY: Interface =
+    kfd("kfd SET_MEMORY_POLICY", "AMDKFD_IOC_SET_MEMORY_POLICY", "kfd_ioctl_set_memory_policy");
+const CLOCKS: Interface =
+    kfd("kfd GET_CLOCK_COUNTERS", "AMDKFD_IOC_GET_CLOCK_COUNTERS", "kfd_ioctl_get_clock_counters");
+const SCRATCH: Interface = kfd(
+    "kfd SET_SCRATCH_BACKING_VA",
+    "AMDKFD_IOC_SET_SCRATCH_BACKING_VA",
+    "kfd_ioctl_set_scratch_backing_va",
+);
+const TRAP: Interface =
+    kfd("kfd SET_TRAP_HANDLER", "AMDKFD_IOC_SET_TRAP_HANDLER", "kfd_ioctl_set_trap_handler");
+const XNACK: Interface =
+    kfd("kfd SET_XNACK_MODE", "AMDKFD_IOC_SET_XNACK_MODE", "kfd_ioctl_set_xnack_mode");
+const ENABLE: Interface =
+    kfd("kfd RUNTIME_ENABLE", "AMDKFD_IOC_RUNTIME_ENABLE", "kfd_ioctl_runtime_enable");
+const ALLOC: Interface = kfd(
+    "kfd ALLOC_MEMORY_OF_GPU",
+    "AMDKFD_IOC_ALLOC_MEMORY_OF_GPU",
+    "kfd_ioctl_alloc_memory_of_gpu",
+);
+const FREE: Interface =
+    kfd("kfd FREE_MEMORY_OF_GPU", "AMDKFD_IOC_FREE_MEMORY_OF_GPU", "kfd_ioctl_free_memory_of_gpu");
+const MAP: Interface =
+    kfd("kfd MAP_MEMORY_TO_GPU", "AMDKFD_IOC_MAP_MEMORY_TO_GPU", "kfd_ioctl_map_memory_to_gpu");
+const UNMAP: Interface = kfd(
+    "kfd UNMAP_MEMORY_FROM_GPU",
+    "AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU",
+    "kfd_ioctl_unmap_memory_from_gpu",
+);
+const EXPORT: Interface =
+    kfd("kfd EXPORT_DMABUF", "AMDKFD_IOC_EXPORT_DMABUF", "kfd_ioctl_export_dmabuf");
+const IMPORT: Interface =
+    kfd("kfd IMPORT_DMABUF", "AMDKFD_IOC_IMPORT_DMABUF", "kfd_ioctl_import_dmabuf");
+const DMABUF: Interface =
+    kfd("kfd GET_DMABUF_INFO", "AMDKFD_IOC_GET_DMABUF_INFO", "kfd_ioctl_get_dmabuf_info");
+const CREATE_EVENT: Interface =
+    kfd("kfd CREATE_EVENT", "AMDKFD_IOC_CREATE_EVENT", "kfd_ioctl_create_event");
+const DESTROY_EVENT: Interface =
+    kfd("kfd DESTROY_EVENT", "AMDKFD_IOC_DESTROY_EVENT", "kfd_ioctl_destroy_event");
+const SET_EVENT: Interface = kfd("kfd SET_EVENT", "AMDKFD_IOC_SET_EVENT", "kfd_ioctl_set_event");
+const WAIT: Interface = kfd("kfd WAIT_EVENTS", "AMDKFD_IOC_WAIT_EVENTS", "kfd_ioctl_wait_events");
+const CREATE_QUEUE: Interface =
+    kfd("kfd CREATE_QUEUE", "AMDKFD_IOC_CREATE_QUEUE", "kfd_ioctl_create_queue");
+const UPDATE_QUEUE: Interface =
+    kfd("kfd UPDATE_QUEUE", "AMDKFD_IOC_UPDATE_QUEUE", "kfd_ioctl_update_queue");
+const DESTROY_QUEUE: Interface =
+    kfd("kfd DESTROY_QUEUE", "AMDKFD_IOC_DESTROY_QUEUE", "kfd_ioctl_destroy_queue");
+const AVAILABLE: Interface =
+    kfd("kfd AVAILABLE_MEMORY", "AMDKFD_IOC_AVAILABLE_MEMORY", "kfd_ioctl_get_available_memory");
+const KFD_MMAP: Interface = kfd("kfd MMAP", "mmap (doorbells, events, MMIO)", "kfd_mmap");
+const INFO: Interface = drm("drm INFO", "DRM_IOCTL_AMDGPU_INFO", "amdgpu_info_ioctl");
+const DRM_VERSION: Interface = drm("drm VERSION", "DRM_IOCTL_VERSION", "drm_version");
+const GEM_VA: Interface = drm("drm GEM_VA", "DRM_IOCTL_AMDGPU_GEM_VA", "amdgpu_gem_va_ioctl");
+const GEM_MMAP: Interface =
+    drm("drm GEM_MMAP", "DRM_IOCTL_AMDGPU_GEM_MMAP", "amdgpu_gem_mmap_ioctl");
+const GEM_CLOSE: Interface = drm("drm GEM_CLOSE", "DRM_IOCTL_GEM_CLOSE", "drm_gem_close_ioctl");
+const PRIME: Interface =
+    drm("drm PRIME_FD_TO_HANDLE", "DRM_IOCTL_PRIME_FD_TO_HANDLE", "drm_prime_fd_to_handle_ioctl");
+const DRM_MMAP: Interface = drm("drm MMAP", "mmap", "drm_gem_mmap, ttm_bo_mmap_obj");
+const DRM_FAULT: Interface = Interface {
+    logged: "",
+    file: "/dev/dri/renderD*",
+    request: "page fault",
+    function: "amdgpu_gem_fault",
+};
+const RESERVE: Interface = plain("(no device)", "mmap PROT_NONE, NORESERVE", "do_mmap");
+const UNRESERVE: Interface = plain("(no device)", "munmap", "do_vmi_munmap");
+const LIBRARY: Interface = plain("(no device)", "open, mmap", "");
+const DMA: Interface = plain("the GPU", "SDMA or a blit kernel, page tables", "");
+const INTERRUPT: Interface =
+    plain("the GPU", "interrupt at the end of a copy", "kfd_signal_event_interrupt");
+
+/// The interfaces of an allocation.
+const BUFFERS: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
+
+/// The interfaces that each call uses, in the order of use. `library` is the loading of the library;
+/// `fill` and `compare` are writes and reads of the CPU.
+pub const TABLE: &[(&str, &[Interface])] = &[
+    ("library", &[LIBRARY]),
+    (
+        "hsa_init",
+        &[
+            OPEN_KFD,
+            VERSION,
+            TOPOLOGY,
+            OPEN_DRM,
+            DRM_VERSION,
+            INFO,
+            APERTURES,
+            ACQUIRE,
+            POLICY,
+            XNACK,
+            ENABLE,
+            CLOCKS,
+            CREATE_EVENT,
+            KFD_MMAP,
+            ALLOC,
+            MAP,
+            DRM_MMAP,
+            SCRATCH,
+            TRAP,
+            WAIT,
+            SET_EVENT,
+            GEM_VA,
+            AVAILABLE,
+            UNMAP,
+            FREE,
+        ],
+    ),
+    (
+        "hsa_shut_down",
+        &[SET_EVENT, DESTROY_QUEUE, DESTROY_EVENT, WAIT, UNMAP, FREE, GEM_CLOSE, ENABLE, UNRESERVE],
+    ),
+    ("hsa_system_get_info", &[VERSION, CLOCKS]),
+    ("hsa_iterate_agents", &[TOPOLOGY]),
+    ("hsa_agent_get_info", &[TOPOLOGY]),
+    ("hsa_amd_agent_iterate_memory_pools", &[TOPOLOGY]),
+    ("hsa_amd_memory_pool_get_info", &[TOPOLOGY]),
+    ("hsa_amd_agent_memory_pool_get_info", &[TOPOLOGY]),
+    ("hsa_amd_vmem_address_reserve", &[RESERVE, ALLOC]),
+    ("hsa_amd_vmem_address_free", &[UNRESERVE, FREE]),
+    ("hsa_amd_vmem_handle_create", &[ALLOC]),
+    ("hsa_amd_vmem_handle_release", &[FREE]),
+    ("hsa_amd_vmem_map", &[EXPORT, PRIME, GEM_MMAP, DRM_MMAP, GEM_CLOSE]),
+    ("hsa_amd_vmem_unmap", &[GEM_VA, DRM_MMAP, UNRESERVE, GEM_CLOSE, FREE]),
+    ("hsa_amd_vmem_set_access", &[EXPORT, PRIME, GEM_VA, DRM_MMAP, GEM_CLOSE]),
+    ("hsa_amd_vmem_export_shareable_handle", &[EXPORT]),
+    ("hsa_amd_vmem_import_shareable_handle", &[DMABUF, IMPORT]),
+    ("hsa_amd_memory_pool_allocate", &BUFFERS),
+    ("hsa_amd_memory_pool_free", &[UNMAP, FREE]),
+    ("hsa_amd_agents_allow_access", &[MAP]),
+    ("hsa_signal_create", &[CREATE_EVENT]),
+    ("hsa_signal_destroy", &[DESTROY_EVENT]),
+    ("hsa_signal_store_screlease", &[SET_EVENT]),
+    (
+        "hsa_amd_memory_async_copy",
+        &[CREATE_QUEUE, KFD_MMAP, ALLOC, MAP, DRM_MMAP, CREATE_EVENT, UPDATE_QUEUE, DMA],
+    ),
+    ("hsa_signal_wait_scacquire", &[WAIT, INTERRUPT, DMA]),
+    ("fill", &[DRM_FAULT]),
+    ("compare", &[DRM_FAULT]),
+    ("send", &[plain("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
+    ("receive", &[plain("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
+];
+
+/// Returns the interfaces that a call uses.
+pub fn rests_on(call: &str) -> &'static [Interface] {
+    TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
+}
+
+/// Returns whether a line of the emulated driver's log is a request to this interface.
+pub fn is_logged(interface: &Interface, line: &str) -> bool {
+    asked(line).is_some_and(|asked| interface.logged == asked)
+}
+
+/// Returns the request of a line of the emulated driver's log, without the device's number:
+/// `drm GEM_VA` of `16306:16306 0.014652 drm0 GEM_VA …`.
+pub fn asked(line: &str) -> Option<String> {
+    let mut words = line.split(' ').skip(2);
+    let device = words.next()?.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let call = words.next()?;
+    // These requests cannot fail.
+    if matches!(call, "CLOSE" | "MUNMAP") {
+        return None;
+    }
+    let is_name =
+        call.chars().all(|letter| letter.is_ascii_uppercase() || "_0123456789".contains(letter));
+    (matches!(device, "kfd" | "drm") && is_name).then(|| format!("{device} {call}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asked_returns_the_interface_of_a_log_line() {
+        let line = "1:1 0.026873 drm0 GEM_VA handle=1 operation=MAP = EINVAL (1.8 us)";
+        assert_eq!(asked(line).as_deref(), Some("drm GEM_VA"));
+        assert!(is_logged(&GEM_VA, line) && !is_logged(&GEM_MMAP, line));
+        assert_eq!(asked("1:1 0.0 NOT EMULATED: kfd call"), None);
+        assert_eq!(asked("1:1 0.0 kfd call 0x1 = EBADF: another process's"), None);
+        assert_eq!(asked(""), None);
+    }
+
+    #[test]
+    fn table_has_unique_calls_with_interfaces() {
+        for (index, (call, rests)) in TABLE.iter().enumerate() {
+            assert!(!rests.is_empty(), "{call}");
+            assert!(!TABLE[..index].iter().any(|row| row.0 == *call), "{call}");
+        }
+    }
+}

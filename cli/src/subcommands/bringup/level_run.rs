@@ -1,0 +1,250 @@
+//! The parent's side of a level: starts its process, receives its records and derives the outcome.
+
+use super::arguments::Bringup;
+use super::failure::answered_error;
+use super::level::Level;
+use super::record::{Begin, Number, Record, Return};
+use anyhow::Context;
+use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A call, and its return unless it did not return.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub begin: Begin,
+    pub end: Option<Return>,
+}
+
+/// The outcome of a level.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Reached,
+    /// The level does not apply, with the reason.
+    Skipped(String),
+    Failed(Cause),
+}
+
+/// Why a level failed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// No library was found, with the list of attempts.
+    NoLibrary(String),
+    /// The call at this index returned this status.
+    Status(usize, u32),
+    /// All calls succeeded, but the result is wrong; with the index of the last call.
+    Wrong(Option<usize>, String),
+    /// The process crashed in these calls, the latest first.
+    Crash(Vec<usize>, End),
+    /// The process was in these calls when the time limit expired.
+    Hang(Vec<usize>, Duration),
+}
+
+/// The record of running one level.
+#[derive(Debug)]
+pub struct LevelRun {
+    pub level: Level,
+    pub outcome: Outcome,
+    pub calls: Vec<Call>,
+    pub facts: Vec<String>,
+    /// The library that was loaded; `Some(None)` for the simulation.
+    pub runtime: Option<Option<String>>,
+    pub took: Duration,
+    /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
+    pub driver: Option<Vec<(u64, String)>>,
+    /// The output of the runtime.
+    pub output: String,
+}
+
+/// The variable that makes libhsakmt log to standard error. It works with ROCm 6.1.2, 6.4.3 and 7.2.4.
+/// The runtime itself logs nothing more, whatever `HSA_ENABLE_DEBUG` is.
+pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
+
+/// Runs one level in a worker process.
+pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    // Keep writing to the user's log file, if there is one.
+    let wanted = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
+    let driver_log = wanted.map_or_else(|| folder.path().join("driver"), Into::into);
+    let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+    let driver_from = length(&driver_log);
+
+    let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
+    let mut command = hsa_rocr::again().context("cannot start this program again")?;
+    command.args(arguments).env("HSA_KFD_LOG", &driver_log);
+    if std::env::var_os(RUNTIME_LOG.0).is_none() {
+        command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
+    }
+    let began = Instant::now();
+    let worker = Worker::start(command, Output::Capture);
+    let mut worker = worker.context("cannot start this program again")?;
+    let mut records = Records::default();
+    let end = loop {
+        match worker.receive(args.time_limit.saturating_sub(began.elapsed())) {
+            Received::Answer(record) => records.add(record),
+            Received::Invalid(line) => tracing::warn!(line, "invalid record"),
+            // Records that were sent before are still received.
+            Received::Timeout => worker.kill(),
+            Received::Exited(end) => break end,
+        }
+    };
+    let took = began.elapsed();
+    let output = worker.captured_output();
+    let outcome = records.outcome(end, args.time_limit);
+    let driver = driver_lines(&driver_log, driver_from, &records);
+    let Records { calls, facts, runtime, .. } = records;
+    let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
+    run.order_by_driver_errors();
+    Ok(run)
+}
+
+/// Reads the lines of the level's processes from the emulated driver's log.
+fn driver_lines(path: &Path, from: u64, records: &Records) -> Option<Vec<(u64, String)>> {
+    let bytes = fs::read(path).ok()?;
+    let bytes = bytes.get(usize::try_from(from).ok()?..)?;
+    let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
+    let pids: BTreeSet<_> = records.calls.iter().filter_map(process).collect();
+    let mut at = from;
+    let mut lines = Vec::new();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let text = String::from_utf8_lossy(line);
+        if pids.iter().any(|pid| text.starts_with(pid.as_str())) {
+            lines.push((at, text.trim_end().to_owned()));
+        }
+        at += line.len() as u64;
+    }
+    Some(lines)
+}
+
+/// The records of a level's process so far.
+#[derive(Debug, Default)]
+struct Records {
+    calls: Vec<Call>,
+    facts: Vec<String>,
+    runtime: Option<Option<String>>,
+    no_library: Option<String>,
+    failed: Option<Number>,
+    wrong: Option<(Option<Number>, String)>,
+    skipped: Option<String>,
+    reached: bool,
+}
+
+impl Records {
+    fn add(&mut self, record: Record) {
+        match record {
+            Record::Begin(begin) => self.calls.push(Call { begin, end: None }),
+            Record::Returned(end) => {
+                let of = |call: &&mut Call| call.begin.number == end.number;
+                if let Some(call) = self.calls.iter_mut().rev().find(of) {
+                    call.end = Some(end);
+                }
+            }
+            // The first is what the others followed from.
+            Record::Failed(number) => drop(self.failed.get_or_insert(number)),
+            Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
+            Record::Skip(why) => self.skipped = Some(why),
+            Record::Fact(fact) => self.facts.push(fact),
+            Record::Runtime(path) => self.runtime = Some(path),
+            Record::NoLibrary(tried) => self.no_library = Some(tried),
+            Record::Reached => self.reached = true,
+        }
+    }
+
+    fn outcome(&self, end: End, limit: Duration) -> Outcome {
+        if let Some(tried) = &self.no_library {
+            return Outcome::Failed(Cause::NoLibrary(tried.clone()));
+        }
+        if let Some(number) = self.failed {
+            let index = self.index(number);
+            let status =
+                index.and_then(|index| self.calls[index].end.as_ref()).and_then(|end| end.status);
+            if let (Some(index), Some(status)) = (index, status) {
+                return Outcome::Failed(Cause::Status(index, status));
+            }
+        }
+        let last = self.calls.len().checked_sub(1);
+        match end {
+            End::Killed => return Outcome::Failed(Cause::Hang(self.in_flight(), limit)),
+            End::Exited(0) => {}
+            _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
+        }
+        if let Some((number, what)) = &self.wrong {
+            let index = number.and_then(|number| self.index(number));
+            let waits = index.is_some_and(|index| self.calls[index].begin.call == "wait");
+            // If this process only waited for the other one, the other one's call is the cause.
+            let other = self.in_flight().first().copied().filter(|_| waits);
+            return Outcome::Failed(Cause::Wrong(other.or(index), what.clone()));
+        }
+        match (&self.skipped, self.reached) {
+            (Some(why), _) => Outcome::Skipped(why.clone()),
+            (None, true) => Outcome::Reached,
+            (None, false) => {
+                let what = "the process ended without a result".to_owned();
+                Outcome::Failed(Cause::Wrong(last, what))
+            }
+        }
+    }
+
+    fn index(&self, number: Number) -> Option<usize> {
+        self.calls.iter().position(|call| call.begin.number == number)
+    }
+
+    /// Returns the indexes of the calls that have not returned, the latest first.
+    fn in_flight(&self) -> Vec<usize> {
+        let open = |index: &usize| self.calls[*index].end.is_none();
+        let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(open).collect();
+        // A process that waits for the other one is not the one that hangs.
+        in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
+        in_flight
+    }
+}
+
+impl Cause {
+    /// Returns the index of the call that failed, if known.
+    pub fn call(&self) -> Option<usize> {
+        match self {
+            Self::NoLibrary(_) => None,
+            Self::Status(index, _) => Some(*index),
+            Self::Wrong(index, _) => *index,
+            Self::Crash(calls, _) | Self::Hang(calls, _) => calls.first().copied(),
+        }
+    }
+}
+
+impl LevelRun {
+    /// Moves calls for which the driver returned an error to the front.
+    fn order_by_driver_errors(&mut self) {
+        let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
+        if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
+            let refused = |index: &usize| {
+                let lines = self.driver_during(&self.calls[*index]);
+                lines.into_iter().any(answered_error)
+            };
+            calls.sort_by_cached_key(|index| !refused(index));
+        }
+        self.outcome = Outcome::Failed(cause);
+    }
+
+    /// Returns the lines that the call's thread caused in the emulated driver's log.
+    pub fn driver_during(&self, call: &Call) -> Vec<&str> {
+        let from = call.begin.logs.driver;
+        let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let own = format!("{} ", call.begin.task);
+        let lines = self.driver.iter().flatten();
+        lines
+            .filter(|(at, line)| (from..to).contains(at) && line.starts_with(&own))
+            .map(|(_, line)| line.as_str())
+            .collect()
+    }
+
+    /// Returns the runtime's output during a call.
+    pub fn output_during(&self, call: &Call) -> &str {
+        let offset = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(self.output.len());
+        let from = offset(call.begin.logs.runtime);
+        let to = call.end.as_ref().map_or(self.output.len(), |end| offset(end.logs.runtime));
+        // An offset is inside a character only if a runtime has printed half of one.
+        self.output.get(from..to).unwrap_or_default()
+    }
+}

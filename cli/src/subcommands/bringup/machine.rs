@@ -1,0 +1,189 @@
+//! Checks what a runtime needs of this machine: kernel module, devices, permissions. Changes nothing.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub well: bool,
+    /// What was found.
+    pub what: String,
+    /// What to do about it, if anything.
+    pub advice: Option<String>,
+}
+
+fn well(what: impl Into<String>) -> Finding {
+    Finding { well: true, what: what.into(), advice: None }
+}
+
+fn bad(what: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding { well: false, what: what.into(), advice: Some(advice.into()) }
+}
+
+/// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
+pub fn check(emulated: bool) -> Vec<Finding> {
+    let mut findings = if emulated { Vec::new() } else { vec![module(), pci()] };
+    findings.push(device(Path::new("/dev/kfd")));
+    findings.extend(render_nodes());
+    findings.push(topology());
+    findings
+}
+
+fn module() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    match fs::read_to_string("/sys/module/amdgpu/initstate") {
+        Ok(state) if state.trim() == "live" => well(format!("amdgpu is loaded (Linux {release})")),
+        Ok(state) => bad(
+            format!("the kernel module amdgpu is `{}` (Linux {release})", state.trim()),
+            "look for amdgpu's errors in the kernel log: dmesg | grep -i amdgpu",
+        ),
+        // A built-in module has no state.
+        Err(_) if Path::new("/sys/module/amdgpu").is_dir() => {
+            well(format!("amdgpu is in the kernel (Linux {release})"))
+        }
+        Err(_) => bad(
+            format!("the kernel module amdgpu is not loaded (Linux {release})"),
+            "load it: modprobe amdgpu; it needs CONFIG_DRM_AMDGPU and CONFIG_HSA_AMD",
+        ),
+    }
+}
+
+/// Checks which drivers AMD's GPUs on the PCI bus have.
+fn pci() -> Finding {
+    let mut drivers = Vec::new();
+    for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
+        let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+        // Display controllers and processing accelerators.
+        let class = read("class");
+        let is_gpu = class.starts_with("0x03") || class.starts_with("0x12");
+        if read("vendor").trim() == "0x1002" && is_gpu {
+            let driver = fs::read_link(entry.path().join("driver")).ok();
+            let driver = driver.as_deref().and_then(Path::file_name);
+            let driver = driver.map_or("none".into(), |name| name.to_string_lossy().into_owned());
+            drivers.push((entry.file_name().to_string_lossy().into_owned(), driver));
+        }
+    }
+    if drivers.is_empty() {
+        let advice = "firmware or a hypervisor may hide the GPU: lspci -d 1002:";
+        return bad("no AMD GPU is on the PCI bus", advice);
+    }
+    let list: Vec<_> =
+        drivers.iter().map(|(address, driver)| format!("{address} ({driver})")).collect();
+    let what = format!("AMD GPUs on the PCI bus, and their drivers: {}", list.join(", "));
+    if drivers.iter().any(|(_, driver)| driver == "amdgpu") {
+        well(what)
+    } else {
+        bad(what, "bind one to amdgpu; vfio-pci or a module blacklist may prevent that")
+    }
+}
+
+/// Checks that a device file exists, is a device, and can be opened by this user.
+fn device(path: &Path) -> Finding {
+    let shown = path.display();
+    let opened = File::options().read(true).write(true).open(path);
+    let metadata = fs::metadata(path);
+    let is_device = metadata.as_ref().is_ok_and(|file| file.file_type().is_char_device());
+    match opened {
+        Ok(_) if is_device => well(format!("{shown} can be opened")),
+        Ok(_) => {
+            bad(format!("{shown} is not a device"), format!("remove it and load amdgpu: {shown}"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => bad(
+            format!("{shown} is missing"),
+            "amdgpu is not loaded or supports no GPU here; in a container, pass the devices: \
+             --device /dev/kfd --device /dev/dri",
+        ),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let owner = metadata.map_or_else(
+                |_| "unknown".to_owned(),
+                |file| format!("{}, mode {:o}", group(file.gid()), file.mode() & 0o7777),
+            );
+            bad(
+                format!("{shown} cannot be opened: permission denied (its group is {owner})"),
+                "add this user to the group `render` (usermod -aG render,video USER) and log in \
+                 again; if the mode allows access, check the container's list of devices",
+            )
+        }
+        Err(error) => bad(
+            format!("{shown} cannot be opened: {error}"),
+            "read the kernel log for the reason: dmesg | grep -i -e kfd -e amdgpu",
+        ),
+    }
+}
+
+fn group(id: u32) -> String {
+    let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+    let name = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(id)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| id.to_string())
+}
+
+fn render_nodes() -> Vec<Finding> {
+    let mut nodes: Vec<PathBuf> = fs::read_dir("/dev/dri")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("renderD"))
+        })
+        .collect();
+    nodes.sort();
+    if nodes.is_empty() {
+        let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
+        return vec![bad("/dev/dri has no render nodes", advice)];
+    }
+    nodes.iter().map(|path| device(path)).collect()
+}
+
+/// Checks that amdkfd's topology has a GPU.
+fn topology() -> Finding {
+    let folder = Path::new("/sys/devices/virtual/kfd/kfd/topology/nodes");
+    let Ok(entries) = fs::read_dir(folder) else {
+        return bad(
+            format!("{} is missing", folder.display()),
+            "amdkfd is missing: the kernel needs CONFIG_HSA_AMD, and a container the host's sysfs",
+        );
+    };
+    let (mut nodes, mut gpus) = (0, 0);
+    for entry in entries.flatten() {
+        nodes += 1;
+        let properties = fs::read_to_string(entry.path().join("properties")).unwrap_or_default();
+        let count = properties.lines().find_map(|line| line.strip_prefix("simd_count "));
+        gpus += usize::from(count.is_some_and(|count| count.trim() != "0"));
+    }
+    let what = format!("amdkfd's topology has {nodes} nodes, {gpus} of them GPUs");
+    match gpus {
+        0 => bad(what, "amdkfd did not take the GPU: dmesg | grep -i kfd"),
+        _ => well(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_check_tells_missing_file_and_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = device(&folder.path().join("kfd"));
+        assert!(!missing.well && missing.what.ends_with("is missing"), "{missing:?}");
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(device(&file).what.ends_with("is not a device"));
+        assert!(device(Path::new("/dev/null")).well);
+    }
+
+    #[test]
+    fn group_returns_name_or_number() {
+        assert_eq!(group(0), "root");
+        assert_eq!(group(u32::MAX - 7), (u32::MAX - 7).to_string());
+    }
+}

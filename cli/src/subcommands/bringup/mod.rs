@@ -1,0 +1,221 @@
+//! `hsa-vmm bringup`: runs levels from "the library loads" to "under load" and reports where they stop.
+//!
+//! ```text
+//!   bringup ── a level ──► supervise ─── a worker ───► run_level ── hsa ──► the runtime
+//!                            │  records, before and after each call
+//!                            ▼
+//!                failure: the call, interface, logs, machine ──► show, JSON, reproduce
+//! ```
+
+mod arguments;
+mod failure;
+mod hsa;
+mod interface;
+mod kernel_log;
+mod level;
+mod level_run;
+mod machine;
+mod other_process;
+mod record;
+mod recorder;
+mod reproduce;
+mod run_level;
+mod show;
+
+pub use arguments::{ABOUT, Bringup};
+
+use crate::arguments::Format;
+use crate::screen::Screen;
+use crate::{Exit, output};
+use anyhow::Context;
+use failure::Failure;
+use hsa_vmm_conformance::worker::begin;
+use kernel_log::KernelLog;
+use level::Level;
+use level_run::{LevelRun, Outcome, supervise};
+use recorder::Recorder;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
+    if let Some(level) = args.run_level {
+        return run_in_worker(args, level);
+    }
+    // Check the arguments before running anything.
+    args.simulation()?;
+    args.program.as_deref().map_or(Ok(()), output::check)?;
+    let mut log = args.log.as_deref().map(create).transpose()?;
+    let mut kernel = KernelLog::from_now();
+    let mut out = Screen::stdout();
+    let table = args.format == Format::Table;
+    let mut runs: Vec<LevelRun> = Vec::new();
+    let mut log_written = Ok(());
+    for level in Level::ALL.into_iter().filter(|level| *level <= args.until) {
+        let run = supervise(args, level)?;
+        if let Some(log) = &mut log {
+            let written = write_log(log, &run).context("cannot write the log (--log)");
+            // Report the results even if the log cannot be written.
+            log_written = log_written.and(written);
+        }
+        if table {
+            if runs.is_empty() {
+                name_runtime(&mut out, &run)?;
+            }
+            show::level(&mut out, &run)?;
+        }
+        let failed = matches!(run.outcome, Outcome::Failed(_));
+        runs.push(run);
+        if failed {
+            break;
+        }
+    }
+    let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
+    let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
+    if table {
+        if let (Some(run), Some(failure)) = (failed_run, &failure) {
+            show::not_tried(&mut out, run.level, args.until)?;
+            show::failure(&mut out, run.level, failure)?;
+            match &args.program {
+                Some(path) => {
+                    writeln!(out, "\nC program that repeats the calls: {}", path.display())?
+                }
+                None => {
+                    writeln!(out, "\n--program FILE writes a C program that repeats the calls.")?
+                }
+            }
+        }
+    } else {
+        serde_json::to_writer_pretty(&mut out, &report(&runs, failure.as_ref(), args.until))?;
+        writeln!(out)?;
+    }
+    out.flush()?;
+    if let (Some(run), Some(path)) = (failed_run, &args.program) {
+        output::save(path, reproduce::program(run).as_bytes())?;
+    }
+    log_written?;
+    Ok(match failed_run.map(|run| run.level) {
+        None => Exit::Success,
+        Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
+        Some(_) => Exit::Failure,
+    })
+}
+
+/// Runs a level in this process, which is its worker.
+fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
+    let (requests, answers) = begin()?;
+    let recorder = Recorder::new(answers, u8::from(args.other_process));
+    if args.other_process {
+        return run_level::run_other_process(args, &recorder, &requests);
+    }
+    run_level::run_level(args, level, &recorder)?;
+    Ok(Exit::Success)
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn name_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
+    match &run.runtime {
+        Some(Some(path)) => writeln!(out, "runtime: {path}\n"),
+        Some(None) => writeln!(out, "runtime: simulation\n"),
+        None => Ok(()),
+    }
+}
+
+/// Writes all calls of a level, each with the lines that driver and runtime logged during it.
+fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    writeln!(text, "== {} ({:?})", run.level.title(), run.took)?;
+    for call in &run.calls {
+        let (process, number) = (call.begin.number.0, call.begin.number.1);
+        let took =
+            call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
+        writeln!(text, "{process}.{} {number:4} {}{took}", call.begin.thread, call.line())?;
+        for line in run.driver_during(call) {
+            writeln!(text, "          driver  {line}")?;
+        }
+        // The output of several threads cannot be attributed to calls.
+        if call.begin.thread == 0 {
+            for line in run.output_during(call).lines() {
+                writeln!(text, "          runtime {line}")?;
+            }
+        }
+    }
+    log.write_all(&text)
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    /// The library's file; `null` for the simulation or without a library.
+    runtime: Option<&'a str>,
+    simulation: bool,
+    levels: Vec<LevelReport<'a>>,
+    failure: Option<&'a Failure>,
+}
+
+#[derive(Serialize)]
+struct LevelReport<'a> {
+    level: Level,
+    /// `reached`, `skipped`, `failed` or `not_tried`.
+    status: &'a str,
+    detail: String,
+    calls: usize,
+    duration_us: u64,
+    /// Requests to the emulated driver that the table of interfaces does not list.
+    asked_besides: Vec<String>,
+}
+
+fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) -> Report<'a> {
+    let runtime = runs.iter().find_map(|run| run.runtime.as_ref());
+    let mut levels: Vec<_> = runs.iter().map(LevelReport::of).collect();
+    let above = Level::ALL.into_iter().filter(|level| *level <= until).skip(levels.len());
+    levels.extend(above.map(|level| LevelReport {
+        level,
+        status: "not_tried",
+        detail: String::new(),
+        calls: 0,
+        duration_us: 0,
+        asked_besides: Vec::new(),
+    }));
+    Report {
+        runtime: runtime.and_then(|path| path.as_deref()),
+        simulation: runtime == Some(&None),
+        levels,
+        failure,
+    }
+}
+
+impl LevelReport<'_> {
+    fn of(run: &LevelRun) -> Self {
+        let (status, detail) = match &run.outcome {
+            Outcome::Reached => ("reached", run.facts.last().cloned().unwrap_or_default()),
+            Outcome::Skipped(why) => ("skipped", why.clone()),
+            Outcome::Failed(cause) => ("failed", cause.describe(&run.calls)),
+        };
+        Self {
+            level: run.level,
+            status,
+            detail,
+            calls: run.calls.len(),
+            duration_us: u64::try_from(run.took.as_micros()).unwrap_or(u64::MAX),
+            asked_besides: unlisted_requests(run),
+        }
+    }
+}
+
+fn unlisted_requests(run: &LevelRun) -> Vec<String> {
+    let mut unlisted = std::collections::BTreeSet::new();
+    for call in &run.calls {
+        let table = interface::rests_on(&call.begin.call);
+        for line in run.driver_during(call) {
+            let Some(asked) = interface::asked(line) else { continue };
+            if !table.iter().any(|interface| interface.logged == asked) {
+                unlisted.insert(format!("{}: {asked}", call.begin.call));
+            }
+        }
+    }
+    unlisted.into_iter().collect()
+}

@@ -1,0 +1,131 @@
+//! The level "shared": exports memory to a second process as a descriptor.
+
+use super::hsa::{Address, Handle, Hsa};
+use super::level::Level;
+use super::record::{Argument, Record};
+use super::recorder::Stopped;
+use super::run_level::{Host, Resources, find_agents, find_resources, with_host};
+use hsa_vmm_conformance::worker::{End, Output, Received, Requests, Worker};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+const THERE: u32 = 0x5a4e_d001;
+const BACK: u32 = 0xbac4_0001;
+/// The argument that starts this program as the second process.
+const ARGUMENT: &str = "--other-process";
+
+/// Exports the memory, and waits until the second process has written an answer to it.
+pub fn export(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    va: &Address,
+    memory: &Handle,
+    host: &Host<'_>,
+) -> Result<()> {
+    let gpu = &resources.gpus[0];
+    hsa.grant(va, resources.size, &[gpu])?;
+    host.write_by(gpu, va, THERE)?;
+    let dmabuf = hsa.export(memory)?;
+    let mut other =
+        start().map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
+    let number = dmabuf.as_raw_fd().to_string();
+    let into = [("socket", "the other process".to_owned()), ("dmabuf", number)];
+    let c = "send_descriptor(socket, dmabuf);".to_owned();
+    let sent =
+        hsa.recorder.around("send", &into, Some(c), || (send(&other, &dmabuf), None, vec![]));
+    sent.1.map_err(|error| hsa.recorder.wrong(format!("cannot send the descriptor: {error}")))?;
+    let c = "wait_for(socket);".to_owned();
+    let into = [("socket", "the other process".to_owned())];
+    let (_, end) = hsa.recorder.around("wait", &into, Some(c), || {
+        let end = loop {
+            match other.receive::<Record>(Duration::MAX) {
+                // Forward the record to the parent.
+                Received::Answer(record) => hsa.recorder.send(&record),
+                Received::Invalid(_) | Received::Timeout => {}
+                Received::Exited(end) => break end,
+            }
+        };
+        (end, None, vec![])
+    });
+    match end {
+        End::Exited(0) => {
+            host.read_by(gpu, va, BACK)?;
+            hsa.recorder.fact("written by this process, read and answered by another");
+            Ok(())
+        }
+        // It has recorded the reason.
+        End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
+        end => Err(hsa.recorder.wrong(format!("the other process: {end}"))),
+    }
+}
+
+/// Starts the second process.
+fn start() -> io::Result<Worker> {
+    let mut command = hsa_rocr::again()?;
+    command.args(std::env::args_os().skip(1)).arg(ARGUMENT);
+    Worker::start(command, Output::Inherit)
+}
+
+fn send(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [dmabuf.as_fd()];
+    with.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut with, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    let received = rustix::net::recvmsg(socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
+    let whole = !received.flags.contains(ReturnFlags::CTRUNC);
+    let mut descriptors = with.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
+    descriptor
+        .filter(|_| whole)
+        .ok_or_else(|| io::Error::other("the message contains no descriptor"))
+}
+
+/// Runs the second process: receives a descriptor through the request socket, imports it, checks the
+/// memory and writes an answer to it.
+pub fn import(hsa: &Hsa<'_>, requests: &Requests) -> Result<()> {
+    hsa.init()?;
+    let (cpu, gpus) = find_agents(hsa)?;
+    let resources = find_resources(hsa, Level::Shared, cpu, gpus)?;
+    let into = [("socket", "the other process".to_owned())];
+    let c = "dmabuf = receive_descriptor(socket);".to_owned();
+    let (_, dmabuf) = hsa.recorder.around("receive", &into, Some(c), || {
+        let received = receive(requests);
+        let answered = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
+        (received, None, vec![Argument { name: "dmabuf".into(), value: answered }])
+    });
+    let dmabuf = dmabuf
+        .map_err(|error| hsa.recorder.wrong(format!("cannot receive the descriptor: {error}")))?;
+    let (gpu, size) = (&resources.gpus[0], resources.size);
+    let memory = hsa.import(&dmabuf)?;
+    let va = hsa.reserve(size)?;
+    hsa.map(&va, size, &memory)?;
+    hsa.grant(&va, size, &[gpu])?;
+    with_host(hsa, &resources, |host| {
+        host.read_by(gpu, &va, THERE)?;
+        host.write_by(gpu, &va, BACK)
+    })?;
+    hsa.unmap(&va, size)?;
+    hsa.release(&memory)?;
+    hsa.free(&va, size)?;
+    hsa.shut_down()
+}

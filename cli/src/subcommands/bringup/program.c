@@ -1,0 +1,130 @@
+/* The level "LEVEL" of hsa-vmm bringup, with nothing but HSA:
+ *
+ *   cc -g -o repeat repeat.c -I/opt/rocm/include -L/opt/rocm/lib -lhsa-runtime64 -lpthread
+ */
+#define _GNU_SOURCE
+#include <hsa/hsa.h>
+#include <hsa/hsa_ext_amd.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <signal.h>
+#include <unistd.h>
+
+#define UNUSED __attribute__((unused))
+#define CHECK(...) check(__VA_ARGS__, #__VA_ARGS__)
+/* A wait may return before the condition holds. */
+#define WAIT(...)                     \
+  do {                                \
+    hsa_signal_value_t value;         \
+    do {                              \
+      value = __VA_ARGS__;            \
+    } while (value >= 1);             \
+    finished(value, #__VA_ARGS__);    \
+  } while (0)
+
+static UNUSED hsa_agent_t cpu, gpu[64];
+static UNUSED int cpus, gpus;
+static UNUSED hsa_amd_memory_pool_t pool, host_pool;
+static UNUSED size_t size;
+
+static UNUSED void check(hsa_status_t status, const char *call) {
+  const char *text = "";
+  if (status == HSA_STATUS_SUCCESS || status == HSA_STATUS_INFO_BREAK) return;
+  hsa_status_string(status, &text);
+  fprintf(stderr, "%s\n  returned %#x %s\n", call, (unsigned)status, text);
+  exit(1);
+}
+
+static UNUSED void finished(hsa_signal_value_t value, const char *call) {
+  if (value == 0) return;
+  fprintf(stderr, "%s\n  returned %lld, not 0: the copy failed\n", call, (long long)value);
+  exit(1);
+}
+
+static UNUSED hsa_status_t add_agent(hsa_agent_t agent, void *data) {
+  hsa_device_type_t type;
+  (void)data;
+  CHECK(hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type));
+  if (type == HSA_DEVICE_TYPE_CPU && cpus++ == 0) cpu = agent;
+  if (type == HSA_DEVICE_TYPE_GPU && gpus < 64) gpu[gpus++] = agent;
+  return HSA_STATUS_SUCCESS;
+}
+
+/* Takes the first pool that allows allocation. For a GPU's pool, sets `size` to its granule. */
+static UNUSED hsa_status_t take_pool(hsa_amd_memory_pool_t found, void *into) {
+  hsa_amd_segment_t segment;
+  bool allowed = false;
+  CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, &segment));
+  if (segment != HSA_AMD_SEGMENT_GLOBAL) return HSA_STATUS_SUCCESS;
+  CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED,
+                                     &allowed));
+  if (!allowed) return HSA_STATUS_SUCCESS;
+  *(hsa_amd_memory_pool_t *)into = found;
+  if (into == (void *)&pool)
+    CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE,
+                                       &size));
+  return HSA_STATUS_INFO_BREAK;
+}
+
+static UNUSED void fill(void *at, size_t bytes, uint32_t first) {
+  for (size_t i = 0; i < bytes / 4; i++) ((volatile uint32_t *)at)[i] = first + (uint32_t)i;
+}
+
+static UNUSED void compare(void *at, size_t bytes, uint32_t first) {
+  for (size_t i = 0; i < bytes / 4; i++) {
+    uint32_t found = ((volatile uint32_t *)at)[i];
+    if (found == first + (uint32_t)i) continue;
+    fprintf(stderr, "at offset %#zx: expected %#x, found %#x\n", i * 4, first + (uint32_t)i,
+            found);
+    exit(1);
+  }
+}
+
+/* Starts a second process, without a runtime yet. Returns a socket to it. */
+static UNUSED int start(void (*other)(int)) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) exit(1);
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(pair[0]);
+    other(pair[1]);
+    exit(0);
+  }
+  close(pair[1]);
+  return pair[0];
+}
+
+static UNUSED void send_descriptor(int socket, int descriptor) {
+  char byte = 0, space[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec bytes = {&byte, 1};
+  struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = space,
+                           .msg_controllen = sizeof space};
+  struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(control), &descriptor, sizeof(int));
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1) exit(1);
+}
+
+static UNUSED int receive_descriptor(int socket) {
+  int descriptor = -1;
+  char byte, space[CMSG_SPACE(sizeof(int))] = {0};
+  struct iovec bytes = {&byte, 1};
+  struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = space,
+                           .msg_controllen = sizeof space};
+  if (recvmsg(socket, &message, 0) != 1 || !CMSG_FIRSTHDR(&message)) exit(1);
+  memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+  return descriptor;
+}
+
+static UNUSED void wait_for(int socket) {
+  char byte;
+  if (read(socket, &byte, 1) < 0) exit(1);
+}

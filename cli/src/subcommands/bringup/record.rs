@@ -1,0 +1,83 @@
+//! The records that a level's process sends to its parent before and after each call. They show which
+//! calls were in flight when the process crashed or hung.
+
+use serde::{Deserialize, Serialize};
+
+/// A record, one line of JSON.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    /// A call begins.
+    Begin(Begin),
+    /// A call has returned.
+    Returned(Return),
+    /// The level failed because of the call with this number.
+    Failed(Number),
+    /// All calls succeeded, but the result is wrong; with the last call.
+    Wrong(Option<Number>, String),
+    /// The level does not apply, with the reason.
+    Skip(String),
+    /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
+    Fact(String),
+    /// The library that was loaded; `None` for the simulation.
+    Runtime(Option<String>),
+    /// No library was found, with the list of attempts.
+    NoLibrary(String),
+    /// The level was reached.
+    Reached,
+}
+
+/// Identifies a call: its process (0, or 1 for the second one of "shared") and its number there.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub struct Number(pub u8, pub u64);
+
+/// A call that begins.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Begin {
+    pub number: Number,
+    /// The number of the thread, from 1; 0 for the main thread.
+    pub thread: u32,
+    /// Process and thread ID: `16306:16308`.
+    pub task: String,
+    /// The function, `hsa_amd_vmem_map`, or another step (`fill`).
+    pub call: String,
+    /// The arguments.
+    pub arguments: Vec<Argument>,
+    /// The statement in C, if the C program has one for it.
+    pub c: Option<String>,
+    /// The lengths of the logs.
+    pub logs: Logs,
+}
+
+/// A call that has returned.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Return {
+    pub number: Number,
+    /// The status; `None` if the step has none.
+    pub status: Option<u32>,
+    /// The output arguments.
+    pub answered: Vec<Argument>,
+    pub microseconds: u64,
+    pub logs: Logs,
+}
+
+/// An input or output argument: its name in C and its value.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Argument {
+    pub name: String,
+    pub value: String,
+}
+
+/// The lengths of the logs at the time of a record.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Logs {
+    /// The emulated driver's.
+    pub driver: u64,
+    /// The runtime's output.
+    pub runtime: u64,
+}
+
+/// Returns the name of a status: `HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)`.
+pub fn status(status: u32) -> String {
+    hsa_vmm::error::Status(status).to_string()
+}

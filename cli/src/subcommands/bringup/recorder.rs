@@ -1,0 +1,113 @@
+//! Sends the records of a level's process to the parent.
+
+use super::record::{Argument, Begin, Logs, Number, Record, Return};
+use hsa_vmm_conformance::worker::Answers;
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+thread_local! {
+    /// The number of this thread, from 1; 0 for the main thread.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// The last call of this thread.
+    static LAST: Cell<Option<Number>> = const { Cell::new(None) };
+}
+
+/// Sends records to the parent.
+#[derive(Debug)]
+pub struct Recorder {
+    answers: Answers,
+    process: u8,
+    calls: AtomicU64,
+    driver_log: Option<PathBuf>,
+}
+
+/// The level cannot continue. The reason has been recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopped;
+
+impl Recorder {
+    /// Creates the recorder of a process: 0, or 1 for the second one of "shared".
+    pub fn new(answers: Answers, process: u8) -> Self {
+        let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
+        Self { answers, process, calls: AtomicU64::new(0), driver_log }
+    }
+
+    /// Sets the number of this thread.
+    pub fn name_thread(number: u32) {
+        THREAD.set(number);
+    }
+
+    /// Sends a record. Exits the process if the parent has exited.
+    pub fn send(&self, record: &Record) {
+        if self.answers.send(record).is_err() {
+            std::process::exit(1);
+        }
+    }
+
+    /// Makes a call and sends a record before and after it.
+    pub fn around<T>(
+        &self,
+        call: &str,
+        arguments: &[(&str, String)],
+        c: Option<String>,
+        perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
+    ) -> (Number, T) {
+        let number = Number(self.process, self.calls.fetch_add(1, Ordering::Relaxed));
+        LAST.set(Some(number));
+        self.send(&Record::Begin(Begin {
+            number,
+            thread: THREAD.get(),
+            task: task(),
+            call: call.to_owned(),
+            arguments: arguments
+                .iter()
+                .map(|(name, value)| Argument { name: (*name).to_owned(), value: value.clone() })
+                .collect(),
+            c,
+            logs: self.logs(),
+        }));
+        let began = Instant::now();
+        let (value, status, answered) = perform();
+        let microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let logs = self.logs();
+        self.send(&Record::Returned(Return { number, status, answered, microseconds, logs }));
+        (number, value)
+    }
+
+    /// Records that the level fails although all calls succeeded.
+    pub fn wrong(&self, what: impl Into<String>) -> Stopped {
+        self.send(&Record::Wrong(LAST.get(), what.into()));
+        Stopped
+    }
+
+    /// Records that the level does not apply.
+    pub fn skip(&self, why: impl Into<String>) -> Stopped {
+        self.send(&Record::Skip(why.into()));
+        Stopped
+    }
+
+    /// Records a fact for the report.
+    pub fn fact(&self, what: impl Into<String>) {
+        self.send(&Record::Fact(what.into()));
+    }
+
+    fn logs(&self) -> Logs {
+        let length =
+            |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |file| file.len());
+        let driver = self.driver_log.as_ref().map_or(0, |path| length(std::fs::metadata(path)));
+        let runtime = io::stderr().as_fd().try_clone_to_owned();
+        let runtime = runtime.map_or(0, |file| length(File::from(file).metadata()));
+        Logs { driver, runtime }
+    }
+}
+
+/// Returns process and thread ID in the form of the emulated driver's log.
+fn task() -> String {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    format!("{}:{thread}", std::process::id())
+}

@@ -1,0 +1,208 @@
+//! Writes a level as a C program that makes the same calls.
+
+use super::level::Level;
+use super::level_run::{Call, LevelRun};
+use std::fmt::Write as _;
+
+const HEAD: &str = include_str!("program.c");
+
+/// Allocating functions, the functions that release, and their arguments; in the order of release.
+const RELEASES: [(&str, &str, &str); 5] = [
+    ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap", "va, size"),
+    ("hsa_amd_vmem_handle_create", "hsa_amd_vmem_handle_release", "memory"),
+    ("hsa_amd_vmem_address_reserve", "hsa_amd_vmem_address_free", "va, size"),
+    ("hsa_signal_create", "hsa_signal_destroy", "signal"),
+    ("hsa_amd_memory_pool_allocate", "hsa_amd_memory_pool_free", "host"),
+];
+
+/// Returns the program. Its first lines say how to build it.
+pub fn program(run: &LevelRun) -> String {
+    let until = run.failed_call().map_or(run.calls.len(), |index| index + 1);
+    let of = |process: u8| {
+        let calls = run.calls.iter().enumerate();
+        // In "shared", both processes are needed to the end: each waits for the other.
+        let calls = calls.filter(move |(index, call)| {
+            call.begin.number.0 == process && (*index < until || run.level == Level::Shared)
+        });
+        calls.map(|(_, call)| call).collect::<Vec<_>>()
+    };
+    let (first, other) = (of(0), of(1));
+    let mut text = HEAD.replace("LEVEL", run.level.title());
+    if !other.is_empty() {
+        text.push_str("\nstatic void other_process(int socket) {\n");
+        body(&mut text, &other);
+        text.push_str("}\n");
+    }
+    let threads = first.iter().map(|call| call.begin.thread).max().unwrap_or(0);
+    if threads > 0 {
+        let rounds = round(&first, run.failed_call().map(|index| &run.calls[index]));
+        text.push_str("\nstatic void *work(void *unused) {\n  (void)unused;\n");
+        variables(&mut text, &rounds);
+        text.push_str("  for (int round = 0; round < 64; round++) {\n");
+        statements(&mut text, &rounds, "    ");
+        release(&mut text, &rounds, "    ");
+        text.push_str("  }\n  return NULL;\n}\n");
+    }
+    text.push_str("\nint main(void) {\n");
+    if !other.is_empty() {
+        text.push_str("  int socket = start(other_process);\n");
+    }
+    let alone = |call: &&Call| call.begin.thread == 0;
+    if threads > 0 {
+        let start = |call: &&Call| call.begin.call != "hsa_shut_down";
+        let before: Vec<_> = first.iter().copied().filter(alone).take_while(start).collect();
+        body(&mut text, &before);
+        let _ = write!(
+            text,
+            "  pthread_t threads[{threads}];\n  for (int i = 0; i < {threads}; i++)\n    \
+             pthread_create(&threads[i], NULL, work, NULL);\n  for (int i = 0; i < {threads}; i++)\n    \
+             pthread_join(threads[i], NULL);\n  CHECK(hsa_shut_down());\n"
+        );
+    } else {
+        body(&mut text, &first);
+    }
+    text.push_str("  puts(\"all calls succeeded\");\n  return 0;\n}\n");
+    text
+}
+
+fn body(text: &mut String, calls: &[&Call]) {
+    variables(text, calls);
+    statements(text, calls, "  ");
+}
+
+/// Returns the calls of one thread up to the end of its first round: the failed thread if there is
+/// one. All rounds and threads are alike.
+fn round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
+    let thread = failed.map_or(1, |call| call.begin.thread.max(1));
+    let own: Vec<_> = calls.iter().copied().filter(|call| call.begin.thread == thread).collect();
+    let starts = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
+    let mut rounds = own.iter().enumerate().filter(|(_, call)| starts(call)).map(|(at, _)| at);
+    match (rounds.next(), rounds.next()) {
+        // Calls before the first round are included.
+        (Some(_), Some(second)) => own[..second].to_vec(),
+        _ => own,
+    }
+}
+
+/// Declares the variables that are used, so that compilers do not warn.
+fn variables(text: &mut String, calls: &[&Call]) {
+    let all: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
+    let used = |word: &str| all.iter().any(|statement| has_word(statement, word));
+    for (name, declaration) in [
+        ("value", "uint64_t value = 0;"),
+        ("name", "char name[64];"),
+        ("va", "void *va = NULL;"),
+        ("memory", "hsa_amd_vmem_alloc_handle_t memory = {0};"),
+        ("host", "uint32_t *host = NULL;"),
+        ("signal", "hsa_signal_t signal = {0};"),
+        ("dmabuf", "int dmabuf = -1;"),
+    ] {
+        if used(name) {
+            let _ = writeln!(text, "  {declaration}");
+        }
+    }
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|part| part == word)
+}
+
+fn statements(text: &mut String, calls: &[&Call], indent: &str) {
+    for call in calls {
+        if let Some(statement) = &call.begin.c {
+            let _ = writeln!(text, "{indent}{statement}");
+        }
+    }
+}
+
+/// Releases what the calls have not released: a failed round stops early, and some memory is allocated
+/// once for all rounds. AMD's runtime crashes in `hsa_shut_down` while a GPU's mapping exists.
+fn release(text: &mut String, calls: &[&Call], indent: &str) {
+    let made = |name: &str| calls.iter().any(|call| call.begin.call == name);
+    for (allocate, back, arguments) in RELEASES {
+        if made(allocate) && !made(back) {
+            let _ = writeln!(text, "{indent}CHECK({back}({arguments}));");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::level_run::{Cause, Outcome};
+    use super::super::record::{Begin, Logs, Number};
+    use super::*;
+    use std::time::Duration;
+
+    fn calls(of: &[(u32, &str, &str)]) -> Vec<Call> {
+        let call = |(number, &(thread, call, c)): (usize, &(u32, &str, &str))| Call {
+            begin: Begin {
+                number: Number(0, number as u64),
+                thread,
+                task: String::new(),
+                call: call.into(),
+                arguments: Vec::new(),
+                c: Some(format!("CHECK({call}({c}));")),
+                logs: Logs::default(),
+            },
+            end: None,
+        };
+        of.iter().enumerate().map(call).collect()
+    }
+
+    fn written(calls: Vec<Call>, failed: usize) -> String {
+        program(&LevelRun {
+            level: Level::Load,
+            outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
+            calls,
+            facts: Vec::new(),
+            runtime: None,
+            took: Duration::ZERO,
+            driver: None,
+            output: String::new(),
+        })
+    }
+
+    /// Returns the lines of the loop.
+    fn rounds(text: &str) -> Vec<&str> {
+        let work = text.split("round++) {\n").nth(1).unwrap();
+        work.split("  }\n").next().unwrap().lines().map(str::trim).collect()
+    }
+
+    const ONCE: [(u32, &str, &str); 2] =
+        [(1, "hsa_amd_memory_pool_allocate", "pool"), (1, "hsa_signal_create", "&signal")];
+    const ROUND: [(u32, &str, &str); 7] = [
+        (1, "hsa_amd_vmem_address_reserve", "&va"),
+        (1, "hsa_amd_vmem_handle_create", "&memory"),
+        (1, "hsa_amd_vmem_map", "va"),
+        (1, "hsa_amd_vmem_set_access", "va"),
+        (1, "hsa_amd_vmem_unmap", "va"),
+        (1, "hsa_amd_vmem_handle_release", "memory"),
+        (1, "hsa_amd_vmem_address_free", "va"),
+    ];
+
+    #[test]
+    fn program_releases_after_a_failed_round() {
+        // The first round fails, so that no release was recorded.
+        let text = written(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5);
+        let back = [
+            "CHECK(hsa_amd_vmem_unmap(va, size));",
+            "CHECK(hsa_amd_vmem_handle_release(memory));",
+            "CHECK(hsa_amd_vmem_address_free(va, size));",
+            "CHECK(hsa_signal_destroy(signal));",
+            "CHECK(hsa_amd_memory_pool_free(host));",
+        ];
+        let round = rounds(&text);
+        assert_eq!((round.len(), &round[6..]), (11, &back[..]), "{text}");
+    }
+
+    #[test]
+    fn program_does_not_release_twice() {
+        let text = written(calls(&[&ONCE[..], &ROUND, &ROUND[..4]].concat()), 12);
+        let round = rounds(&text);
+        let back = ["CHECK(hsa_signal_destroy(signal));", "CHECK(hsa_amd_memory_pool_free(host));"];
+        assert_eq!((round.len(), &round[9..]), (11, &back[..]), "{text}");
+        for (_, back, _) in RELEASES {
+            assert_eq!(text.matches(back).count(), 1, "{back}: {text}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The calls of each level, made in the level's worker process.
+
+use super::arguments::Bringup;
+use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
+use super::level::Level;
+use super::other_process;
+use super::record::Record;
+use super::recorder::{Recorder, Stopped};
+use crate::Exit;
+use hsa_sys as sys;
+use hsa_vmm::simulation::Simulation;
+use hsa_vmm_conformance::describe;
+use hsa_vmm_conformance::worker::Requests;
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+/// The number of threads of the last level, and of rounds in each.
+const THREADS: u32 = 4;
+const ROUNDS: u32 = 64;
+
+/// The agents and pools that the levels use.
+#[derive(Debug)]
+pub struct Resources {
+    pub cpu: Agent,
+    pub gpus: Vec<Agent>,
+    /// Memory of the first GPU.
+    pub pool: Pool,
+    /// The size of a handle: a granule.
+    pub size: usize,
+    /// Memory of the CPU, for the levels that need it.
+    pub host_pool: Option<Pool>,
+}
+
+/// Runs one level and records its result. The process exits afterwards.
+pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::Result<()> {
+    let Some(table) = open(args, recorder)? else { return Ok(()) };
+    let reached = match level {
+        Level::Library => library(&table, recorder),
+        _ => start(&Hsa::new(table, recorder), level),
+    };
+    if reached.is_ok() {
+        recorder.send(&Record::Reached);
+    }
+    Ok(())
+}
+
+/// Runs the second process of the level "shared".
+pub fn run_other_process(
+    args: &Bringup,
+    recorder: &Recorder,
+    requests: &Requests,
+) -> anyhow::Result<Exit> {
+    let Some(table) = open(args, recorder)? else { return Ok(Exit::Failure) };
+    match other_process::import(&Hsa::new(table, recorder), requests) {
+        Ok(()) => Ok(Exit::Success),
+        Err(Stopped) => Ok(Exit::Failure),
+    }
+}
+
+/// Loads the runtime and returns its functions, which stay valid until the process exits. Returns
+/// `None` after recording that there is no library.
+fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table>> {
+    if let Some(config) = args.simulation()? {
+        let simulation = Simulation::start(config)?;
+        let table = *simulation.table();
+        std::mem::forget(simulation);
+        recorder.send(&Record::Runtime(None));
+        return Ok(Some(table));
+    }
+    // SAFETY: the file is the one that the user names, or the runtime by its own name.
+    match unsafe { sys::Library::load(&args.search()) } {
+        Ok(library) => {
+            let table = *library.table();
+            recorder.send(&Record::Runtime(Some(library.path().display().to_string())));
+            std::mem::forget(library);
+            Ok(Some(table))
+        }
+        Err(error) => {
+            recorder.send(&Record::NoLibrary(error.to_string()));
+            Ok(None)
+        }
+    }
+}
+
+fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
+    if let Err(missing) = &table.vmem {
+        return Err(recorder.wrong(format!("{missing}: the library is older than ROCm 6.0")));
+    }
+    let optional = table.core.optional().chain(table.vmem.iter().flat_map(sys::Vmem::optional));
+    let lacks: Vec<_> = optional.filter(|(_, there)| !there).map(|(name, _)| name).collect();
+    let required = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - lacks.len();
+    recorder.fact(match lacks.len() {
+        0 => format!("all {required} functions"),
+        _ => format!("{required} functions; without {}", lacks.join(", ")),
+    });
+    Ok(())
+}
+
+fn start(hsa: &Hsa<'_>, level: Level) -> Result<()> {
+    hsa.init()?;
+    if level == Level::Runtime {
+        let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR";
+        let major = hsa.system(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR, version);
+        // ROCm 6.0 does not have this attribute.
+        if let Ok(major) = major {
+            let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR";
+            let minor = hsa.system(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, version)?;
+            hsa.recorder.fact(format!("extension {major}.{minor}"));
+        }
+    } else {
+        agents(hsa, level)?;
+    }
+    hsa.shut_down()
+}
+
+fn agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
+    let (cpu, gpus) = find_agents(hsa)?;
+    if level > Level::Agents {
+        return run_with(hsa, level, &find_resources(hsa, level, cpu, gpus)?);
+    }
+    let names = gpus.iter().map(|gpu| hsa.agent_name(gpu)).collect::<Result<Vec<_>>>()?;
+    let plural = if names.len() == 1 { "" } else { "s" };
+    hsa.recorder.fact(format!("{} GPU{plural}: {}", names.len(), names.join(", ")));
+    Ok(())
+}
+
+/// Returns the first CPU and all GPUs.
+pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
+    let (mut cpu, mut gpus) = (None, Vec::new());
+    for value in hsa.agents()? {
+        let agent = Named::new("agent", value);
+        match hsa.agent(&agent, sys::HSA_AGENT_INFO_DEVICE, "HSA_AGENT_INFO_DEVICE")? {
+            sys::HSA_DEVICE_TYPE_CPU if cpu.is_none() => cpu = Some(Named::new("cpu", value)),
+            sys::HSA_DEVICE_TYPE_GPU => {
+                gpus.push(Named::new(format!("gpu[{}]", gpus.len()), value));
+            }
+            _ => {}
+        }
+    }
+    match cpu {
+        None => Err(hsa.recorder.wrong("no agent is a CPU")),
+        Some(_) if gpus.is_empty() => Err(hsa.recorder.wrong("no agent is a GPU")),
+        Some(cpu) => Ok((cpu, gpus)),
+    }
+}
+
+/// Finds the pools to allocate from.
+pub fn find_resources(
+    hsa: &Hsa<'_>,
+    level: Level,
+    cpu: Agent,
+    gpus: Vec<Agent>,
+) -> Result<Resources> {
+    let name = "HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED";
+    let supported = hsa.system(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED, name)?;
+    // The runtime writes one byte.
+    if supported & 0xff == 0 {
+        let what = "the runtime says that virtual memory is not supported";
+        return Err(hsa.recorder.wrong(what));
+    }
+    let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
+    if level == Level::Pools {
+        let (size, granule) = (describe::size(info.size), describe::size(info.granule));
+        hsa.recorder.fact(format!("{size}, granule {granule}"));
+    }
+    let host_pool = match level > Level::Cpu {
+        true => Some(find_pool(hsa, &cpu, "host_pool")?.0),
+        false => None,
+    };
+    Ok(Resources { cpu, gpus, pool, size: info.granule, host_pool })
+}
+
+/// Returns the first pool of an agent that allows allocation.
+fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> {
+    for value in hsa.pools(agent, c)? {
+        let pool = Named::new(c, value);
+        let info = hsa.pool(&pool)?;
+        if info.segment != sys::HSA_AMD_SEGMENT_GLOBAL || !info.allocatable {
+            continue;
+        }
+        if !info.granule.is_power_of_two() || info.granule < 4096 {
+            let what = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
+            return Err(hsa.recorder.wrong(what));
+        }
+        return Ok((pool, info));
+    }
+    Err(hsa.recorder.wrong(format!("{} has no pool that allows allocation", agent.c)))
+}
+
+fn run_with(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Result<()> {
+    let size = resources.size;
+    match level {
+        Level::Library | Level::Runtime | Level::Agents | Level::Pools => Ok(()),
+        Level::Reserved => {
+            let va = hsa.reserve(size)?;
+            hsa.recorder.fact(format!("{} at {:#x}", describe::size(size), va.value));
+            hsa.free(&va, size)
+        }
+        Level::Handle => {
+            let memory = hsa.create(&resources.pool, size)?;
+            hsa.release(&memory)
+        }
+        Level::Mapped => mapped(hsa, resources, |_, _| Ok(())),
+        Level::Cpu => cpu(hsa, resources),
+        Level::Gpu => mapped(hsa, resources, |va, _| {
+            with_host(hsa, resources, |host| gpu(hsa, resources, va, host))
+        }),
+        Level::Peer => peer(hsa, resources),
+        Level::Shared => mapped(hsa, resources, |va, memory| {
+            with_host(hsa, resources, |host| {
+                other_process::export(hsa, resources, va, memory, host)
+            })
+        }),
+        Level::Load => load(hsa, resources),
+    }
+}
+
+/// Maps memory, calls `then`, and releases everything.
+fn mapped(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    then: impl FnOnce(&Address, &Handle) -> Result<()>,
+) -> Result<()> {
+    let va = hsa.reserve(resources.size)?;
+    let memory = hsa.create(&resources.pool, resources.size)?;
+    hsa.map(&va, resources.size, &memory)?;
+    then(&va, &memory)?;
+    hsa.unmap(&va, resources.size)?;
+    hsa.release(&memory)?;
+    hsa.free(&va, resources.size)
+}
+
+fn cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    if !hsa.can_access(&resources.cpu, &resources.pool)? {
+        return Err(hsa.recorder.skip("no large BAR: the CPU cannot access all of the memory"));
+    }
+    mapped(hsa, resources, |va, _| {
+        hsa.grant(va, resources.size, &[&resources.cpu])?;
+        hsa.fill(va, resources.size, 0x0c90_0001);
+        hsa.compare(va, resources.size, 0x0c90_0001)
+    })
+}
+
+/// CPU memory that the GPUs can access, and a signal.
+#[derive(Debug)]
+pub struct Host<'a> {
+    hsa: &'a Hsa<'a>,
+    size: usize,
+    memory: Address,
+    signal: Named<sys::hsa_signal_t>,
+}
+
+/// Allocates CPU memory of the size of a handle, calls `then`, and frees it.
+pub fn with_host(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    then: impl FnOnce(&Host<'_>) -> Result<()>,
+) -> Result<()> {
+    let Some(pool) = &resources.host_pool else {
+        return Err(hsa.recorder.wrong("the CPU's pool was not looked up"));
+    };
+    let memory = hsa.allocate(pool, resources.size, "host")?;
+    hsa.allow(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;
+    let host = Host { hsa, size: resources.size, memory, signal: hsa.signal()? };
+    then(&host)?;
+    hsa.destroy(&host.signal)?;
+    hsa.pool_free(&host.memory)
+}
+
+impl Host<'_> {
+    /// Has a GPU copy consecutive numbers from `first` on from here to `va`.
+    pub fn write_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
+        self.hsa.fill(&self.memory, self.size, first);
+        self.hsa.copy(va, &self.memory, self.size, gpu, &self.signal)
+    }
+
+    /// Has a GPU copy them from `va` to here, and compares them.
+    pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
+        self.hsa.fill(&self.memory, self.size, 0);
+        self.hsa.copy(&self.memory, va, self.size, gpu, &self.signal)?;
+        self.hsa.compare(&self.memory, self.size, first)
+    }
+}
+
+fn gpu(hsa: &Hsa<'_>, resources: &Resources, va: &Address, host: &Host<'_>) -> Result<()> {
+    let gpu = &resources.gpus[0];
+    hsa.grant(va, resources.size, &[gpu])?;
+    host.write_by(gpu, va, 0x6900_0001)?;
+    host.read_by(gpu, va, 0x6900_0001)
+}
+
+fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (owner, others) = (&resources.gpus[0], &resources.gpus[1..]);
+    if others.is_empty() {
+        return Err(hsa.recorder.skip("there is one GPU"));
+    }
+    let mut peers = Vec::new();
+    for gpu in others {
+        if hsa.can_access(gpu, &resources.pool)? {
+            peers.push(gpu);
+        }
+    }
+    if peers.is_empty() {
+        return Err(hsa.recorder.skip("no other GPU can access the first one's memory"));
+    }
+    hsa.recorder.fact(format!(
+        "{} of {} can access the first one's memory",
+        peers.len(),
+        others.len()
+    ));
+    mapped(hsa, resources, |va, _| {
+        // The owner last: some releases grant access to no other agent after it.
+        let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
+        hsa.grant(va, resources.size, &all)?;
+        with_host(hsa, resources, |host| {
+            for (peer, number) in peers.iter().zip(1..) {
+                let (there, back) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
+                host.write_by(owner, va, there)?;
+                host.read_by(peer, va, there)?;
+                host.write_by(peer, va, back)?;
+                host.read_by(owner, va, back)?;
+            }
+            Ok(())
+        })
+    })
+}
+
+fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let work = |thread: u32| -> Result<()> {
+        Recorder::name_thread(thread);
+        with_host(hsa, resources, |host| {
+            for round in 0..ROUNDS {
+                mapped(hsa, resources, |va, _| {
+                    let gpu = &resources.gpus[0];
+                    hsa.grant(va, resources.size, &[gpu])?;
+                    let first = thread << 24 | round << 12;
+                    host.write_by(gpu, va, first)?;
+                    host.read_by(gpu, va, first)
+                })?;
+            }
+            Ok(())
+        })
+    };
+    let succeeded = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (1..=THREADS).map(|number| scope.spawn(move || work(number))).collect();
+        threads.into_iter().all(|thread| thread.join().is_ok_and(|result| result.is_ok()))
+    });
+    if !succeeded {
+        return Err(Stopped);
+    }
+    hsa.recorder.fact(format!("{THREADS} threads, {ROUNDS} rounds each"));
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Prints the levels and the report of a failure: 80 columns, colours on a terminal.
+
+use super::failure::{Answer, FailedCall, Failure};
+use super::level::Level;
+use super::level_run::{LevelRun, Outcome};
+use crate::screen::Screen;
+use anstyle::{AnsiColor, Style};
+use std::io::{self, Write};
+use std::time::Duration;
+
+const WIDTH: usize = 80;
+/// The column of a level's detail.
+const DETAIL: usize = 22;
+
+const fn colour(colour: AnsiColor) -> Style {
+    Style::new().fg_color(Some(anstyle::Color::Ansi(colour)))
+}
+const GREEN: Style = colour(AnsiColor::Green);
+const RED: Style = colour(AnsiColor::Red).bold();
+const DIM: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+
+/// Prints the line of a level that has run.
+pub fn level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
+    let title = run.level.title();
+    match &run.outcome {
+        Outcome::Reached => {
+            let fact = run.facts.last().cloned().unwrap_or_else(|| calls(run));
+            line(out, GREEN, "✓", title, &fact, Some(run.took))
+        }
+        Outcome::Skipped(why) => {
+            line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
+        }
+        Outcome::Failed(cause) => {
+            let all = cause.describe(&run.calls);
+            // The list of attempts is printed below.
+            let first = all.lines().next().unwrap_or_default();
+            let first = first.strip_suffix("; tried:").unwrap_or(first);
+            line(out, RED, "✗", title, first, Some(run.took))
+        }
+    }
+}
+
+fn calls(run: &LevelRun) -> String {
+    let hsa = run.calls.iter().filter(|call| call.begin.call.starts_with("hsa_")).count();
+    format!("{hsa} calls")
+}
+
+/// Prints the levels after the one that failed.
+pub fn not_tried(out: &mut Screen<'_>, level: Level, until: Level) -> io::Result<()> {
+    for title in Level::ALL.into_iter().filter(|other| level < *other && *other <= until) {
+        line(out, DIM, "·", title.title(), "not tried", None)?;
+    }
+    Ok(())
+}
+
+fn line(
+    out: &mut Screen<'_>,
+    style: Style,
+    mark: &str,
+    title: &str,
+    detail: &str,
+    took: Option<Duration>,
+) -> io::Result<()> {
+    let took =
+        took.map(|took| format!("{:.0} ms", took.as_secs_f64() * 1000.0)).unwrap_or_default();
+    let room = WIDTH - DETAIL - 10;
+    let mut parts = wrap(detail, room).into_iter();
+    let first = parts.next().unwrap_or_default();
+    out.styled(style, mark)?;
+    write!(out, " {title:19} ")?;
+    match took.is_empty() {
+        true => writeln!(out, "{first}")?,
+        false => {
+            write!(out, "{first:room$} ")?;
+            out.styled(DIM, format_args!("{took:>9}"))?;
+            writeln!(out)?;
+        }
+    }
+    parts.try_for_each(|part| writeln!(out, "{:DETAIL$}{part}", ""))
+}
+
+/// Prints the report of the failure.
+pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(RED, level.title())?;
+    writeln!(out, ": {}", failure.what)?;
+    if let Some(call) = &failure.call {
+        failed_call(out, call)?;
+    }
+    for other in &failure.also_in {
+        writeln!(out, "  at the same time in {other}")?;
+    }
+    if !failure.rests_on.is_empty() {
+        head(out, "Kernel interfaces it uses")?;
+        for asked in &failure.rests_on {
+            let interface = asked.interface;
+            let (style, mark) = match asked.answer {
+                Some(Answer::Error) => (RED, "✗"),
+                Some(Answer::Well) => (GREEN, "✓"),
+                Some(Answer::NotAsked) => (DIM, "·"),
+                None => (Style::new(), " "),
+            };
+            let (file, request) = (short(interface.file), short(interface.request));
+            let line = format!("{file:9} {request:29} {}", interface.function);
+            out.styled(style, mark)?;
+            writeln!(out, " {}", line.trim_end())?;
+        }
+    }
+    match &failure.driver {
+        Some(lines) if lines.is_empty() => {
+            head(out, "The emulated driver")?;
+            writeln!(out, "  received no request during this call")?;
+        }
+        Some(lines) => log(out, "Requests to the emulated driver", lines)?,
+        None => {}
+    }
+    if !failure.runtime.is_empty() {
+        log(out, "The runtime logged", &failure.runtime)?;
+    }
+    match &failure.kernel {
+        Ok(lines) if lines.is_empty() => note(out, "The kernel logged nothing.")?,
+        Ok(lines) => log(out, "The kernel logged", lines)?,
+        Err(why) => note(out, &format!("The kernel's log cannot be read: {why}."))?,
+    }
+    if !failure.machine.is_empty() {
+        head(out, "This machine")?;
+        for check in &failure.machine {
+            let (style, mark) = if check.well { (GREEN, "✓") } else { (RED, "✗") };
+            out.styled(style, mark)?;
+            writeln!(out, " {}", check.what)?;
+        }
+    }
+    if !failure.calls.is_empty() {
+        log(out, "The calls that repeat it", &failure.calls)?;
+    }
+    if !failure.try_next.is_empty() {
+        head(out, "Try next")?;
+        for (number, advice) in (1..).zip(&failure.try_next) {
+            let lines = wrap(advice, WIDTH - 4);
+            writeln!(out, "{number:2}. {}", lines.join("\n    "))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes prefixes that the column of the device makes redundant.
+fn short(name: &str) -> &str {
+    let prefixes = ["DRM_IOCTL_", "AMDKFD_IOC_", "/dev/dri/", "/sys/…/kfd/"];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+fn failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
+    let who = if call.other_process { ", in the other process" } else { "" };
+    write!(out, "  ")?;
+    out.styled(BOLD, &call.name)?;
+    writeln!(out, "{who}")?;
+    for argument in &call.arguments {
+        writeln!(out, "    {} = {}", argument.name, argument.value)?;
+    }
+    match (&call.status, call.returned) {
+        (Some(status), _) => writeln!(out, "    -> {status}"),
+        (None, true) => Ok(()),
+        (None, false) => writeln!(out, "    -> does not return"),
+    }
+}
+
+fn head(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(BOLD, text)?;
+    writeln!(out)
+}
+
+/// Prints a note.
+fn note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+    writeln!(out)?;
+    out.styled(DIM, text)?;
+    writeln!(out)
+}
+
+/// Prints lines of a log without breaking them, so that they can be copied.
+fn log(out: &mut Screen<'_>, title: &str, lines: &[String]) -> io::Result<()> {
+    head(out, title)?;
+    lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    // Break only between words, so that names and paths can be copied.
+    let options = textwrap::Options::new(width)
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(text, options).into_iter().map(std::borrow::Cow::into_owned).collect()
+}

@@ -1,0 +1,50 @@
+//! The worker processes of `hsa-vmm conform`: the one that runs the cases, and the peer of a case.
+
+use super::Conform;
+use crate::arguments::Common;
+use crate::{Exit, is_no_runtime};
+use hsa_vmm_conformance::contain::{NotOpened, serve};
+use hsa_vmm_conformance::{Options, peer};
+use std::io;
+use std::process::Command;
+
+/// Runs cases for the parent process.
+pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
+    let open = || {
+        args.common.runtime.open_with_description().map_err(|error| NotOpened {
+            no_runtime: is_no_runtime(&error),
+            error: format!("{error:#}"),
+        })
+    };
+    serve(open, &options(&args.common)?)?;
+    Ok(Exit::Success)
+}
+
+/// Exports memory for a case of the parent process.
+pub fn run_peer(args: &Conform) -> anyhow::Result<Exit> {
+    let open = || match args.common.runtime.open_with_description() {
+        Ok((runtime, _)) => Ok(runtime),
+        Err(error) => Err(format!("{error:#}")),
+    };
+    peer::serve(open)?;
+    Ok(Exit::Success)
+}
+
+/// Returns the options that concern a single case.
+pub fn options(common: &Common) -> io::Result<Options> {
+    let peer = again(common, "--partner")?;
+    let words = [peer.get_program()].into_iter().chain(peer.get_args());
+    let peer = words.map(Into::into).collect();
+    Ok(Options { profile: common.profile, peer, ..Options::default() })
+}
+
+/// Returns the command of a worker.
+pub fn command(common: &Common) -> io::Result<Command> {
+    again(common, "--worker")
+}
+
+fn again(common: &Common, role: &str) -> io::Result<Command> {
+    let mut command = hsa_rocr::again()?;
+    command.args(["conform", role]).args(common.words());
+    Ok(command)
+}

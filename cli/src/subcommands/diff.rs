@@ -1,0 +1,151 @@
+//! `hsa-vmm diff`: compares two reports.
+
+use crate::Exit;
+use crate::arguments::Format;
+use crate::output::Output;
+use crate::screen::Screen;
+use crate::table::{Cell, table};
+use anstyle::Style;
+use clap::Args;
+use hsa_vmm_conformance::Report;
+use hsa_vmm_conformance::diff::{CaseChange, CaseKind, Change, Diff, Outcome};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+pub const ABOUT: &str = "\
+Examples:
+  hsa-vmm conform --format json -o before.json  save today's report
+  hsa-vmm diff before.json after.json           compare it with a later one
+  hsa-vmm diff --format json A.json B.json |
+    jq '.cases[] | select(.kind == \"fails_now\")'
+
+Times are reported where one is 3 times as long as the other and 0.1 s longer;
+they do not count as differences.
+Exit status: 1 if a case fails in B and not in A (with --exit-code: if anything
+differs), or if a file cannot be read.";
+
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// The first report: JSON of `conform` or `info`
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// The second report
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    /// Exit with 1 if anything differs
+    #[arg(long)]
+    exit_code: bool,
+    /// The format of the differences
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    format: Format,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
+    let (a, b) = (Report::read(&args.a)?, Report::read(&args.b)?);
+    let diff = Diff::of(&a, &b);
+    let worse = diff.worse().count();
+    args.output.write(|out| match args.format {
+        Format::Table => print(out, &diff, [(&args.a, &a), (&args.b, &b)]),
+        Format::Json => {
+            let value = serde_json::json!({
+                "differs": diff.differs(),
+                "worse": worse,
+                "words": diff.words(),
+                "times": diff.timings.words(),
+                "diff": diff,
+            });
+            serde_json::to_writer_pretty(&mut *out, &value)?;
+            Ok(writeln!(out)?)
+        }
+    })?;
+    let failed = worse > 0 || (args.exit_code && diff.differs());
+    Ok(if failed { Exit::Failure } else { Exit::Success })
+}
+
+fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> anyhow::Result<()> {
+    let bold = Style::new().bold();
+    for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
+        out.styled(bold, name)?;
+        writeln!(out, "  {}", head(path, report))?;
+    }
+    writeln!(out)?;
+    for sentence in diff.words().iter().chain(&diff.timings.words()) {
+        writeln!(out, "{sentence}")?;
+    }
+    let rows = rows(diff);
+    if !rows.is_empty() {
+        let mut differs = table(&["", "A", "B"]);
+        rows.into_iter().for_each(|row| differs.add_row(row));
+        writeln!(out)?;
+        out.table(&differs)?;
+    }
+    if !diff.cases.is_empty() {
+        let mut cases = table(&["case", "A", "B", "detail"]);
+        for case in &diff.cases {
+            cases.add_row([
+                Cell::from(&case.name),
+                status(case.a.as_ref()),
+                status(case.b.as_ref()),
+                Cell::from(detail(case)),
+            ]);
+        }
+        writeln!(out)?;
+        out.table(&cases)?;
+    }
+    Ok(())
+}
+
+/// `before.json: libhsa-runtime64.so.1.15.0, extension 1.7, kernel driver amdkfd; 9 agents, 281 cases`
+fn head(path: &Path, report: &Report) -> String {
+    let runtime = &report.runtime;
+    let driver = runtime.driver.map(|driver| format!(", kernel driver {driver}"));
+    let (agents, cases) = (report.agents.len(), report.cases.len());
+    let plural = |number| if number == 1 { "" } else { "s" };
+    format!(
+        "{}: {}, extension {}{}; {agents} agent{}, {cases} case{}",
+        path.display(),
+        runtime.name,
+        runtime.extension,
+        driver.unwrap_or_default(),
+        plural(agents),
+        plural(cases),
+    )
+}
+
+/// Returns the differences other than cases, a row each.
+fn rows(diff: &Diff) -> Vec<[String; 3]> {
+    let row = |what: String, change: &Change| {
+        let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
+        [what, value(&change.a), value(&change.b)]
+    };
+    let of_runtime = diff.run.iter().chain(&diff.runtime);
+    let of_runtime = of_runtime.map(|change| row(change.what.clone(), change));
+    let of_agents = diff
+        .agents
+        .iter()
+        .map(|it| row(format!("{}: {}", it.agents.join(", "), it.change.what), &it.change));
+    let member = |what: &str, name: &str, [a, b]: [&str; 2]| {
+        [format!("{what} {name}"), a.to_owned(), b.to_owned()]
+    };
+    let (yes, no) = (["yes", "no"], ["no", "yes"]);
+    let functions = diff.functions.a.iter().map(|name| member("exports", name, yes));
+    let functions = functions.chain(diff.functions.b.iter().map(|it| member("exports", it, no)));
+    let quirks = diff.quirks.a.iter().map(|it| member("needs", &it.name, yes));
+    let quirks = quirks.chain(diff.quirks.b.iter().map(|it| member("needs", &it.name, no)));
+    of_runtime.chain(functions).chain(quirks).chain(of_agents).collect()
+}
+
+/// Returns the detail of B, or of A for cases that pass or are missing in B.
+fn detail(case: &CaseChange) -> &str {
+    let side = match case.kind {
+        CaseKind::PassesNow | CaseKind::OnlyA => &case.a,
+        _ => &case.b,
+    };
+    side.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default()
+}
+
+fn status(outcome: Option<&Outcome>) -> Cell {
+    outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status(outcome.status))
+}

@@ -1,0 +1,55 @@
+//! The arguments of `hsa-vmm fuzz`.
+
+use crate::arguments::time;
+use crate::arguments::{Common, Format};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  hsa-vmm fuzz                              a minute, on the default runtime
+  hsa-vmm fuzz --faults --time 1h           with failing calls of the runtime
+  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences
+  hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz
+                                            AMD's runtime on the emulated driver
+
+A failing sequence is shrunk and saved; `hsa-vmm replay FILE` repeats it.
+Exit status: 0 no sequence failed, 1 a sequence failed.";
+
+#[derive(Args, Debug)]
+pub struct Fuzz {
+    #[command(flatten)]
+    pub common: Common,
+    /// The seed of the sequences; a new one each time by default
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// How long to run: `60s`, `15m`, `8h`
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub time: Duration,
+    /// Stop after this number of sequences
+    #[arg(long, value_name = "N")]
+    pub sequences: Option<u64>,
+    /// The number of worker processes; by default the number of processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub processes: Option<u16>,
+    /// The maximum number of operations in a sequence
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub operations: u32,
+    /// Let some calls of the simulation fail, which the library must tolerate
+    #[arg(long)]
+    pub faults: bool,
+    /// The time limit of an operation; one that exceeds it counts as hung: `500ms`, `20s`, `5m`
+    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = time)]
+    pub time_limit: Duration,
+    /// How long to shrink a failing sequence
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub shrink: Duration,
+    /// The file for the failing sequence, instead of fuzz-SEED-NUMBER.jsonl
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub save: Option<PathBuf>,
+    /// The format of the result
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+}

@@ -1,0 +1,277 @@
+//! Shrinks and saves a failing sequence.
+
+use super::arguments::Fuzz;
+use crate::choice::Choice;
+use crate::executor::Executor;
+use anyhow::Context;
+use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
+use std::env;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::time::{Duration, Instant};
+
+/// A failure and the sequences that show it.
+#[derive(Debug)]
+pub struct Finding {
+    found: Found,
+    /// The sequences that show the failure, one after another in one process; usually one.
+    sequences: Vec<Sequence>,
+    /// The number of operations before shrinking.
+    length: usize,
+    repetitions: Repetitions,
+    file: PathBuf,
+    command: String,
+}
+
+/// How often the saved sequences failed again, each time in a new process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Repetitions {
+    /// 0 if the failure needs an unknown state besides the sequences.
+    seen: u32,
+    tries: u32,
+}
+
+/// How many earlier sequences are repeated with a failing one, regardless of the time: a failure that
+/// cannot be repeated is worth little.
+const MIN_EARLIER: u64 = 16;
+/// The number of operations shown.
+const SHOWN: usize = 20;
+/// The time limit of an operation while a hanging sequence is shrunk.
+const SHORT: Duration = Duration::from_secs(2);
+/// How often the saved sequences are repeated, if there is time. Addresses differ from process to
+/// process, and the failure may depend on them.
+const TRIES: u32 = 5;
+/// The maximum number of files with one name.
+const MAX_FILES: u32 = 1000;
+
+impl Finding {
+    /// Repeats a failing sequence, shrinks and saves it.
+    pub fn of(
+        args: &Fuzz,
+        drawing: &Drawing,
+        step: u64,
+        number: u64,
+        found: Found,
+    ) -> anyhow::Result<Self> {
+        let mut executor = Executor::new(&args.common, args.time_limit);
+        let sequence = drawing.sequence(number);
+        let length = sequence.operations.len();
+        let until = Instant::now() + args.shrink;
+        let (found, sequences, repetitions) =
+            match repeat(&mut executor, drawing, step, number, until)? {
+                None => (found, vec![sequence], Repetitions { seen: 0, tries: 1 }),
+                Some((sequences, found)) => shrink_all(&mut executor, sequences, found, until)?,
+            };
+        let (file, opened) = match args.save.clone() {
+            Some(file) => (file.clone(), File::create(file)),
+            None => create_new(&format!("fuzz-{}-{number}", drawing.seed)),
+        };
+        let command = command(args, drawing, &file);
+        let mut finding = Self { found, sequences, length, repetitions, file, command };
+        finding.save(opened)?;
+        Ok(finding)
+    }
+
+    fn save(&mut self, file: io::Result<File>) -> anyhow::Result<()> {
+        if let Some(last) = self.sequences.last_mut() {
+            last.found = Some(self.found.to_string());
+        }
+        let mut text = Vec::new();
+        for sequence in &self.sequences {
+            serde_json::to_writer(&mut text, sequence)?;
+            text.push(b'\n');
+        }
+        let written = file.and_then(|mut file| file.write_all(&text));
+        written.with_context(|| {
+            // Print the sequence if it cannot be saved.
+            let text = String::from_utf8_lossy(&text);
+            format!("{self}\n{text}cannot write {}", self.file.display())
+        })
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "kind": self.found.kind,
+            "words": self.found.to_string(),
+            "reproduced": self.repetitions.seen > 0,
+            "seen": self.repetitions.seen,
+            "tries": self.repetitions.tries,
+            "sequences": self.sequences,
+            "file": self.file,
+            "command": self.command,
+        })
+    }
+}
+
+/// Creates `NAME.jsonl`, or `NAME-2.jsonl` and so on if the name exists. Never opens an existing file
+/// or link, which may be another user's.
+fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
+    let mut number = 1;
+    loop {
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        let path = PathBuf::from(format!("{name}{suffix}.jsonl"));
+        let file = File::create_new(&path);
+        let exists = matches!(&file, Err(error) if error.kind() == io::ErrorKind::AlreadyExists);
+        if !exists || number == MAX_FILES {
+            return (path, file);
+        }
+        number += 1;
+    }
+}
+
+/// Repeats a sequence, alone or after those that its process ran before. Returns what failed again.
+fn repeat(
+    executor: &mut Executor,
+    drawing: &Drawing,
+    step: u64,
+    number: u64,
+    until: Instant,
+) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
+    let original = drawing.sequence(number);
+    let comparing_always = Sequence { every: None, ..original.clone() };
+    for alone in [&comparing_always, &comparing_always, &comparing_always, &original] {
+        if let Some((_, found)) = executor.perform(slice::from_ref(alone))? {
+            return Ok(Some((vec![alone.clone()], found)));
+        }
+    }
+    // Simulations share no state. A loaded library may depend on earlier sequences.
+    let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
+    let mut before = 0;
+    while before < all && (before < MIN_EARLIER || Instant::now() < until) {
+        before = (before * 4 + 1).min(all);
+        let numbers = (0..=before).rev().map(|back| number - back * step);
+        let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
+        if let Some((at, found)) = executor.perform(&sequences)? {
+            sequences.truncate(at + 1);
+            return Ok(Some((sequences, found)));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes what the failure does not need. Returns the failure, the sequences, and how often they failed.
+fn shrink_all(
+    executor: &mut Executor,
+    mut sequences: Vec<Sequence>,
+    found: Found,
+    until: Instant,
+) -> anyhow::Result<(Found, Vec<Sequence>, Repetitions)> {
+    let time_limit = executor.time_limit;
+    // Simulations share no state and are deterministic.
+    let tries = if sequences.iter().any(|it| it.machine.is_none()) { TRIES } else { 1 };
+    if found.kind == Kind::Hang {
+        executor.time_limit = SHORT.min(time_limit);
+    }
+    let before = (sequences.clone(), found.clone());
+    let mut latest = found;
+    let mut failed = None;
+    let mut fails_once = |sequences: &[Sequence]| match executor.perform(sequences) {
+        Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
+            latest = found;
+            true
+        }
+        Ok(_) => false,
+        Err(error) => {
+            failed.get_or_insert(error);
+            false
+        }
+    };
+    // Require several failures, so that the failure does not become rarer with each step.
+    let mut fails = |sequences: &[Sequence]| (0..tries.min(2)).all(|_| fails_once(sequences));
+    // Remove earlier sequences that the failure does not need.
+    let mut at = 0;
+    while at + 1 < sequences.len() && Instant::now() < until {
+        let mut fewer = sequences.clone();
+        fewer.remove(at);
+        if fails(&fewer) {
+            sequences = fewer;
+        } else {
+            at += 1;
+        }
+    }
+    if let Some(mut last) = sequences.pop() {
+        if let Moment::Operation(at) = before.1.moment {
+            last.operations.truncate(at + 1);
+        }
+        let with = |last: &Sequence| {
+            let mut all = sequences.clone();
+            all.push(last.clone());
+            all
+        };
+        let small = shrink(last, until, &mut |candidate| fails(&with(candidate)));
+        sequences.push(small);
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    executor.time_limit = time_limit;
+    // Repeat with the full time limit, as `replay` does.
+    let mut repetitions = Repetitions { seen: 0, tries: 0 };
+    let mut found = None;
+    while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < until {
+        let shown = executor.perform(&sequences)?;
+        repetitions.tries += 1;
+        repetitions.seen += u32::from(shown.is_some());
+        found = shown.map(|(_, shown)| shown).or(found);
+    }
+    Ok(match found {
+        Some(found) => (found, sequences, repetitions),
+        // Return the sequences before shrinking, which did fail.
+        None => (before.1, before.0, Repetitions { seen: 1, tries: 1 }),
+    })
+}
+
+/// Returns the command that repeats the failure.
+fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
+    let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
+    // The options of `hsa-vmm emulate` or `hsa-vmm rocr run`.
+    let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
+    let runtime = match (&drawing.machine, &args.common.runtime.choice) {
+        // Under these, a variable names the library.
+        (Machine::Loaded, Choice::Library(path)) if under.is_err() => {
+            format!(" --runtime {}", path.display())
+        }
+        _ => String::new(),
+    };
+    format!("{}{program} replay{runtime} {}", under.unwrap_or_default(), file.display())
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = self.sequences.last() else { return Ok(()) };
+        let now = last.operations.len();
+        let plural = if now == 1 { "" } else { "s" };
+        writeln!(f, "FOUND by {now} operation{plural} (of {} before shrinking):", self.length)?;
+        writeln!(f, "  {}", self.found)?;
+        if let Some(machine) = last.machine.as_ref().filter(|it| !it.is_empty()) {
+            writeln!(f, "machine: {machine}")?;
+        }
+        if let Some(faults) = last.faults.as_ref().filter(|it| !it.is_empty()) {
+            writeln!(f, "faults: {faults}")?;
+        }
+        if self.sequences.len() > 1 {
+            writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
+        }
+        for (index, operation) in last.operations.iter().enumerate().take(SHOWN) {
+            writeln!(f, "  {}. {operation:?}", index + 1)?;
+        }
+        if now > SHOWN {
+            writeln!(f, "  and {} more", now - SHOWN)?;
+        }
+        writeln!(f, "saved as {}", self.file.display())?;
+        match self.repetitions {
+            Repetitions { seen: 0, .. } => {
+                writeln!(f, "It did not fail again when the sequence was repeated alone.")?;
+            }
+            Repetitions { seen, tries } if seen < tries => writeln!(
+                f,
+                "It failed {seen} of {tries} times, each in a new process; replay tries several times."
+            )?,
+            _ => {}
+        }
+        write!(f, "again: {}", self.command)
+    }
+}

@@ -1,0 +1,97 @@
+//! `hsa-vmm fuzz`: runs random sequences of operations and compares them with the reference model.
+
+pub mod arguments;
+mod finding;
+mod progress;
+mod workers;
+
+use crate::arguments::Format;
+use crate::choice::{Selected, print_info};
+use crate::screen::{Screen, note};
+use crate::{Exit, output};
+use anyhow::bail;
+use arguments::Fuzz;
+use finding::Finding;
+use hsa_vmm_conformance::fuzz::{Drawing, Machine};
+use progress::Progress;
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+use std::thread::available_parallelism;
+use workers::{Outcome, Workers};
+
+/// The number of operations between two complete comparisons: a comparison takes as long as many
+/// operations.
+const COMPARE_EVERY: usize = 16;
+
+pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
+    args.save.as_deref().map_or(Ok(()), output::check)?;
+    let machine = match args.common.runtime.select()? {
+        Selected::Simulation(simulated) => {
+            let machine = simulated.text.clone().map_or(Machine::Any, Machine::Simulated);
+            // Start the simulation once to check its configuration.
+            match &machine {
+                Machine::Any => print_info(&format!(
+                    "runtime: simulations of every ROCm generation and many machines{}",
+                    simulated.why()
+                )),
+                _ => drop(simulated.start()?),
+            }
+            machine
+        }
+        Selected::Library(_) if args.faults => bail!(
+            "--faults is for the simulation only; for faults of the emulated driver use \
+             `hsa-vmm emulate --fault PLAN -- hsa-vmm fuzz`"
+        ),
+        Selected::Library(_) => Machine::Loaded,
+    };
+    if let Machine::Simulated(text) = &machine
+        && args.faults
+        && text.contains("faults=")
+    {
+        bail!(
+            "--faults generates the faults, but the simulation `{text}` has faults, too; remove one"
+        );
+    }
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
+    let longest = args.operations as usize;
+    let (faults, every) = (args.faults, Some(COMPARE_EVERY));
+    let drawing = Drawing { seed, longest, machine, faults, every };
+    let threads =
+        args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
+    note!("seed {seed}, {threads} processes, {:?}", args.time);
+    let mut progress = Progress::new(args.time, args.sequences);
+    let mut workers = Workers::start(args, &drawing, threads)?;
+    let ended = workers.watch(&mut progress)?;
+    drop(workers);
+    progress.finish();
+    let finding = match ended {
+        Outcome::NothingFound => None,
+        Outcome::Found(number, found) => {
+            note!("sequence {number} has failed; shrinking it");
+            Some(Finding::of(args, &drawing, threads as u64, number, found)?)
+        }
+    };
+    let mut out = Screen::stdout();
+    match args.format {
+        Format::Json => {
+            let summary = serde_json::json!({
+                "seed": seed,
+                "sequences": progress.sequences,
+                "operations": progress.operations,
+                "refused": progress.refused,
+                "seconds": progress.seconds(),
+                "finding": finding.as_ref().map(Finding::json),
+            });
+            serde_json::to_writer_pretty(&mut out, &summary)?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            if let Some(finding) = &finding {
+                writeln!(out, "{finding}")?;
+            }
+            writeln!(out, "seed {seed}: {progress}")?;
+        }
+    }
+    out.flush()?;
+    Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
+}

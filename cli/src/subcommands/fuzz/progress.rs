@@ -1,0 +1,89 @@
+//! The progress of fuzzing.
+
+use crate::screen::note;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// The interval of progress lines where no bar can be shown.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Shows the progress: a bar on a terminal, a line every few seconds elsewhere.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    begun: Instant,
+    ended: Option<Duration>,
+    last_line: Instant,
+    pub time: Duration,
+    pub sequences: u64,
+    pub operations: u64,
+    pub refused: u64,
+}
+
+impl Progress {
+    pub fn new(time: Duration, sequences: Option<u64>) -> Self {
+        let bar = ProgressBar::new(sequences.unwrap_or(time.as_millis() as u64));
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        // Keep the default style if the template is invalid.
+        if let Ok(style) = ProgressStyle::with_template("{bar:24.cyan/blue} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        let now = Instant::now();
+        Self {
+            bar,
+            begun: now,
+            ended: None,
+            last_line: now,
+            time,
+            sequences: 0,
+            operations: 0,
+            refused: 0,
+        }
+    }
+
+    /// Returns whether the time is up.
+    pub fn is_over(&self) -> bool {
+        self.begun.elapsed() >= self.time
+    }
+
+    /// Shows the progress, if it is time to.
+    pub fn show(&mut self, of_sequences: bool) {
+        if self.bar.is_hidden() {
+            if self.last_line.elapsed() >= LINE_INTERVAL {
+                self.last_line = Instant::now();
+                note!("{self}");
+            }
+            return;
+        }
+        let position =
+            if of_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
+        self.bar.set_position(position);
+        self.bar.set_message(self.to_string());
+    }
+
+    pub fn finish(&mut self) {
+        self.ended = Some(self.begun.elapsed());
+        self.bar.finish_and_clear();
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.ended.unwrap_or_else(|| self.begun.elapsed()).as_secs_f64()
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.seconds().max(0.001);
+        let rate = |count: u64| (count as f64 / seconds) as u64;
+        let refused = (100 * self.refused).checked_div(self.operations).unwrap_or_default();
+        write!(
+            f,
+            "{} sequences ({}/s), {} operations ({}/s), {refused} % refused, {seconds:.1} s",
+            self.sequences,
+            rate(self.sequences),
+            self.operations,
+            rate(self.operations),
+        )
+    }
+}

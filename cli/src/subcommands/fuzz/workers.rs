@@ -1,0 +1,127 @@
+//! The worker processes that run the sequences.
+
+use super::arguments::Fuzz;
+use super::progress::Progress;
+use crate::choice::print_info;
+use crate::executor::{Answer, Task, exit_description, start};
+use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
+use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
+use std::time::{Duration, Instant};
+
+/// The worker processes. Dropping this kills them.
+pub struct Workers<'a> {
+    args: &'a Fuzz,
+    prints_runtime: bool,
+    workers: Vec<FuzzWorker>,
+}
+
+struct FuzzWorker {
+    worker: Worker,
+    /// The number of the sequence that the worker runs.
+    number: u64,
+    /// When the last message arrived.
+    last_message: Instant,
+    /// The worker has opened its runtime.
+    ready: bool,
+    idle: bool,
+}
+
+/// Why [`Workers::watch`] returned.
+pub enum Outcome {
+    /// The time is up or all sequences have run.
+    NothingFound,
+    /// The sequence with this number failed.
+    Found(u64, Found),
+}
+
+/// How long to wait for messages before checking the time and for hung workers.
+const POLL: Duration = Duration::from_millis(100);
+
+impl<'a> Workers<'a> {
+    /// Starts `count` workers. Worker `i` runs sequences `i`, `i + count`, `i + 2 * count`, …
+    pub fn start(args: &'a Fuzz, drawing: &Drawing, count: usize) -> anyhow::Result<Self> {
+        let mut workers = Vec::with_capacity(count);
+        for first in 0..count {
+            let mut worker = start(&args.common)?;
+            let number = first as u64;
+            let (drawing, step, end) = (drawing.clone(), count as u64, args.sequences);
+            worker.send(&Task::Draw { drawing, first: number, step, end });
+            let last_message = Instant::now();
+            workers.push(FuzzWorker { worker, number, last_message, ready: false, idle: false });
+        }
+        let prints_runtime = drawing.machine != Machine::Any;
+        Ok(Self { args, prints_runtime, workers })
+    }
+
+    /// Waits until the time is up, all sequences have run or a sequence fails.
+    pub fn watch(&mut self, progress: &mut Progress) -> anyhow::Result<Outcome> {
+        while !progress.is_over() && self.workers.iter().any(|worker| !worker.idle) {
+            wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
+            for index in 0..self.workers.len() {
+                if let Some(outcome) = self.receive(index, progress)? {
+                    return Ok(outcome);
+                }
+            }
+            progress.show(self.args.sequences.is_some());
+            if let Some(hung) = self.hung() {
+                return Ok(hung);
+            }
+        }
+        Ok(Outcome::NothingFound)
+    }
+
+    /// Handles all messages that a worker has sent.
+    fn receive(
+        &mut self,
+        index: usize,
+        progress: &mut Progress,
+    ) -> anyhow::Result<Option<Outcome>> {
+        let step = self.workers.len() as u64;
+        let worker = &mut self.workers[index];
+        loop {
+            match worker.worker.receive(Duration::ZERO) {
+                Received::Timeout => return Ok(None),
+                Received::Answer(Answer::Ready(runtime)) => {
+                    worker.ready = true;
+                    if std::mem::take(&mut self.prints_runtime) {
+                        print_info(&format!("runtime: {runtime}"));
+                    }
+                }
+                Received::Answer(Answer::Done(counts)) => {
+                    progress.sequences += 1;
+                    progress.operations += counts.operations;
+                    progress.refused += counts.refused;
+                    worker.number += step;
+                }
+                Received::Answer(Answer::Found(found)) => {
+                    return Ok(Some(Outcome::Found(worker.number, found)));
+                }
+                Received::Answer(Answer::At(_)) => {}
+                Received::Answer(Answer::Idle) => worker.idle = true,
+                Received::Invalid(line) => {
+                    anyhow::bail!("a worker process sent an invalid message: `{line}`")
+                }
+                Received::Exited(end) => {
+                    let how = exit_description(&worker.worker, end);
+                    if !worker.ready {
+                        anyhow::bail!("cannot load the runtime in a worker process: {how}");
+                    }
+                    let words = format!("the process ended ({how})");
+                    let found = Found { kind: Kind::Crash, moment: Moment::Unknown, words };
+                    return Ok(Some(Outcome::Found(worker.number, found)));
+                }
+            }
+            worker.last_message = Instant::now();
+        }
+    }
+
+    /// Returns a hang if a worker has sent nothing for longer than the time limit.
+    fn hung(&self) -> Option<Outcome> {
+        let limit = self.args.time_limit;
+        let is_hung = |it: &&FuzzWorker| !it.idle && it.last_message.elapsed() > limit;
+        let worker = self.workers.iter().find(is_hung)?;
+        let words = format!("it did not end within {limit:?}");
+        let found = Found { kind: Kind::Hang, moment: Moment::Unknown, words };
+        Some(Outcome::Found(worker.number, found))
+    }
+}

@@ -1,0 +1,139 @@
+//! `hsa-vmm map`: shows the address space at the end of a trace.
+
+use crate::Exit;
+use crate::arguments::Common;
+use crate::output::Output;
+use crate::screen::{Screen, note};
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, ValueEnum};
+use hsa_vmm_conformance::fuzz::perform_beginning;
+use hsa_vmm_conformance::picture;
+use hsa_vmm_conformance::replay::replay_beginning;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// A trace with everything that the drawing can show.
+const EXAMPLE: &[u8] = include_bytes!("example.jsonl");
+
+pub const EXAMPLES: &str = "\
+Examples:
+  hsa-vmm map                                  the example, as text
+  hsa-vmm map --format svg -o map.svg          as a drawing, light and dark
+  hsa-vmm map --trace 3 --until 40 FILE        the fourth trace, 40 operations
+  hsa-vmm map --format json FILE | jq .memory  for programs
+
+In the text, `r (can write)` and `none (can read and write)` are permissions of
+GPUs, which the runtime records but does not enforce.
+Exit status 1: a verdict differs from the recorded one; the output shows the
+state at that operation.";
+
+/// The format of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MapFormat {
+    /// Text
+    #[default]
+    Table,
+    /// JSON
+    Json,
+    /// An SVG drawing
+    Svg,
+}
+
+#[derive(Args, Debug)]
+pub struct Map {
+    #[command(flatten)]
+    pub common: Common,
+    /// Traces, one JSON object a line, plain or gzip; an example without a file
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The number of the trace in the file, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub trace: usize,
+    /// Perform only this number of operations
+    #[arg(long, value_name = "OPERATIONS")]
+    pub until: Option<usize>,
+    /// The format of the output
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: MapFormat,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+pub fn run(args: &Map) -> anyhow::Result<Exit> {
+    // Check the file before starting a runtime.
+    let recorded = recorded(args)?;
+    let all = match &recorded {
+        Recorded::Trace(trace) => trace.ops.len(),
+        Recorded::Sequence(sequence) => sequence.operations.len(),
+    };
+    let operations = args.until.unwrap_or(all);
+    if operations > all {
+        bail!("--until {operations} is more than the {all} operations of the trace");
+    }
+    let (what, vmm, performed, divergence_note) = match recorded {
+        Recorded::Trace(trace) => {
+            let runtime = args.common.runtime.open()?;
+            let it = replay_beginning(&runtime, args.trace, &trace, operations)?;
+            let divergence_note = it.divergence.map(|divergence| {
+                format!("the verdict differs from the recorded one: {divergence}")
+            });
+            (
+                format!("trace {} (seed {})", args.trace, trace.seed),
+                it.vmm,
+                it.operations,
+                divergence_note,
+            )
+        }
+        Recorded::Sequence(mut sequence) => {
+            args.common.runtime.choose_for(&mut sequence);
+            let runtime = match sequence.simulation()? {
+                Some(simulation) => simulation,
+                None => args.common.runtime.open()?,
+            };
+            let it = perform_beginning(&runtime, &sequence, operations)
+                .map_err(|found| anyhow!("{found}"))?;
+            let divergence_note = it.found.map(|found| format!("the sequence failed: {found}"));
+            let what = format!("sequence {} (seed {})", sequence.number, sequence.seed);
+            (what, it.vmm, it.operations, divergence_note)
+        }
+    };
+    note!("{what}, after {performed} of {all} operations");
+    let report = vmm.report();
+    args.output.write(|out| write(out, args.format, &report))?;
+    match divergence_note {
+        None => Ok(Exit::Success),
+        Some(divergence_note) => {
+            note!("{divergence_note}");
+            Ok(Exit::Failure)
+        }
+    }
+}
+
+fn recorded(args: &Map) -> anyhow::Result<Recorded> {
+    let (name, lines) = match &args.file {
+        Some(path) => (path.display().to_string(), Reader::open(path)),
+        None => ("the example".to_owned(), Reader::new(EXAMPLE)),
+    };
+    let lines = lines.with_context(|| format!("cannot read {name}"))?;
+    match lines.with_sequences().nth(args.trace) {
+        Some(recorded) => recorded.with_context(|| format!("in {name}")),
+        None => bail!("{name} has no trace {}; they are counted from 0", args.trace),
+    }
+}
+
+fn write(
+    out: &mut Screen<'_>,
+    format: MapFormat,
+    report: &hsa_vmm::report::Report,
+) -> anyhow::Result<()> {
+    match format {
+        MapFormat::Table => write!(out, "{report}")?,
+        MapFormat::Svg => write!(out, "{}", picture::draw(report))?,
+        MapFormat::Json => {
+            serde_json::to_writer_pretty(&mut *out, report)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! What the command does, a file a args.
+
+pub mod bench;
+pub mod bringup;
+pub mod completions;
+pub mod conform;
+pub mod diff;
+pub mod emulate;
+pub mod fuzz;
+pub mod info;
+pub mod man;
+pub mod map;
+pub mod replay;
+pub mod rocr;
+pub mod stress;

@@ -1,0 +1,93 @@
+//! `hsa-vmm replay`: replays recorded traces and compares the verdicts.
+
+mod sequences;
+
+use crate::arguments::{Common, Format};
+use crate::screen::Screen;
+use crate::table::table;
+use crate::{Exit, progress};
+use anyhow::{Context, bail};
+use clap::Args;
+use hsa_vmm_conformance::replay::replay;
+use hsa_vmm_conformance::trace::{Reader, Recorded};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The maximum number of sequences in a file: a small compressed file may contain millions.
+const MAX_SEQUENCES: usize = 100_000;
+
+#[derive(Args, Debug)]
+pub struct Replay {
+    #[command(flatten)]
+    pub common: Common,
+    /// Traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Exit with 0 if at most this number of operations diverge
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub tolerate: u64,
+    /// The format of the result
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+}
+
+pub fn run(args: &Replay) -> anyhow::Result<Exit> {
+    // Check the file before starting a runtime.
+    let file = || args.file.display();
+    let recorded = Reader::open(&args.file).with_context(|| format!("cannot read {}", file()))?;
+    let mut recorded = recorded.with_sequences().peekable();
+    if let Some(Ok(Recorded::Sequence(_))) = recorded.peek() {
+        let sequences = recorded.enumerate().map(|(number, item)| match item? {
+            _ if number >= MAX_SEQUENCES => bail!(
+                "there are more than {MAX_SEQUENCES} sequences, the maximum for one process; split the \
+                 file"
+            ),
+            Recorded::Sequence(sequence) => Ok(sequence),
+            Recorded::Trace(_) => bail!("the file contains sequences and a trace; split the file"),
+        });
+        let sequences: anyhow::Result<Vec<_>> = sequences.collect();
+        return sequences::run(args, sequences.with_context(|| format!("in {}", file()))?);
+    }
+    let mut others = 0;
+    let traces = recorded.filter_map(|item| match item {
+        Ok(Recorded::Trace(trace)) => Some(Ok(trace)),
+        Ok(Recorded::Sequence(_)) => {
+            others += 1;
+            None
+        }
+        Err(error) => Some(Err(error)),
+    });
+    let runtime = args.common.runtime.open()?;
+    let bar = progress::bar(0, "traces");
+    let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let report = report.with_context(|| format!("in {}", file()))?;
+    if others > 0 {
+        bail!("in {}: the file contains traces and {others} sequences; split the file", file());
+    }
+    let mut out = Screen::stdout();
+    match args.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            let mut counts = table(&["verdicts", "operations"]);
+            counts.add_row(vec!["agreed".to_owned(), report.agreed.to_string()]);
+            for (rule, count) in &report.excused {
+                counts.add_row(vec![format!("excused: {rule}"), count.to_string()]);
+            }
+            counts.add_row(vec!["divergent".to_owned(), report.divergent.to_string()]);
+            counts.add_row(vec!["all".to_owned(), report.operations.to_string()]);
+            if report.not_compared > 0 {
+                let count = report.not_compared.to_string();
+                counts.add_row(vec!["not compared: after a divergence".to_owned(), count]);
+            }
+            out.table(&counts)?;
+            if let Some(first) = &report.first {
+                writeln!(out, "\nfirst divergence: {first}")?;
+            }
+        }
+    }
+    Ok(if report.divergent <= args.tolerate { Exit::Success } else { Exit::Failure })
+}

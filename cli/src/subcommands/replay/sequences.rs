@@ -1,0 +1,100 @@
+//! Repeats failing sequences that `hsa-vmm fuzz` has saved.
+
+use super::Replay;
+use crate::Exit;
+use crate::arguments::Format;
+use crate::choice::{Choice, print_info};
+use crate::executor::Executor;
+use crate::screen::Screen;
+use hsa_vmm_conformance::fuzz::Sequence;
+use std::io::Write;
+use std::time::Duration;
+
+/// The time limit of an operation; one that exceeds it counts as hung.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often a failure on a loaded library is tried. Addresses differ from process to process, and the
+/// failure may depend on them.
+const TRIES: u32 = 16;
+
+/// Runs sequences one after another in a worker process. If a recorded failure does not occur, tries
+/// again in new processes.
+pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> {
+    for sequence in &mut sequences {
+        args.common.runtime.choose_for(sequence);
+        sequence.check()?;
+    }
+    let mut executor = Executor::new(&args.common, TIME_LIMIT);
+    // Simulations are deterministic: one try is enough.
+    let asked = &args.common.runtime;
+    let is_loaded = asked.choice != Choice::Simulation && asked.simulation().is_none();
+    let was_found = |it: &Sequence| it.machine.is_none() && it.found.is_some();
+    let may_differ = is_loaded && sequences.iter().any(was_found);
+    let max_tries = if may_differ { TRIES } else { 1 };
+    let (mut tries, mut found) = (0, None);
+    while found.is_none() && tries < max_tries {
+        found = executor.perform(&sequences)?;
+        tries += 1;
+    }
+    if let Some(runtime) = &executor.runtime {
+        match sequences.first().and_then(|it| it.machine.as_ref()) {
+            Some(machine) if machine.is_empty() => print_info("runtime: simulation"),
+            Some(machine) => print_info(&format!("runtime: simulation of {machine}")),
+            None => print_info(&format!("runtime: {}", runtime)),
+        }
+    }
+    let mut out = Screen::stdout();
+    let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
+    match args.format {
+        Format::Json => {
+            let result = serde_json::json!({
+                "sequences": sequences.len(),
+                "operations": operations,
+                "tries": tries,
+                "found": found.as_ref().map(|(at, found)| serde_json::json!({
+                    "sequence": at,
+                    "kind": found.kind,
+                    "words": found.to_string(),
+                    "recorded": sequences[*at].found,
+                })),
+            });
+            serde_json::to_writer_pretty(&mut out, &result)?;
+            writeln!(out)?;
+        }
+        Format::Table => {
+            let plural = |count| if count == 1 { "" } else { "s" };
+            let (count, s) = (sequences.len(), plural(sequences.len()));
+            match &found {
+                None => {
+                    let of = plural(operations);
+                    writeln!(
+                        out,
+                        "{count} sequence{s}, {operations} operation{of}: all as the documents say"
+                    )?;
+                    for recorded in sequences.iter().filter_map(|it| it.found.as_ref()) {
+                        let times =
+                            if tries > 1 { format!(", {tries} times") } else { String::new() };
+                        writeln!(out, "did not fail again{times}: {recorded}")?;
+                    }
+                }
+                Some((at, found)) => {
+                    if tries > 1 {
+                        writeln!(out, "failed at try {tries}, not before:")?;
+                    }
+                    if count > 1 {
+                        writeln!(out, "sequence {} of {count}:", at + 1)?;
+                    }
+                    writeln!(out, "{found}")?;
+                    match &sequences[*at].found {
+                        Some(recorded) if *recorded != found.to_string() => {
+                            writeln!(out, "recorded: {recorded}")?;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if found.is_none() { Exit::Success } else { Exit::Failure })
+}

@@ -1,0 +1,37 @@
+//! The progress line on a terminal.
+
+use super::message::Progress;
+use super::scenario::Scenario;
+use crate::progress::Steps;
+use std::time::Duration;
+
+/// Shows the progress of a scenario in one line that changes; invisible unless standard error is a
+/// terminal.
+pub struct Bar {
+    steps: Option<Steps>,
+    scenario: String,
+    time: Duration,
+}
+
+impl Bar {
+    pub fn new(scenario: Scenario, time: Duration) -> Self {
+        let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        Self { steps: terminal.then(Steps::new), scenario: scenario.name(), time }
+    }
+
+    pub fn show(&self, elapsed: Duration, processes: &[Progress]) {
+        let Some(steps) = &self.steps else { return };
+        let operations: u64 = processes.iter().map(|progress| progress.operations).sum();
+        let rate = operations as f64 / elapsed.as_secs_f64().max(0.001);
+        let full = processes.iter().filter(|progress| progress.limit > 0);
+        let full = full.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
+        let full = full.fold(None, |most: Option<f64>, one| Some(most.unwrap_or(0.0).max(one)));
+        let full = full.map_or(String::new(), |full| format!(", {full:.0} % full"));
+        steps.next(&format!(
+            "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{full}",
+            self.scenario,
+            elapsed.as_secs_f64(),
+            self.time.as_secs_f64()
+        ));
+    }
+}

@@ -1,0 +1,50 @@
+//! The messages of a worker process to its parent.
+
+use super::measure::Leak;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A message, one line of JSON.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Message {
+    /// The runtime has started.
+    Started,
+    /// There is no runtime. Contains the reason.
+    NoRuntime(String),
+    /// The progress so far.
+    Progress(Progress),
+    /// The process releases what it holds.
+    Releasing(Progress),
+    /// The scenario is done.
+    Done(Box<Done>),
+}
+
+/// The progress of a process.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Progress {
+    /// The number of library calls made.
+    pub operations: u64,
+    /// How much it holds of the scenario's resource: items, bytes, descriptors or mappings.
+    pub held: u64,
+    /// The limit of that resource; 0 if it is unknown.
+    pub limit: u64,
+}
+
+/// The result of a process.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Done {
+    pub operations: u64,
+    /// How long the operations took, in microseconds.
+    pub microseconds: u64,
+    /// The maximum that was held at once.
+    pub most: u64,
+    pub limit: u64,
+    /// Errors that the scenario provokes, with their counts.
+    pub expected: BTreeMap<String, u64>,
+    /// All other errors, with their counts.
+    pub unexpected: BTreeMap<String, u64>,
+    pub leaks: Vec<Leak>,
+    /// Why the scenario does not apply.
+    pub skipped: Option<String>,
+}

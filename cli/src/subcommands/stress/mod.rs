@@ -1,0 +1,195 @@
+//! `hsa-vmm stress`: runs threads and processes near every limit and looks for leaks.
+//!
+//! ```text
+//!   stress ── a scenario ──► several processes ── each: several threads on one Vmm
+//!      │                     │  warm up, measure, run, release, measure
+//!      ▼                     ▼
+//!   counters of the machine  messages (JSON)
+//! ```
+
+mod arguments;
+mod bar;
+mod limits;
+mod measure;
+mod message;
+mod mixed;
+mod report;
+mod scenario;
+mod setup;
+mod worker;
+
+pub use arguments::{ABOUT, Stress};
+
+use crate::Exit;
+use crate::arguments::Format;
+use crate::screen::{Screen, note};
+use anyhow::Context;
+use arguments::Part;
+use bar::Bar;
+use hsa_vmm_conformance::worker::{End, Output, Received, Worker, wait_for_any};
+use measure::{Leak, memory_in_use};
+use message::{Done, Message, Progress};
+use report::{Report, ScenarioResult};
+use scenario::Scenario;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to release and count its resources after its time is up.
+const RELEASE_LIMIT: Duration = Duration::from_secs(120);
+/// The interval of the progress line.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+pub fn run(args: &Stress) -> anyhow::Result<Exit> {
+    if let Some(part) = &args.worker {
+        worker::run(args, part)?;
+        return Ok(Exit::Success);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
+        // The second signal ends this process at once, and its workers with it.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    note!("seed: {seed} (--seed {seed} repeats the same random choices)");
+    let scenarios =
+        if args.scenario.is_empty() { Scenario::ALL.to_vec() } else { args.scenario.clone() };
+    let share = args.time / u32::try_from(scenarios.len()).unwrap_or(u32::MAX);
+    let before = memory_in_use();
+    let mut report = Report { seed, interrupted: false, scenarios: Vec::new(), leaks: Vec::new() };
+    for scenario in scenarios {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let result = run_scenario(args, scenario, seed, share, &stop)?;
+        if let Some(error) = &result.no_runtime {
+            anyhow::bail!(NoRuntime(error.clone()));
+        }
+        note!("{}: {}", scenario.name(), result.summary());
+        report.scenarios.push(result);
+    }
+    report.interrupted = stop.load(Ordering::Relaxed);
+    report.leaks.extend(machine_leak(before));
+    let mut out = Screen::stdout();
+    match args.format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        Format::Table => report.table(&mut out)?,
+    }
+    Ok(if report.is_well() { Exit::Success } else { Exit::Failure })
+}
+
+/// The error of a worker process that found no runtime.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoRuntime(String);
+
+/// Waits until all processes together use no more GPU memory than before. Returns a leak otherwise.
+fn machine_leak(before: Option<i64>) -> Option<Leak> {
+    let before = before?;
+    let began = Instant::now();
+    loop {
+        let after = memory_in_use()?;
+        if after <= before {
+            return None;
+        }
+        if began.elapsed() > Duration::from_secs(3) {
+            let what = "memory of all GPUs (driver, mem_info_vram_used; includes other programs)";
+            return Some(Leak { what: what.to_owned(), before, after });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A worker process.
+struct Process {
+    worker: Worker,
+    progress: Progress,
+    done: Option<Done>,
+    ended: bool,
+}
+
+fn run_scenario(
+    args: &Stress,
+    scenario: Scenario,
+    seed: u64,
+    time: Duration,
+    stop: &AtomicBool,
+) -> anyhow::Result<ScenarioResult> {
+    let mut processes = Vec::new();
+    for number in 1..=args.processes {
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+        let part = serde_json::to_string(&Part { number, scenario, milliseconds, seed })?;
+        let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
+        let worker = hsa_rocr::again().and_then(|mut command| {
+            command.args(arguments);
+            Worker::start(command, Output::Capture)
+        });
+        let worker = worker.context("cannot start this program again")?;
+        let progress = Progress::default();
+        processes.push(Process { worker, progress, done: None, ended: false });
+    }
+    let began = Instant::now();
+    let mut result = ScenarioResult::new(scenario);
+    let bar = Bar::new(scenario, time);
+    while processes.iter().any(|process| !process.ended) {
+        if stop.load(Ordering::Relaxed) {
+            processes.iter().for_each(|process| process.worker.close_requests());
+        }
+        let working = processes.iter().filter(|process| !process.ended);
+        wait_for_any(working.map(|process| &process.worker), PROGRESS_INTERVAL);
+        let late = began.elapsed() > time + RELEASE_LIMIT;
+        for (process, number) in processes.iter_mut().zip(1..) {
+            if !process.ended {
+                process.receive(&mut result, number, late);
+            }
+        }
+        let so_far: Vec<_> = processes.iter().map(|process| process.progress).collect();
+        bar.show(began.elapsed(), &so_far);
+    }
+    processes.into_iter().filter_map(|process| process.done).for_each(|done| result.add(done));
+    Ok(result)
+}
+
+impl Process {
+    /// Handles all messages that have arrived. Kills the process if it is late.
+    fn receive(&mut self, result: &mut ScenarioResult, number: u32, late: bool) {
+        loop {
+            match self.worker.receive(Duration::ZERO) {
+                Received::Answer(Message::Started) => {}
+                Received::Answer(Message::NoRuntime(error)) => result.no_runtime = Some(error),
+                Received::Answer(Message::Progress(progress) | Message::Releasing(progress)) => {
+                    self.progress = progress;
+                }
+                Received::Answer(Message::Done(done)) => self.done = Some(*done),
+                Received::Invalid(line) => {
+                    result.add_error(format!("process {number} sent an invalid message: `{line}`"))
+                }
+                Received::Timeout if late => {
+                    self.worker.kill();
+                    self.ended = true;
+                    result.add_error(format!("process {number} hangs and was killed"));
+                    return;
+                }
+                Received::Timeout => return,
+                Received::Exited(end) => {
+                    self.ended = true;
+                    let has_reported = self.done.is_some() || result.no_runtime.is_some();
+                    if end != End::Exited(0) || !has_reported {
+                        // The last line of output usually names the cause.
+                        let printed = self.worker.captured_output();
+                        let last = printed.trim().lines().last().unwrap_or("it printed nothing");
+                        result.add_error(format!("process {number}: {end}; {last}"));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The report.
+
+use super::measure::Leak;
+use super::message::Done;
+use super::scenario::Scenario;
+use crate::screen::Screen;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// The result of a scenario.
+#[derive(Debug, Serialize)]
+pub struct ScenarioResult {
+    #[serde(rename = "scene")]
+    pub scenario: Scenario,
+    pub operations: u64,
+    /// Operations per second of all processes together.
+    pub rate: u64,
+    /// The maximum that any process held at once of the scenario's resource, in percent of its limit.
+    pub fullest: Option<f64>,
+    pub most: u64,
+    pub expected: BTreeMap<String, u64>,
+    pub unexpected: BTreeMap<String, u64>,
+    pub leaks: Vec<Leak>,
+    pub skipped: Option<String>,
+    #[serde(skip)]
+    pub no_runtime: Option<String>,
+}
+
+impl ScenarioResult {
+    pub fn new(scenario: Scenario) -> Self {
+        Self {
+            scenario,
+            operations: 0,
+            rate: 0,
+            fullest: None,
+            most: 0,
+            expected: BTreeMap::new(),
+            unexpected: BTreeMap::new(),
+            leaks: Vec::new(),
+            skipped: None,
+            no_runtime: None,
+        }
+    }
+
+    pub fn add_error(&mut self, what: String) {
+        *self.unexpected.entry(what).or_default() += 1;
+    }
+
+    pub fn add(&mut self, done: Done) {
+        self.operations += done.operations;
+        let seconds = done.microseconds as f64 / 1e6;
+        if seconds > 0.0 {
+            self.rate += (done.operations as f64 / seconds) as u64;
+        }
+        self.most = self.most.max(done.most);
+        if done.limit > 0 {
+            let full = 100.0 * done.most as f64 / done.limit as f64;
+            self.fullest = Some(self.fullest.unwrap_or_default().max(full));
+        }
+        for (to, from) in
+            [(&mut self.expected, done.expected), (&mut self.unexpected, done.unexpected)]
+        {
+            for (error, count) in from {
+                *to.entry(error).or_default() += count;
+            }
+        }
+        self.leaks.extend(done.leaks);
+        self.skipped = self.skipped.take().or(done.skipped);
+    }
+
+    pub fn is_well(&self) -> bool {
+        self.unexpected.is_empty() && self.leaks.is_empty()
+    }
+
+    pub fn summary(&self) -> String {
+        match &self.skipped {
+            Some(why) => format!("skipped: {why}"),
+            None => format!("{} operations, {} a second", self.operations, self.rate),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub seed: u64,
+    pub interrupted: bool,
+    #[serde(rename = "scenes")]
+    pub scenarios: Vec<ScenarioResult>,
+    /// Leaks on the machine after all processes have ended.
+    pub leaks: Vec<Leak>,
+}
+
+impl Report {
+    pub fn is_well(&self) -> bool {
+        self.leaks.is_empty() && self.scenarios.iter().all(ScenarioResult::is_well)
+    }
+
+    pub fn table(&self, out: &mut Screen<'_>) -> anyhow::Result<()> {
+        let head = ["scenario", "operations", "a second", "fullest", "expected errors", "result"];
+        let mut table = crate::table::table(&head);
+        for result in &self.scenarios {
+            let fullest = result.fullest.map_or(String::new(), |full| format!("{full:.0} %"));
+            let expected: u64 = result.expected.values().sum();
+            let outcome = match (&result.skipped, result.is_well()) {
+                (_, false) => "failed".to_owned(),
+                (Some(why), true) => format!("skipped: {why}"),
+                (None, true) => "ok".to_owned(),
+            };
+            table.add_row(vec![
+                result.scenario.name(),
+                result.operations.to_string(),
+                result.rate.to_string(),
+                fullest,
+                expected.to_string(),
+                outcome,
+            ]);
+        }
+        out.table(&table)?;
+        for result in &self.scenarios {
+            let scenario = result.scenario.name();
+            for (error, count) in &result.unexpected {
+                writeln!(out, "{scenario}: unexpected, {count} times: {error}")?;
+            }
+            result.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))?;
+        }
+        self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
+        if self.interrupted {
+            writeln!(out, "interrupted; all resources were released and counted")?;
+        }
+        Ok(())
+    }
+}
+
+impl Leak {
+    fn write(&self, out: &mut impl Write, scenario: &str) -> anyhow::Result<()> {
+        let Self { what, before, after } = self;
+        Ok(writeln!(out, "{scenario}: leaked: {what}: {before} before, {after} after")?)
+    }
+}

@@ -1,0 +1,124 @@
+//! The state shared by the threads of a scenario: runtime, time limit, counters and errors.
+
+use super::scenario::Scenario;
+use hsa_vmm::{AgentId, Error, Runtime, Vmm};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The maximum number of different errors that are kept.
+const MAX_ERRORS: usize = 20;
+
+/// The state shared by the threads of a scenario.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    pub runtime: &'a Runtime,
+    pub vmm: &'a Vmm,
+    pub scenario: Scenario,
+    /// Set to end the scenario early.
+    pub stop: &'a AtomicBool,
+    /// The end of the scenario.
+    pub until: Instant,
+    pub operations: AtomicU64,
+    /// How much of the scenario's resource is held.
+    pub held: AtomicU64,
+    /// The maximum of `held`.
+    pub most: AtomicU64,
+    /// The limit of the resource.
+    pub limit: AtomicU64,
+    /// Locked by the thread that counts `held` anew.
+    pub counting: Mutex<()>,
+    expected: Mutex<BTreeMap<String, u64>>,
+    unexpected: Mutex<BTreeMap<String, u64>>,
+}
+
+impl<'a> Setup<'a> {
+    pub fn new(
+        runtime: &'a Runtime,
+        vmm: &'a Vmm,
+        scenario: Scenario,
+        stop: &'a AtomicBool,
+        time: Duration,
+    ) -> Self {
+        Self {
+            runtime,
+            vmm,
+            scenario,
+            stop,
+            until: Instant::now() + time,
+            operations: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            counting: Mutex::default(),
+            expected: Mutex::default(),
+            unexpected: Mutex::default(),
+        }
+    }
+
+    /// Returns whether the scenario continues.
+    pub fn is_running(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed) && Instant::now() < self.until
+    }
+
+    /// Counts a library call and its error, if it failed.
+    pub fn call<T>(&self, result: Result<T, Error>) -> Option<T> {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        match result {
+            Ok(value) => Some(value),
+            Err(error) if self.scenario.expects(&error) => {
+                note(&self.expected, &error.to_string());
+                None
+            }
+            Err(error) => {
+                self.report_unexpected(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Records an unexpected error.
+    pub fn report_unexpected(&self, what: &str) {
+        note(&self.unexpected, what);
+    }
+
+    /// Adds to `held`.
+    pub fn add_held(&self, more: u64) {
+        let held = self.held.fetch_add(more, Ordering::Relaxed) + more;
+        self.most.fetch_max(held, Ordering::Relaxed);
+    }
+
+    /// Records a value of `held` that was counted elsewhere.
+    pub fn record_held(&self, held: u64) {
+        self.most.fetch_max(held, Ordering::Relaxed);
+    }
+
+    /// Subtracts from `held`.
+    pub fn remove_held(&self, less: u64) {
+        self.held.fetch_sub(less, Ordering::Relaxed);
+    }
+
+    /// Returns the CPU if it can access the memory of all GPUs.
+    pub fn cpu(&self) -> Option<AgentId> {
+        let reaches = self.runtime.gpus().all(|gpu| gpu.large_bar);
+        reaches.then(|| self.runtime.host().id())
+    }
+
+    /// Returns the expected and the unexpected errors, with their counts.
+    pub fn errors(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+        let inner = |errors: Mutex<_>| errors.into_inner().unwrap_or_else(|e| e.into_inner());
+        (inner(self.expected), inner(self.unexpected))
+    }
+}
+
+fn note(errors: &Mutex<BTreeMap<String, u64>>, text: &str) {
+    // Without addresses and sizes, equal errors have equal texts.
+    let text: Vec<_> =
+        text.split(' ').map(|word| if word.contains("0x") { "…" } else { word }).collect();
+    let mut errors = errors.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let text = text.join(" ");
+    if errors.len() < MAX_ERRORS || errors.contains_key(&text) {
+        *errors.entry(text).or_default() += 1;
+    }
+}

@@ -1,0 +1,181 @@
+//! A worker process: warms up, counts its resources, runs the scenario, releases everything and counts
+//! again. If a count has grown, the process repeats this: only a count that grows again is a leak.
+
+use super::arguments::{Part, Stress};
+use super::measure::Measure;
+use super::message::{Done, Message, Progress};
+use super::scenario::Scenario;
+use super::setup::Setup;
+use super::{limits, mixed};
+use fastrand::Rng;
+use hsa_vmm::{Runtime, Vmm};
+use hsa_vmm_conformance::worker::{Answers, begin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The descriptor limit in the scenario "descriptors": low enough to be reached.
+const DESCRIPTORS: u64 = 256;
+/// The interval of progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Runs the scenario in this process.
+pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
+    let (mut requests, answers) = begin()?;
+    let scenario = part.scenario;
+    // The parent sends no requests. It closes the socket to end the scenario.
+    thread::spawn(move || {
+        while let Ok(Some(serde::de::IgnoredAny)) = requests.receive() {}
+        // Keep the descriptor open: closing it would hide the leak of another one.
+        std::mem::forget(requests);
+        STOP.store(true, Ordering::Relaxed);
+    });
+    if scenario == Scenario::Descriptors {
+        let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let few = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..few };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
+    }
+    let runtime = match args.common.runtime.open() {
+        Ok(runtime) => runtime,
+        Err(error) => return Ok(answers.send(&Message::NoRuntime(format!("{error:#}")))?),
+    };
+    answers.send(&Message::Started)?;
+    let vmm = Vmm::open(&runtime)?;
+    let done = match skipped(&runtime, scenario) {
+        Some(why) => Done { skipped: Some(why), ..Done::default() },
+        None => perform(args, part, &runtime, &vmm, &answers)?,
+    };
+    Ok(answers.send(&Message::Done(Box::new(done)))?)
+}
+
+fn skipped(runtime: &Runtime, scenario: Scenario) -> Option<String> {
+    if runtime.gpus().next().is_none() {
+        return Some("there is no GPU".to_owned());
+    }
+    let large = runtime.gpus().all(|gpu| gpu.large_bar);
+    (scenario == Scenario::Mappings && !large)
+        .then(|| "no large BAR: the CPU does not map the GPUs' memory".to_owned())
+}
+
+fn perform(
+    args: &Stress,
+    part: &Part,
+    runtime: &Runtime,
+    vmm: &Vmm,
+    answers: &Answers,
+) -> anyhow::Result<Done> {
+    let (scenario, time) = (part.scenario, Duration::from_millis(part.milliseconds));
+    let seed = part.seed ^ u64::from(part.number) << 48;
+    // A runtime allocates some resources once, or once per thread. The warm-up makes it do so.
+    let warm = (time / 10).min(Duration::from_secs(2));
+    let setup = Setup::new(runtime, vmm, scenario, &STOP, warm);
+    run_threads(args, &setup, seed ^ 0x5eed, false, answers)?;
+    let (_, unexpected) = setup.errors();
+    let before = Measure::now(runtime, vmm);
+
+    let setup = Setup::new(runtime, vmm, scenario, &STOP, time.saturating_sub(warm));
+    let began = Instant::now();
+    run_threads(args, &setup, seed, true, answers)?;
+    let took = began.elapsed();
+    let mut done = Done {
+        operations: setup.operations.load(Ordering::Relaxed),
+        microseconds: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        most: setup.most.load(Ordering::Relaxed),
+        limit: setup.limit.load(Ordering::Relaxed),
+        unexpected,
+        ..Done::default()
+    };
+    done.add_errors(setup);
+    done.leaks = before.leaks(|| Measure::now(runtime, vmm));
+    // A resource that a runtime allocates late and keeps does not grow again; a leak does.
+    if !done.leaks.is_empty() {
+        let before = Measure::now(runtime, vmm);
+        let mut again = |stop, time| -> anyhow::Result<()> {
+            let setup = Setup::new(runtime, vmm, scenario, stop, time);
+            run_threads(args, &setup, seed, true, answers)?;
+            done.add_errors(setup);
+            Ok(())
+        };
+        again(&STOP, time.saturating_sub(warm))?;
+        // If the run was interrupted, a short round still tells leaks from kept resources.
+        if STOP.load(Ordering::Relaxed) {
+            again(&NEVER, warm)?;
+        }
+        let again = before.leaks(|| Measure::now(runtime, vmm));
+        done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
+    }
+    if let Err(error) = vmm.check() {
+        done.unexpected.insert(format!("the library's ledger is inconsistent: {error}"), 1);
+    }
+    Ok(done)
+}
+
+impl Done {
+    /// Adds the errors of a run.
+    fn add_errors(&mut self, setup: Setup<'_>) {
+        let (expected, unexpected) = setup.errors();
+        for (errors, more) in [(&mut self.expected, expected), (&mut self.unexpected, unexpected)] {
+            for (error, count) in more {
+                *errors.entry(error).or_default() += count;
+            }
+        }
+    }
+}
+
+/// Runs the scenario in all threads until its end.
+fn run_threads(
+    args: &Stress,
+    setup: &Setup<'_>,
+    seed: u64,
+    warmed_up: bool,
+    answers: &Answers,
+) -> anyhow::Result<()> {
+    let threads = args.threads;
+    let plant = args.plant.filter(|_| warmed_up);
+    thread::scope(|scope| {
+        let work = |number: u32| {
+            let rng = Rng::with_seed(seed ^ u64::from(number) << 32);
+            match setup.scenario {
+                Scenario::Mixed => mixed::work(setup, rng, plant),
+                Scenario::Vram => {
+                    limits::vram(setup, rng, (threads * args.processes) as usize);
+                }
+                Scenario::Descriptors => limits::descriptors(setup, rng),
+                Scenario::Mappings => limits::mappings(setup, rng),
+            }
+        };
+        // The name is visible in process lists.
+        let name = if warmed_up { setup.scenario.name() } else { "warm up".to_owned() };
+        let spawn = |number: u32| {
+            let thread = thread::Builder::new().name(name.clone());
+            thread.spawn_scoped(scope, move || work(number))
+        };
+        let threads: Vec<_> = (1..=threads).map(spawn).collect::<Result<_, _>>()?;
+        let mut last_sent = Instant::now();
+        let mut releasing = false;
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(5));
+            if last_sent.elapsed() > PROGRESS_INTERVAL || (!releasing && !setup.is_running()) {
+                last_sent = Instant::now();
+                releasing = !setup.is_running();
+                let progress = Progress {
+                    operations: setup.operations.load(Ordering::Relaxed),
+                    held: setup.held.load(Ordering::Relaxed),
+                    limit: setup.limit.load(Ordering::Relaxed),
+                };
+                answers.send(&match releasing {
+                    true => Message::Releasing(progress),
+                    false => Message::Progress(progress),
+                })?;
+            }
+        }
+        let died = threads.into_iter().any(|thread| thread.join().is_err());
+        if died {
+            setup.report_unexpected("a thread panicked");
+        }
+        Ok(())
+    })
+}

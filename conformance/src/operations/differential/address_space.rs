@@ -1,0 +1,95 @@
+//! Comparison with this process's address space.
+
+use super::{Difference, DifferentialTest, same};
+use hsa_vmm::Access;
+use std::fs::read_to_string;
+use std::ops::Range;
+
+/// A line of `/proc/self/maps`.
+struct Line {
+    range: Range<usize>,
+    /// As `rw-p`.
+    permissions: [u8; 4],
+}
+
+/// Reads the lines of `/proc/self/maps`; none if it cannot be read.
+fn lines() -> Vec<Line> {
+    let text = read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let permissions = *rest.as_bytes().first_chunk()?;
+        Some(Line { range: number(start)?..number(end)?, permissions })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Returns the bytes in shared mappings. Their number is not used, because the kernel merges neighbours.
+pub(super) fn shared_bytes() -> usize {
+    let lines = lines();
+    let shared = lines.iter().filter(|line| line.permissions[3] == b's');
+    shared.map(|line| line.range.len()).sum()
+}
+
+/// Returns whether a range contains inaccessible addresses, as reservations are.
+pub(super) fn is_reserved(range: &Range<usize>) -> bool {
+    lines().iter().any(|line| overlaps(&line.range, range) && &line.permissions == b"---p")
+}
+
+/// Returns whether nothing is mapped in a range.
+pub(super) fn is_free(range: &Range<usize>) -> bool {
+    let lines = lines();
+    !lines.is_empty() && !lines.iter().any(|line| overlaps(&line.range, range))
+}
+
+impl DifferentialTest {
+    /// Compares the protection of every reserved address with the model.
+    pub(super) fn compare_address_space(&self) -> Result<(), Difference> {
+        let lines = lines();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        for reservation in self.model.reservations() {
+            let whole = reservation.range();
+            let mut at = whole.start;
+            let here = self.model.mappings().iter().filter(|it| overlaps(&it.range(), &whole));
+            for mapping in here {
+                expect(&lines, at..mapping.start, Access::None)?;
+                expect(&lines, mapping.range(), self.model.cpu_access(mapping))?;
+                at = mapping.range().end;
+            }
+            expect(&lines, at..whole.end, Access::None)?;
+        }
+        Ok(())
+    }
+}
+
+fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
+    let expected = match access {
+        Access::None => "---",
+        Access::Read => "r--",
+        Access::ReadWrite => "rw-",
+    };
+    let mut held = 0;
+    for line in lines.iter().filter(|line| overlaps(&line.range, &range)) {
+        held += line.range.end.min(range.end) - line.range.start.max(range.start);
+        let found = &line.permissions[..3];
+        if found != expected.as_bytes() {
+            let found = String::from_utf8_lossy(found);
+            return Err(Difference::State {
+                what: format!("protection of {range:x?}"),
+                expected: expected.to_owned(),
+                found: found.into_owned(),
+            });
+        }
+    }
+    if held != range.len() {
+        same(format_args!("mapped or reserved bytes of {range:x?}"), &range.len(), &held)?;
+    }
+    Ok(())
+}
+
+fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}

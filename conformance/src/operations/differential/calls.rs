@@ -1,0 +1,310 @@
+//! The calls, each made on the library and then on the model.
+
+use super::agreement::{agree, same_bytes};
+use super::{Difference, DifferentialTest, address_space, same};
+use crate::hip_calls::HipCalls as _;
+use hsa_vmm::vmm::AllocationKind;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType,
+};
+use rustix::io::{FdFlags, fcntl_getfd};
+use std::os::fd::BorrowedFd;
+
+/// The result of a call on both; `None` or `false` if both rejected it.
+pub(super) type Both<T> = Result<T, Difference>;
+
+impl DifferentialTest {
+    pub(super) fn reserve(
+        &mut self,
+        size: usize,
+        alignment: usize,
+        hint: Option<usize>,
+        flags: u64,
+    ) -> Both<Option<usize>> {
+        let wanted = hint.filter(|&hint| self.is_available(hint, size, alignment));
+        let hint = hint.map(Address::new);
+        let answered = self.vmm.reserve_with_flags(size, alignment, hint, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
+        let expected = self.model.check_reserve(size, alignment, flags);
+        let Some(((), address)) = agree(
+            format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
+            return Ok(None);
+        };
+        let base = address.get();
+        self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
+        if let Some(wanted) = wanted {
+            same("address of a reservation whose hint was free and aligned", &wanted, &base)?;
+        }
+        Ok(Some(base))
+    }
+
+    /// Returns whether a hint is free, aligned and inside the address space of a process.
+    fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
+        let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
+        let aligned = hint.is_multiple_of(alignment.max(self.granule()));
+        aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
+    }
+
+    pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.address_free(Address::new(address), size);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.free(address, size);
+        let done =
+            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
+                .is_some();
+        if done {
+            let range = address..address + size;
+            same(
+                format_args!("{range:x?} still reserved"),
+                &false,
+                &address_space::is_reserved(&range),
+            )?;
+            self.freed.push((address, size));
+        }
+        Ok(done)
+    }
+
+    /// Creates shareable memory.
+    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Both<Option<Handle>> {
+        let kind = HandleType::POSIX_FILE_DESCRIPTOR;
+        self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
+    }
+
+    pub(super) fn create_with(
+        &mut self,
+        size: usize,
+        properties: &AllocationProperties,
+        flags: u64,
+    ) -> Both<Option<Handle>> {
+        let answered = self.vmm.create_with_flags(size, properties, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
+        let expected = self.model.check_create(size, properties, flags);
+        let Some(((), handle)) =
+            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, answered)?
+        else {
+            return Ok(None);
+        };
+        self.is_new(handle)?;
+        self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
+        Ok(Some(handle))
+    }
+
+    /// Checks that a new handle was never returned before.
+    fn is_new(&mut self, handle: Handle) -> Result<(), Difference> {
+        if self.given_out.contains(&handle) {
+            return Err(Difference::Broken(format!("{handle:?} was returned before")));
+        }
+        self.given_out.push(handle);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, handle: Handle) -> Both<bool> {
+        let answered = self.vmm.release(handle);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.release(handle);
+        Ok(agree(format_args!("release({handle:?})"), expected, answered)?.is_some())
+    }
+
+    pub(super) fn map(
+        &mut self,
+        address: usize,
+        size: usize,
+        offset: usize,
+        handle: Handle,
+        flags: u64,
+    ) -> Both<bool> {
+        let answered = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.map(address, size, offset, handle, flags);
+        Ok(agree(
+            format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        .is_some())
+    }
+
+    pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.unmap(Address::new(address), size);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.unmap(address, size);
+        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, answered)?.is_some())
+    }
+
+    pub(super) fn set_access(
+        &mut self,
+        address: usize,
+        size: usize,
+        grants: &[(AgentId, Access)],
+    ) -> Both<bool> {
+        let descriptors: Vec<_> =
+            grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
+        let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.set_access(address, size, grants);
+        Ok(agree(
+            format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
+            expected,
+            answered,
+        )?
+        .is_some())
+    }
+
+    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
+        let answered = self.vmm.get_access(agent, Address::new(address));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.get_access(agent, address);
+        let Some((expected, found)) =
+            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("access of {agent:?} at {address:#x}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
+        let answered = self.vmm.revoke(Address::new(address), size, agents);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.revoke(address, size, agents);
+        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, answered)?
+            .is_some())
+    }
+
+    pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
+        let answered = self.vmm.retain_allocation_handle(Address::new(address));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.retain(address);
+        let Some((expected, found)) =
+            agree(format_args!("retain_allocation_handle({address:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("handle at {address:#x}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
+        let answered = self.vmm.export_with_flags(handle, kind, flags);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.export(handle, kind, flags);
+        let Some((memory, descriptor)) = agree(
+            format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
+            expected,
+            answered,
+        )?
+        else {
+            return Ok(false);
+        };
+        if !fcntl_getfd(&descriptor).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)) {
+            return Err(Difference::Broken(
+                "an exported descriptor is not close-on-exec".to_owned(),
+            ));
+        }
+        self.exported.push((descriptor, memory));
+        Ok(true)
+    }
+
+    /// Imports an exported descriptor, by index, or a descriptor that is not memory.
+    pub(super) fn import(
+        &mut self,
+        descriptor: Result<usize, BorrowedFd<'_>>,
+        kind: HandleType,
+    ) -> Both<bool> {
+        let answered = match descriptor {
+            Ok(place) => self.vmm.import_from_shareable_handle(&self.exported[place].0, kind),
+            Err(other) => self.vmm.import_from_shareable_handle(other, kind),
+        };
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
+        let expected = self.model.check_import(memory.as_ref(), kind);
+        let (Some(((), handle)), Some(memory)) = (
+            agree(
+                format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
+                expected,
+                answered,
+            )?,
+            memory,
+        ) else {
+            return Ok(false);
+        };
+        self.is_new(handle)?;
+        let properties = self.vmm.allocation_properties(handle);
+        let location = properties.map_err(|error| Difference::Broken(error.to_string()))?.location;
+        self.model.enter_import(handle, &memory, location).map_err(Difference::Broken)?;
+        Ok(true)
+    }
+
+    pub(super) fn properties(&self, handle: Handle) -> Both<bool> {
+        let size = self.vmm.allocation_size(handle);
+        let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.properties(handle);
+        let Some((expected, found)) =
+            agree(format_args!("allocation_properties({handle:?})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same(format_args!("properties of {handle:?}"), &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
+        let answered = self.vmm.write(Address::new(address), bytes);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.write(address, bytes);
+        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, answered)?.is_some())
+    }
+
+    pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
+        let mut found = vec![0; size];
+        let answered = self.vmm.read(Address::new(address), &mut found);
+        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let expected = self.model.read(address, size);
+        let Some((expected, ())) =
+            agree(format_args!("read({address:#x}, {size:#x})"), expected, answered)?
+        else {
+            return Ok(false);
+        };
+        same_bytes(address, &expected, &found)?;
+        Ok(true)
+    }
+
+    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
+        let answered = self.vmm.fill(Address::new(address), value, size);
+        let Some(answered) = self.unless_failed(answered) else {
+            self.model.forget(address, size);
+            return Ok(false);
+        };
+        let expected = self.model.fill(address, value, size);
+        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, answered)?
+            .is_some())
+    }
+
+    pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
+        let answered = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
+        let Some(answered) = self.unless_failed(answered) else {
+            self.model.forget(to, size);
+            return Ok(false);
+        };
+        let expected = self.model.copy(agent, to, from, size);
+        Ok(agree(
+            format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
+            expected,
+            answered,
+        )?
+        .is_some())
+    }
+
+    /// Returns the properties to create memory with.
+    pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
+        let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
+        let mut properties = AllocationProperties::on(owner).of_kind(kind);
+        properties.handle_types = HandleType::from_bits_retain(types.into());
+        properties
+    }
+}

@@ -1,0 +1,226 @@
+//! The differential test of library and model.
+
+mod address_space;
+mod agreement;
+mod calls;
+mod compare;
+mod difference;
+mod faults;
+mod perform;
+mod process_resources;
+mod resolve;
+mod simulation;
+mod window;
+
+use super::{
+    AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Region, Shift, Span,
+    Spot,
+};
+use super::{ObjectCounts, Operation};
+use crate::descriptors;
+use crate::model::{Model, Shared, World};
+use difference::same;
+pub use difference::{Difference, with_retries};
+use hsa_vmm::{Handle, Runtime, Vmm};
+use process_resources::ProcessResources;
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use window::Window;
+
+/// Runs the same operations on the library and on the model, and compares them.
+///
+/// A complete comparison covers the verdict, lists, access, the contents of memory through every
+/// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
+/// file descriptors, so that no other thread may open or close any.
+///
+/// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] does so
+/// after several operations and at the end, and compares verdicts and counts after each.
+#[derive(Debug)]
+pub struct DifferentialTest {
+    runtime: Runtime,
+    vmm: Vmm,
+    model: Model,
+    window: Option<Window>,
+    freed: Vec<(usize, usize)>,
+    given_out: Vec<Handle>,
+    exported: Vec<(OwnedFd, Shared)>,
+    before: ProcessResources,
+    comparisons: Comparisons,
+    steps: usize,
+    /// The number of calls that planned faults have made fail; `None` without a plan.
+    failed: Option<Cell<usize>>,
+}
+
+/// How often everything is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparisons {
+    /// After each operation, which shows the operation that caused a difference.
+    EachOperation,
+    /// After every `n` operations and at the end, which is many times faster.
+    Every(usize),
+}
+
+impl DifferentialTest {
+    /// Opens the library on a runtime.
+    ///
+    /// # Errors
+    /// [`Difference::Broken`] if it cannot be opened or used at all.
+    pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
+        Self::open_with(runtime, Comparisons::EachOperation)
+    }
+
+    /// Opens the library on a runtime, with a frequency of comparisons.
+    ///
+    /// # Errors
+    /// [`Difference::Broken`] if it cannot be opened or used at all.
+    pub fn open_with(runtime: &Runtime, comparisons: Comparisons) -> Result<Self, Difference> {
+        let before = ProcessResources::now();
+        let mut test = Self {
+            vmm: open(runtime)?,
+            model: Model::new(World::of(runtime)),
+            runtime: runtime.clone(),
+            window: None,
+            freed: Vec::new(),
+            given_out: Vec::new(),
+            exported: Vec::new(),
+            before,
+            comparisons,
+            steps: 0,
+            failed: None,
+        };
+        test.open_window()?;
+        Ok(test)
+    }
+
+    /// Returns the model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Returns the library.
+    #[must_use]
+    pub fn vmm(&self) -> &Vmm {
+        &self.vmm
+    }
+
+    /// Returns the number of objects that operations can name.
+    #[must_use]
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts {
+            reservations: self.open_reservations().len(),
+            handles: self.model.handles().len() - usize::from(self.window.is_some()),
+            mappings: self.open_mappings().len(),
+            exported: self.exported.len(),
+        }
+    }
+
+    /// Performs an operation on both and compares them. Returns whether it succeeded; if not, both have
+    /// rejected it.
+    ///
+    /// # Errors
+    /// Returns the first difference. The test cannot continue after it.
+    pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
+        self.steps += 1;
+        if !self.compares_everything() {
+            let done = self.perform(operation)?;
+            self.compare_counts()?;
+            return Ok(done);
+        }
+        let descriptors = self.descriptors();
+        let done = self.perform(operation)?;
+        if !done && !self.has_quarantine() {
+            let now = self.descriptors();
+            let what = "open file descriptors after a rejected operation";
+            process_resources::is_unchanged(&self.runtime, what, &descriptors, &now)?;
+        }
+        self.compare()?;
+        self.compare_by_gpus(Some(self.steps))?;
+        Ok(done)
+    }
+
+    /// Counts the open descriptors of this process. With planned faults, excludes those that the runtime
+    /// keeps after a rollback.
+    fn descriptors(&self) -> Option<usize> {
+        let own = self.runtime.simulation().filter(|_| self.has_planned_faults());
+        let own = own.map_or(0, |simulation| simulation.usage().descriptors);
+        Some(descriptors::count()?.saturating_sub(own))
+    }
+
+    /// Returns whether to compare everything after this operation.
+    fn compares_everything(&self) -> bool {
+        match self.comparisons {
+            Comparisons::EachOperation => true,
+            Comparisons::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
+        }
+    }
+
+    /// Unmaps, releases and frees everything, and checks that nothing is left.
+    ///
+    /// # Errors
+    /// Returns the first difference.
+    pub fn finish(mut self) -> Result<(), Difference> {
+        self.compare()?;
+        if self.has_quarantine() {
+            return Ok(());
+        }
+        self.end_faults();
+        self.compare_by_gpus(None)?;
+        self.exported.clear();
+        for (address, size) in self.mapped() {
+            self.unmap(address, size)?;
+        }
+        for handle in self.referenced() {
+            self.release(handle)?;
+        }
+        self.compare()?;
+        for (address, size) in self.reserved() {
+            self.free(address, size)?;
+        }
+        self.window = None;
+        self.compare()?;
+        same("what is left", &(0, 0, 0), &self.counts())?;
+        let Self { vmm, runtime, before, .. } = self;
+        drop(vmm);
+        simulation::is_empty(&runtime)?;
+        before.is_unchanged(&runtime)
+    }
+
+    /// Drops the library with everything it holds and opens it again.
+    fn shut_down(&mut self) -> Result<(), Difference> {
+        // Failures while dropping are not reported.
+        self.end_faults();
+        self.compare_by_gpus(None)?;
+        self.freed.extend(self.reserved());
+        self.window = None;
+        self.model = Model::new(World::of(&self.runtime));
+        // Clones keep nothing alive that is no longer used.
+        self.vmm = open(&self.runtime)?;
+        simulation::has_nothing_in_use(&self.runtime)?;
+        if self.exported.is_empty() {
+            simulation::is_empty(&self.runtime)?;
+            self.before.is_unchanged(&self.runtime)?;
+        }
+        self.open_window()
+    }
+
+    /// Returns the mappings with their sizes.
+    fn mapped(&self) -> Vec<(usize, usize)> {
+        self.model.mappings().iter().map(|it| (it.start, it.size)).collect()
+    }
+
+    /// Returns the handles, each as often as it is referenced.
+    fn referenced(&self) -> Vec<Handle> {
+        let handles = self.model.handles().iter();
+        handles.flat_map(|it| std::iter::repeat_n(it.handle, it.references)).collect()
+    }
+
+    /// Returns the reservations with their sizes.
+    fn reserved(&self) -> Vec<(usize, usize)> {
+        self.model.reservations().iter().map(|it| (it.base, it.size)).collect()
+    }
+}
+
+fn open(runtime: &Runtime) -> Result<Vmm, Difference> {
+    Vmm::open(runtime).map_err(|error| Difference::Broken(error.to_string()))
+}

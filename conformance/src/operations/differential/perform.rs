@@ -1,0 +1,122 @@
+//! Performs operations: resolves the names and makes the call on both.
+
+use super::calls::Both;
+use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
+use crate::operations::HandleName;
+use hsa_vmm::Access;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+
+impl DifferentialTest {
+    /// Performs an operation on both. Returns whether it succeeded.
+    pub(super) fn perform(&mut self, operation: &Operation) -> Both<bool> {
+        match *operation {
+            Operation::Reserve { size, alignment, hint, flags } => {
+                let (size, hint) = (self.amount(size), self.hint(hint));
+                let alignment = Self::alignment(alignment);
+                Ok(self.reserve(size, alignment, hint, flags.into())?.is_some())
+            }
+            Operation::Free { span } => {
+                let (address, size) = self.span(span);
+                self.free(address, size)
+            }
+            Operation::Create { size, on, uncached, handle_types, flags } => {
+                let properties = Self::wanted(self.agent(on), uncached, handle_types);
+                let size = self.amount(size);
+                Ok(self.create_with(size, &properties, flags.into())?.is_some())
+            }
+            Operation::Release { handle } => self.release(self.handle(handle)),
+            Operation::Map { handle, span, extent, offset, flags } => {
+                let (address, size) = self.room(handle, span, extent);
+                let (offset, handle) = (self.amount(offset), self.handle(handle));
+                self.map(address, size, offset, handle, flags.into())
+            }
+            Operation::Unmap { span } => {
+                let (address, size) = self.span(span);
+                self.unmap(address, size)
+            }
+            Operation::SetAccess { span, ref grants } => {
+                let (address, size) = self.span(span);
+                let access = |bits: u8| Access::from_bits(bits.into()).unwrap_or_default();
+                let grants: Vec<_> =
+                    grants.iter().map(|&(who, bits)| (self.agent(who), access(bits))).collect();
+                self.set_access(address, size, &grants)
+            }
+            Operation::GetAccess { agent, spot } => {
+                self.get_access(self.agent(agent), self.spot(spot))
+            }
+            Operation::Revoke { span, ref agents } => {
+                let (address, size) = self.span(span);
+                let agents: Vec<_> = agents.iter().map(|&who| self.agent(who)).collect();
+                self.revoke(address, size, &agents)
+            }
+            Operation::Retain { spot } => self.retain(self.spot(spot)),
+            Operation::Export { handle, handle_type, flags } => {
+                let (handle, kind) = (self.handle(handle), Self::handle_type(handle_type));
+                self.export(handle, kind, flags.into())
+            }
+            Operation::Import { descriptor, handle_type } => {
+                self.import_any(descriptor, handle_type)
+            }
+            Operation::Close { exported } => Ok(self.close(exported)),
+            Operation::Properties { handle } => self.properties(self.handle(handle)),
+            Operation::Write { spot, size, byte } => {
+                // Different bytes, so that a shift is detected.
+                let bytes: Vec<_> = (0..size).map(|place| byte.wrapping_add(place)).collect();
+                self.write(self.spot(spot), &bytes)
+            }
+            Operation::Read { spot, size } => self.read(self.spot(spot), size.into()),
+            Operation::Fill { span, value } => {
+                let (address, size) = self.span(span);
+                self.fill(address, value, size)
+            }
+            Operation::Copy { agent, to, from } => {
+                let ((to, room), (from, size)) = (self.span(to), self.span(from));
+                self.copy(self.agent(agent), to, from, size.min(room))
+            }
+            Operation::Shutdown => self.shut_down().map(|()| true),
+        }
+    }
+
+    /// Returns where to map a handle, and how much of it.
+    fn room(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
+        let (mut address, mut size) = self.span(span);
+        let held = self.model.properties(self.handle(handle)).map(|(_, size)| size);
+        match (extent, held) {
+            (Extent::Whole, Ok(all)) => size = all,
+            (Extent::TooMuch, Ok(all)) => size = all + self.granule(),
+            _ => return (address, size),
+        }
+        if let (Region::Gap(which, _), true) = (span.region, span.is_not_shifted()) {
+            address = self.gap(which, size);
+        }
+        (address, size)
+    }
+
+    fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> Both<bool> {
+        let kind = Self::handle_type(handle_type);
+        let broken = |error: std::io::Error| Difference::Broken(error.to_string());
+        let other: OwnedFd = match descriptor {
+            Descriptor::Exported(which) if !self.exported.is_empty() => {
+                return self.import(Ok(usize::from(which) % self.exported.len()), kind);
+            }
+            // Its size could be that of memory.
+            Descriptor::File if self.model.world().imports_are_looked_at => {
+                File::open("/proc/self/exe").map_err(broken)?.into()
+            }
+            Descriptor::Socket => UnixDatagram::unbound().map_err(broken)?.into(),
+            _ => File::open("/dev/null").map_err(broken)?.into(),
+        };
+        self.import(Err(other.as_fd()), kind)
+    }
+
+    /// Closes an exported descriptor. Other references keep the memory.
+    fn close(&mut self, exported: u8) -> bool {
+        if self.exported.is_empty() {
+            return false;
+        }
+        drop(self.exported.swap_remove(usize::from(exported) % self.exported.len()));
+        true
+    }
+}

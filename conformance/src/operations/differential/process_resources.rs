@@ -1,0 +1,65 @@
+//! Resources of this process outside of the library.
+
+use super::difference::same;
+use super::{Difference, address_space};
+use crate::descriptors;
+use hsa_vmm::Runtime;
+use std::fmt::Debug;
+use std::fs::{read_dir, read_to_string};
+use std::path::Path;
+
+/// Resources of this process outside of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProcessResources {
+    /// The number of open descriptors, if it can be counted.
+    descriptors: Option<usize>,
+    shared_bytes: usize,
+    /// The memory held on each GPU, in bytes, if a driver reports it.
+    gpu_memory: Vec<u64>,
+}
+
+impl ProcessResources {
+    pub(super) fn now() -> Self {
+        Self {
+            descriptors: descriptors::count(),
+            shared_bytes: address_space::shared_bytes(),
+            gpu_memory: gpu_memory(),
+        }
+    }
+
+    /// Compares with the resources now.
+    pub(super) fn is_unchanged(&self, runtime: &Runtime) -> Result<(), Difference> {
+        is_unchanged(runtime, "what the process has", self, &Self::now())
+    }
+}
+
+/// Reads amdkfd's count of this process's memory on each GPU.
+fn gpu_memory() -> Vec<u64> {
+    let number = |path: &Path| read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let nodes = read_dir("/sys/devices/virtual/kfd/kfd/topology/nodes");
+    let ids = nodes.into_iter().flatten().flatten();
+    let ids = ids.filter_map(|node| number(&node.path().join("gpu_id")));
+    let mut ids: Vec<_> = ids.filter(|&id| id != 0).collect();
+    ids.sort_unstable();
+    let held = |id| {
+        let process = std::process::id();
+        number(Path::new(&format!("/sys/class/kfd/kfd/proc/{process}/vram_{id}")))
+    };
+    ids.into_iter().filter_map(held).collect()
+}
+
+/// Returns a difference if a resource has changed. It is [`Difference::Retained`] on a loaded library,
+/// which may keep resources, unlike the simulation.
+pub(super) fn is_unchanged<T: PartialEq + Debug>(
+    runtime: &Runtime,
+    what: &str,
+    before: &T,
+    now: &T,
+) -> Result<(), Difference> {
+    same(what, before, now).map_err(|difference| match difference {
+        Difference::State { what, expected, found } if runtime.simulation().is_none() => {
+            Difference::Retained { what, expected, found }
+        }
+        difference => difference,
+    })
+}

@@ -1,0 +1,62 @@
+//! A granule that CPU and GPUs can access. GPUs copy memory to it that only they can read.
+
+use super::{Difference, DifferentialTest};
+use hsa_vmm::{Access, AgentId, Handle};
+
+/// Memory that the CPU and all GPUs can access.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub reservation: usize,
+    pub address: usize,
+    pub handle: Handle,
+}
+
+/// The granules of the window's reservation. The window is in the middle, so that operations beyond the end
+/// of another reservation do not reach it.
+const AROUND: usize = 64;
+
+impl DifferentialTest {
+    /// Creates the window if the CPU can access the first GPU's memory, and uses it once in every way.
+    pub(super) fn open_window(&mut self) -> Result<(), Difference> {
+        let world = self.model.world().clone();
+        let Some(gpu) = world.gpus().next() else { return Ok(()) };
+        if !world.cpus().all(|cpu| world.agents[cpu].reaches[gpu]) {
+            return Ok(());
+        }
+        let size = world.granule;
+        let owner = world.agents[gpu].id;
+        let (Some(reservation), Some(handle)) =
+            (self.reserve(AROUND * size, 0, None, 0)?, self.create(size, owner)?)
+        else {
+            return Ok(());
+        };
+        let address = reservation + AROUND / 2 * size;
+        self.map(address, size, 0, handle, 0)?;
+        let all: Vec<_> = world.agents.iter().map(|it| (it.id, Access::ReadWrite)).collect();
+        self.set_access(address, size, &all)?;
+        self.window = Some(Window { reservation, address, handle });
+        for agent in world.gpus() {
+            self.copy(world.agents[agent].id, address, address + size / 2, size / 2)?;
+        }
+        self.fill(address, 0x5eed, size)?;
+        Ok(())
+    }
+
+    /// Reads mapped memory through a GPU: copies it to the window and reads it there.
+    pub(super) fn read_by_gpu(
+        &self,
+        window: &Window,
+        agent: AgentId,
+        address: usize,
+        size: usize,
+    ) -> Result<(), Difference> {
+        if self.copy(agent, window.address, address, size)? && self.read(window.address, size)? {
+            return Ok(());
+        }
+        // The copy may have failed because of a planned fault.
+        if self.has_planned_faults() {
+            return Ok(());
+        }
+        Err(Difference::Broken(format!("the window at {:#x} is not accessible", window.address)))
+    }
+}

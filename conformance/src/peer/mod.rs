@@ -1,0 +1,120 @@
+//! A second process with the same runtime, for cases that need two. It exports pool memory by IPC and frees
+//! it on request.
+//!
+//! ```text
+//!   the process of the cases               the peer
+//!   ┌──────────────────┐     requests      ┌────────────────┐
+//!   │ Context::peer    ├──────────────────►│ PoolMemory of  │
+//!   │ opens the handle │◄──────────────────┤ its own        │
+//!   │                  │      handles      │ runtime        │
+//!   └──────────────────┘                   └────────────────┘
+//! ```
+
+mod serve;
+
+pub use serve::serve;
+
+use crate::worker::{Output, Received, Worker};
+use crate::{NotPassed, Verdict};
+use hsa_vmm::ipc::IpcHandle;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Duration;
+
+/// The time limit of its start and its answers, less than that of a case.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+
+/// To the peer.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Allocate memory on the first GPU, write a text to its beginning, and export it.
+    Export { size: usize, text: String },
+    /// Read the beginning of the memory.
+    Read { count: usize },
+    /// Free the memory.
+    Free,
+}
+
+/// From the peer.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Answer {
+    Started,
+    Exported(Vec<u8>),
+    Bytes(Vec<u8>),
+    Freed,
+    /// The runtime or the driver cannot share memory.
+    NotShared(String),
+    Failed(String),
+}
+
+/// The second process. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Peer(Worker);
+
+impl Peer {
+    /// Starts a program, which calls [`serve`], with arguments.
+    pub fn start(words: &[OsString]) -> Verdict<Self> {
+        let Some((program, arguments)) = words.split_first() else {
+            let why = "needs a second process, which cannot be started here";
+            return Err(NotPassed::Skipped(why.to_owned()));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let mut peer = Self(Worker::start(command, Output::Capture)?);
+        peer.receive()?;
+        Ok(peer)
+    }
+
+    /// Lets it export new memory that begins with a text.
+    pub fn export(&mut self, size: usize, text: &str) -> Verdict<IpcHandle> {
+        let answer = self.ask(&Request::Export { size, text: text.to_owned() })?;
+        let Answer::Exported(bytes) = &answer else { return Err(unexpected(&answer)) };
+        let bytes: &[u8; IpcHandle::SIZE] =
+            bytes.as_slice().try_into().map_err(|_| unexpected(&answer))?;
+        Ok(IpcHandle::from_bytes(bytes))
+    }
+
+    /// Returns the beginning of its memory.
+    pub fn read(&mut self, count: usize) -> Verdict<Vec<u8>> {
+        match self.ask(&Request::Read { count })? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Lets it free its memory.
+    pub fn free(&mut self) -> Verdict {
+        self.ask(&Request::Free).map(drop)
+    }
+
+    /// Kills it without releasing anything.
+    pub fn kill(mut self) {
+        self.0.kill();
+    }
+
+    fn ask(&mut self, request: &Request) -> Verdict<Answer> {
+        self.0.send(request);
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Verdict<Answer> {
+        let why = match self.0.receive(TIME_LIMIT) {
+            Received::Answer(Answer::NotShared(why)) => return Err(NotPassed::Skipped(why)),
+            Received::Answer(Answer::Failed(why)) => why,
+            Received::Answer(answer) => return Ok(answer),
+            Received::Invalid(text) => format!("sent an invalid answer: {text:?}"),
+            Received::Timeout => format!("did not answer within {} s", TIME_LIMIT.as_secs()),
+            Received::Exited(end) => end.to_string(),
+        };
+        let last = self.0.last_call().map(|call| format!(", {call}")).unwrap_or_default();
+        let printed = self.0.captured_output();
+        let printed = printed.lines().last().map(|line| format!("; its last output: {line}"));
+        let printed = printed.unwrap_or_default();
+        Err(NotPassed::Failed(format!("the second process: {why}{last}{printed}")))
+    }
+}
+
+fn unexpected(answer: &Answer) -> NotPassed {
+    NotPassed::Failed(format!("the second process: answered {answer:?}"))
+}

@@ -1,0 +1,65 @@
+//! The peer's side.
+
+use super::{Answer, Request};
+use crate::worker::{NotAWorker, begin};
+use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
+
+/// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent sends no
+/// more requests or exits.
+///
+/// `open` returns the runtime, or the reason why there is none.
+///
+/// # Errors
+/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
+pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
+    let (mut requests, answers) = begin()?;
+    let runtime = match open() {
+        Ok(runtime) => runtime,
+        Err(why) => return Ok(answers.send(&Answer::Failed(why))?),
+    };
+    answers.send(&Answer::Started)?;
+    let mut memory = None;
+    while let Some(request) = requests.receive()? {
+        let answer = act(&runtime, &mut memory, request).unwrap_or_else(|answer| answer);
+        answers.send(&answer)?;
+    }
+    Ok(())
+}
+
+impl From<Error> for Answer {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
+                Self::NotShared(error.to_string())
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+fn act(
+    runtime: &Runtime,
+    memory: &mut Option<PoolMemory>,
+    request: Request,
+) -> Result<Answer, Answer> {
+    let none = || Answer::Failed("there is no memory".to_owned());
+    match request {
+        Request::Export { size, text } => {
+            let gpu = runtime.gpus().next().ok_or_else(none)?.id();
+            let made = PoolMemory::allocate(runtime, gpu, size)?;
+            made.write(0, text.as_bytes())?;
+            let handle = Ipc::on(runtime, gpu)?.get_mem_handle(made.address())?;
+            *memory = Some(made);
+            Ok(Answer::Exported(handle.to_bytes().to_vec()))
+        }
+        Request::Read { count } => {
+            let mut bytes = vec![0; count];
+            memory.as_ref().ok_or_else(none)?.read(0, &mut bytes)?;
+            Ok(Answer::Bytes(bytes))
+        }
+        Request::Free => {
+            memory.take().ok_or_else(none)?.free().map_err(|kept| kept.error)?;
+            Ok(Answer::Freed)
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Collects the results of all runs of each case and makes the report.
+
+use crate::describe::Description;
+use crate::known::Known;
+use crate::plan::Plan;
+use crate::report::{Repetitions, Run};
+use crate::run_case::CaseResult;
+use crate::{Case, CaseReport, Options, Report, Status, Summary};
+use chrono::{DateTime, SubsecRound, Utc};
+
+/// The results of a run so far.
+pub(crate) struct Results<'a> {
+    options: &'a Options,
+    began: DateTime<Utc>,
+    case_results: Vec<CaseResults>,
+    /// Reports about the worker process.
+    more: Vec<CaseReport>,
+}
+
+/// The results of a case.
+#[derive(Clone, Default)]
+struct CaseResults {
+    ran: usize,
+    failed: usize,
+    skipped: usize,
+    duration_us: u64,
+    /// The first failure, or the last result without failures.
+    shown: Option<CaseResult>,
+}
+
+impl CaseResults {
+    fn add(&mut self, result: CaseResult) {
+        self.ran += 1;
+        self.duration_us = self.duration_us.saturating_add(result.duration_us);
+        let first_failure = result.status == Status::Fail && self.failed == 0;
+        match result.status {
+            Status::Fail => self.failed += 1,
+            Status::Skip => self.skipped += 1,
+            Status::Pass | Status::Known => {}
+        }
+        if first_failure || self.failed == 0 {
+            self.shown = Some(result);
+        }
+    }
+
+    fn report(&self, case: &Case, known: Option<&Known>, untried: &str) -> CaseReport {
+        let Some(shown) = &self.shown else {
+            return CaseReport {
+                detail: untried.to_owned(),
+                ..CaseReport::new(case.name, case.source, Status::Skip)
+            };
+        };
+        let several = self.ran > 1;
+        let (status, detail) = match (self.failed, known) {
+            (0, Some(known)) if self.skipped < self.ran => {
+                (Status::Pass, format!("known, but passed: {} ({})", known.reason, known.source))
+            }
+            (0, _) if self.skipped < self.ran => (Status::Pass, String::new()),
+            (0, _) => (Status::Skip, shown.detail.clone()),
+            (failed, known) => {
+                let times = match several {
+                    true => format!("failed {failed} of {}: ", self.ran),
+                    false => String::new(),
+                };
+                match known {
+                    Some(Known { reason, source, .. }) => {
+                        (Status::Known, format!("{reason} ({source}): {times}{}", shown.detail))
+                    }
+                    None => (Status::Fail, format!("{times}{}", shown.detail)),
+                }
+            }
+        };
+        CaseReport {
+            detail,
+            duration_us: self.duration_us / self.ran as u64,
+            address_space: shown.address_space.clone(),
+            lost: shown.lost.clone(),
+            repetitions: several.then_some(Repetitions { ran: self.ran, failed: self.failed }),
+            known_passed: known.is_some() && status == Status::Pass,
+            refused: shown.refused.clone(),
+            ..CaseReport::new(case.name, case.source, status)
+        }
+    }
+}
+
+impl<'a> Results<'a> {
+    pub fn new(plan: &Plan, options: &'a Options) -> Self {
+        let case_results = vec![CaseResults::default(); plan.chosen.len()];
+        Self { options, began: Utc::now().trunc_subsecs(0), case_results, more: Vec::new() }
+    }
+
+    /// Adds a result and returns the report of the case so far.
+    pub fn add(
+        &mut self,
+        index: usize,
+        case: &Case,
+        result: CaseResult,
+        runtime: &Description,
+    ) -> CaseReport {
+        let Some(case_results) = self.case_results.get_mut(index) else {
+            return CaseReport::new(case.name, case.source, result.status);
+        };
+        case_results.add(result);
+        case_results.report(case, self.options.known.of(runtime, case.name), "")
+    }
+
+    /// Adds a result of a case that is not in the plan.
+    pub fn add_more(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
+        let mut case_results = CaseResults::default();
+        case_results.add(result);
+        self.more.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));
+    }
+
+    /// Returns the report. `untried` says why some cases were not run.
+    pub fn report(self, plan: &Plan, runtime: Description, untried: &str) -> Report {
+        let cases = self.case_results.iter().zip(&plan.chosen).map(|(case_results, case)| {
+            case_results.report(case, self.options.known.of(&runtime, case.name), untried)
+        });
+        let cases: Vec<_> = self.more.iter().cloned().chain(cases).collect();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Report {
+            run: Some(Run {
+                tool: env!("CARGO_PKG_VERSION").to_owned(),
+                began: self.began,
+                kernel: kernel.trim().to_owned(),
+                profile: self.options.profile.to_string(),
+                filters: self.options.filters.clone(),
+                repeat: Some(self.options.repeat.max(1)).filter(|&repeat| repeat > 1),
+                seed: self.options.shuffle,
+            }),
+            runtime: runtime.runtime,
+            agents: runtime.agents,
+            summary: Summary::of(&cases),
+            cases,
+        }
+    }
+}

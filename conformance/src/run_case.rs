@@ -1,0 +1,222 @@
+//! Runs a case once.
+
+use crate::case::Body;
+use crate::{Case, Context, NotPassed, Options, Status, Verdict, descriptors};
+use hsa_vmm::Runtime;
+use hsa_vmm::hip::HipError;
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// The result of running a case once, regardless of known failures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CaseResult {
+    /// [`Status::Pass`], [`Status::Fail`] or [`Status::Skip`].
+    pub status: Status,
+    /// The failure, or why the case was skipped; empty if it passed.
+    pub detail: String,
+    /// The duration in microseconds.
+    pub duration_us: u64,
+    /// A drawing (SVG) of the address space when it failed.
+    #[serde(default)]
+    pub address_space: Option<String>,
+    /// How the process ended, if the case crashed or hung it.
+    #[serde(default)]
+    pub lost: Option<Lost>,
+    /// The HIP errors that were expected and returned.
+    #[serde(skip)]
+    pub refused: Vec<HipError>,
+}
+
+/// The end of a process that crashed or hung in a case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// How the process ended.
+    pub how: Ended,
+    /// The last native call, if known: `in hsa_amd_vmem_map`, `after hsa_signal_create
+    /// (HSA_STATUS_SUCCESS)`.
+    pub last_call: Option<String>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// Killed by this signal: `SIGSEGV`.
+    Signal(String),
+    /// Exited with this status.
+    Exit(i32),
+    /// Killed after this time limit, in milliseconds.
+    TimeLimit(u64),
+    /// Killed because it sent this invalid answer.
+    Garbage(String),
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.how {
+            Ended::Signal(name) => write!(f, "crashed: {name}")?,
+            Ended::Exit(status) => write!(f, "ended the process with status {status}")?,
+            Ended::TimeLimit(limit) => {
+                write!(f, "hung: did not end within {} s", *limit as f64 / 1000.0)?;
+            }
+            Ended::Garbage(text) => write!(f, "sent an invalid answer: {text:?}")?,
+        }
+        match &self.last_call {
+            Some(call) => write!(f, ", {call}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CaseResult {
+    /// Returns the result of a case that crashed or hung its process.
+    pub fn lost(lost: Lost, duration_us: u64) -> Self {
+        let detail = lost.to_string();
+        let status = Status::Fail;
+        let (address_space, refused) = (None, Vec::new());
+        Self { status, detail, duration_us, address_space, lost: Some(lost), refused }
+    }
+}
+
+/// Runs a case once.
+pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> CaseResult {
+    let began = Instant::now();
+    let picture = RefCell::new(None);
+    let verdict = catch_panic(|| run_body(runtime, options, case.body, &picture));
+    let mut refused = Vec::new();
+    let (status, detail) = match verdict {
+        Ok(errors) => {
+            refused = errors;
+            (Status::Pass, String::new())
+        }
+        Err(NotPassed::Skipped(why)) => (Status::Skip, why),
+        Err(NotPassed::Failed(why)) => (Status::Fail, why),
+    };
+    let address_space = picture.take().filter(|_| status == Status::Fail);
+    let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    CaseResult { status, detail, duration_us, address_space, lost: None, refused }
+}
+
+/// Turns a panic into a failure.
+fn catch_panic<T>(run: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        Err(NotPassed::Failed(format!("panicked: {}", panic_message(&*panic))))
+    })
+}
+
+/// Runs the body of a case. Returns the HIP errors that were expected and returned.
+fn run_body(
+    runtime: &Runtime,
+    options: &Options,
+    body: Body,
+    picture: &RefCell<Option<String>>,
+) -> Verdict<Vec<HipError>> {
+    let run = match body {
+        Body::Runtime(run) => return run(runtime).map(|()| Vec::new()),
+        Body::Vmm(run) => run,
+    };
+    if runtime.info().without_virtual_memory.is_some() {
+        let why = "the runtime has no virtual memory management".to_owned();
+        return Err(NotPassed::Skipped(why));
+    }
+    let count = || options.count_descriptors.then(descriptors::count).flatten();
+    let once = || -> Verdict<_> {
+        let before = count();
+        let context = Context::open(runtime, options)?;
+        // Catch a panic here, before the context is dropped, so that the state can be drawn.
+        catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(&context))?;
+        let refused = context.refused();
+        context.close(&mut |vmm| *picture.borrow_mut() = drawn(vmm))?;
+        Ok((refused, before, count()))
+    };
+    let (refused, before, after) = once()?;
+    if before == after {
+        return Ok(refused);
+    }
+    // Run it again: a descriptor that a runtime opens once and keeps (AMD's IPC server) is not a leak.
+    let (refused, before, after) = once()?;
+    if before == after {
+        return Ok(refused);
+    }
+    let why = format!("open file descriptors: {before:?} before, {after:?} after");
+    Err(NotPassed::Failed(why))
+}
+
+fn draw(context: &Context) -> Option<String> {
+    drawn(context.vmm())
+}
+
+/// Draws the state of a `Vmm`. Returns `None` if it is empty or the report panics.
+fn drawn(vmm: &hsa_vmm::Vmm) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let report = vmm.report();
+        (!report.is_empty()).then(|| crate::picture::draw(&report))
+    }))
+    .ok()
+    .flatten()
+}
+
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm::simulation::Config;
+
+    fn failing(run: fn(&Context) -> Verdict) -> CaseResult {
+        let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+        let options = Options { count_descriptors: false, ..Options::default() };
+        let result = run_case(&runtime, &options, &Case::new("map.test.fails", "", "", run));
+        assert_eq!(result.status, Status::Fail);
+        result
+    }
+
+    #[test]
+    fn panic_is_a_failure() {
+        let result = failing(|_| panic!("went {}", "wrong"));
+        assert_eq!(result.detail, "panicked: went wrong");
+        assert_eq!(result.address_space, None, "nothing was mapped");
+    }
+
+    #[test]
+    fn change_by_rejected_call_is_a_failure() {
+        let result = failing(|context| {
+            context
+                .refuses(HipError::InvalidValue, || {
+                    let size = context.granule();
+                    let _ = context.vmm().address_reserve(size, 0, None);
+                    context.vmm().unmap(hsa_vmm::Address::NULL, size)
+                })
+                .map(|_| ())
+        });
+        assert!(result.detail.contains("changed something"), "{}", result.detail);
+    }
+
+    #[test]
+    fn failed_case_has_drawing_of_address_space() {
+        for run in [
+            (|context| {
+                context.mapped(2, 7)?;
+                Err(NotPassed::Failed("for the drawing".to_owned()))
+            }) as fn(&Context) -> Verdict,
+            |context| {
+                context.mapped(2, 7)?;
+                panic!("for the drawing")
+            },
+        ] {
+            let picture = failing(run).address_space.unwrap();
+            assert!(picture.starts_with("<svg") && picture.contains("8 KiB"), "{picture}");
+        }
+    }
+}

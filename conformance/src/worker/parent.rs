@@ -1,0 +1,98 @@
+//! The worker's side: receives requests from the parent process and sends answers.
+
+use super::WORKS_FOR;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+/// This process was not started as a worker, or its parent has exited.
+#[derive(Debug, thiserror::Error)]
+#[error("worker processes can be started by hsa-vmm only")]
+pub struct NotAWorker(#[from] io::Error);
+
+/// Receives requests from the parent.
+#[derive(Debug)]
+pub struct Requests(BufReader<UnixStream>);
+
+/// Sends answers to the parent. Several threads can use it.
+#[derive(Debug)]
+pub struct Answers(Mutex<UnixStream>);
+
+/// Connects to the parent. A process that [`Worker::start`](super::Worker::start) started must call
+/// this first. From then on it is killed when the *thread* that started it exits, and its standard
+/// input is `/dev/null`.
+///
+/// # Errors
+/// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
+pub fn begin() -> Result<(Requests, Answers), NotAWorker> {
+    let (parent, _) = parent()?;
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
+    // The parent may have exited before the signal was set.
+    if getppid().map(Pid::as_raw_pid) != Some(parent) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process has exited").into());
+    }
+    let socket = take_socket()?;
+    Ok((Requests(BufReader::new(socket.try_clone()?)), Answers(Mutex::new(socket))))
+}
+
+/// Returns the parent's process ID, and the number of its descriptor of the [`LastCall`] page.
+///
+/// [`LastCall`]: super::LastCall
+pub(super) fn parent() -> io::Result<(i32, i32)> {
+    let value = env::var(WORKS_FOR).unwrap_or_default();
+    let numbers = value.split_once(':');
+    let numbers = numbers.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    numbers.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, "this process was not started by hsa-vmm")
+    })
+}
+
+/// Takes the socket from standard input and puts `/dev/null` there, so that the runtime cannot
+/// read from the socket.
+fn take_socket() -> io::Result<UnixStream> {
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Fails for anything but a connected socket.
+    socket.peer_addr()?;
+    let nothing = OpenOptions::new().read(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    Ok(socket)
+}
+
+impl Requests {
+    /// Waits for the next request. Returns `None` if the parent sends no more or has exited.
+    ///
+    /// # Errors
+    /// Returns the error of the system, or [`io::ErrorKind::InvalidData`] for an invalid request.
+    pub fn receive<O: DeserializeOwned>(&mut self) -> io::Result<Option<O>> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line)? {
+            0 => Ok(None),
+            _ => Ok(Some(serde_json::from_str(&line)?)),
+        }
+    }
+}
+
+/// Returns the socket, through which descriptors can be received, too.
+impl AsFd for Requests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
+
+impl Answers {
+    /// Sends an answer. Answers of several threads do not mix.
+    ///
+    /// # Errors
+    /// Returns the error of the system, such as [`io::ErrorKind::BrokenPipe`] if the parent has exited.
+    pub fn send(&self, answer: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(answer)?;
+        line.push(b'\n');
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+    }
+}
