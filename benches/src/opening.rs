@@ -2,9 +2,9 @@
 //! then.
 
 use crate::clock::Clock;
-use crate::ground::{Backend, LibraryFile};
 use crate::level::hip::Hip;
 use crate::run::{BenchError, Order, Result, result};
+use crate::runtime::{Backend, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
@@ -34,7 +34,7 @@ pub fn opening(
     backend: &Backend,
     samples: usize,
     levels: &[Level],
-    told: &mut dyn FnMut(f64),
+    report: &mut dyn FnMut(f64),
 ) -> std::result::Result<Vec<Result>, BenchError> {
     let (clock, samples) = (Clock::new(), samples.clamp(1, MOST));
     let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
@@ -57,7 +57,7 @@ pub fn opening(
                 figures.add(nanoseconds);
             }
         }
-        told(round as f64 / samples as f64);
+        report(round as f64 / samples as f64);
     }
     let gpus = {
         let mut one = Calls { backend, open: None };

@@ -26,7 +26,7 @@ mod tests {
     use super::Samples;
 
     #[test]
-    fn the_middle_and_the_end_are_found_in_any_order() {
+    fn percentiles_do_not_depend_on_order() {
         let mut samples = Samples::default();
         assert_eq!(samples.quantile(0.5), None);
         (0..=100).rev().for_each(|number| samples.add(f64::from(number)));

@@ -4,7 +4,7 @@ use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
 use crate::objects::{Object, OpenArea, none_such};
-use crate::pointers::{address, not_null, put};
+use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
@@ -31,7 +31,7 @@ unsafe extern "C" fn hsavmm_area_create(
         }?;
         let object = Object::Area(Arc::new(OpenArea::new(made)));
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("area", area, process.objects.insert(object)) }
+        unsafe { write_out("area", area, process.objects.insert(object)) }
     })
 }
 
@@ -58,7 +58,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
         }
         mapped.memory.insert(at.get(), memory);
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, at.as_ptr()) }
+        unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
 
@@ -73,7 +73,7 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
         let mapped = open.mapped();
         let found = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device_ptr", device_ptr, found.device_address().as_ptr()) }
+        unsafe { write_out("device_ptr", device_ptr, found.device_address().as_ptr()) }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{put, put_text};
+use crate::pointers::{write_out, write_text};
 use crate::process::process;
 use crate::types::{
     LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
@@ -144,25 +144,25 @@ const VERSION: c_int = 70_200_000;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDriverGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipDriverGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipRuntimeGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipRuntimeGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
     answer("hipGetDeviceCount", || {
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("count", count, 0) }?;
+        unsafe { write_out("count", count, 0) }?;
         let process = process()?;
         process.devices.any()?;
         let number = process.devices.gpus.len().try_into().unwrap_or(c_int::MAX);
         // SAFETY: as before.
-        unsafe { put("count", count, number) }
+        unsafe { write_out("count", count, number) }
     })
 }
 
@@ -171,7 +171,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
     answer("hipGetDevice", || {
         process()?.devices.any()?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device", device, current()) }
+        unsafe { write_out("device", device, current()) }
     })
 }
 
@@ -189,7 +189,7 @@ unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> h
     answer("hipDeviceGet", || {
         process()?.devices.agent(ordinal)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device", device, ordinal) }
+        unsafe { write_out("device", device, ordinal) }
     })
 }
 
@@ -213,7 +213,7 @@ unsafe extern "C" fn hipDeviceGetName(
         of(device, |agent| {
             let text = if agent.product.is_empty() { agent.name() } else { &agent.product };
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put_text("name", name, length, text) }
+            unsafe { write_text("name", name, length, text) }
         })
     })
 }
@@ -229,7 +229,7 @@ unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -
                 *to = from as c_char;
             }
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put("uuid", uuid, hipUUID { bytes }) }
+            unsafe { write_out("uuid", uuid, hipUUID { bytes }) }
         })
     })
 }
@@ -243,7 +243,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     answer("hipDeviceGetPCIBusId", || {
         of(device, |agent| match agent.pci {
             // SAFETY: as lib.rs says of pointers for results.
-            Some(pci) => unsafe { put_text("id", id, length, &pci.to_string()) },
+            Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
             None => Err(Refusal::not_supported("a device without a place on the PCI bus")),
         })
     })
@@ -260,7 +260,7 @@ pub fn memory_of(agent: &Agent) -> usize {
 unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
     answer("hipDeviceTotalMem", || {
         // SAFETY: as lib.rs says of pointers for results.
-        of(device, |agent| unsafe { put("bytes", bytes, memory_of(agent)) })
+        of(device, |agent| unsafe { write_out("bytes", bytes, memory_of(agent)) })
     })
 }
 
@@ -315,7 +315,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 }
             };
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put("value", value, answer) }
+            unsafe { write_out("value", value, answer) }
         })
     })
 }
@@ -330,7 +330,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
         let owner = process()?.devices.agent(peer)?;
         // SAFETY: as lib.rs says of pointers for results.
         of(device, |agent| unsafe {
-            put("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
+            write_out("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
         })
     })
 }

@@ -1,7 +1,7 @@
 //! HIP's errors: numbers, names and what they mean.
 
 use crate::answer::{Refusal, answer};
-use crate::pointers::put;
+use crate::pointers::write_out;
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 
@@ -85,13 +85,13 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorName", || unsafe { put("to", to, known(error)?.0.as_ptr()) })
+    answer("hipDrvGetErrorName", || unsafe { write_out("to", to, known(error)?.0.as_ptr()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorString", || unsafe { put("to", to, known(error)?.1.as_ptr()) })
+    answer("hipDrvGetErrorString", || unsafe { write_out("to", to, known(error)?.1.as_ptr()) })
 }
 
 /// Unlike the first two, the other two refuse what is no error.

@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::memory::Opened;
-use crate::pointers::{address, not_null, put};
+use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
@@ -21,7 +21,7 @@ unsafe extern "C" fn hipIpcGetMemHandle(
         not_null("handle", handle)?;
         let made = process.ipc(current())?.get_mem_handle(address(ptr))?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
+        unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
     })
 }
 
@@ -49,7 +49,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let nothing = || Opened { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(nothing).memory.push(Arc::new(memory));
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, at.as_ptr()) }
+        unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
 

@@ -4,7 +4,7 @@ use crate::answer::{Refusal, answer};
 use crate::devices::{current, memory_of};
 use crate::errors;
 use crate::objects::lock;
-use crate::pointers::{address, put};
+use crate::pointers::{address, write_out};
 use crate::process::{Process, process};
 use crate::types::{
     MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
@@ -105,12 +105,12 @@ impl Allocations {
     /// Ends that.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
-        let Some(place) = peers.iter().position(|pair| *pair == (owner, user)) else {
+        let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
             let words = "that peer was never let in";
             return Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, words));
         };
         let before = peers.clone();
-        peers.swap_remove(place);
+        peers.swap_remove(index);
         self.let_in(owner, &mut peers, before)
     }
 
@@ -123,15 +123,15 @@ impl Allocations {
         before: Vec<(AgentId, AgentId)>,
     ) -> Result<(), Refusal> {
         let held = lock(&self.held);
-        let tell = |peers: &[(AgentId, AgentId)]| {
+        let allow = |peers: &[(AgentId, AgentId)]| {
             let users = users(peers, owner);
             let mut theirs = held.values().filter(|held| held.is_of(owner));
             theirs.try_for_each(|held| held.memory.allow(&users))
         };
-        tell(peers).map_err(|error| {
+        allow(peers).map_err(|error| {
             *peers = before;
             // What cannot be put back is open to one more or one less: no memory is lost.
-            let _ = tell(peers);
+            let _ = allow(peers);
             Refusal::from(error)
         })
     }
@@ -179,7 +179,7 @@ impl Held {
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     answer("hipMalloc", || {
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+        unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
         let process = process()?;
         let device = current();
         let agent = process.devices.agent(device)?;
@@ -189,7 +189,7 @@ unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t
         let memory = PoolMemory::allocate(&process.runtime, agent, size)?;
         let held = Held { memory, kind: Kind::Device, flags: 0, device };
         // SAFETY: as before.
-        unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+        unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
     })
 }
 
@@ -201,7 +201,7 @@ fn allocate_on_host(
     flags: c_uint,
 ) -> Result<(), Refusal> {
     // SAFETY: as lib.rs says of pointers for results.
-    unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+    unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
     process.devices.any()?;
     if size == 0 {
@@ -212,7 +212,7 @@ fn allocate_on_host(
     memory.allow(&devices)?;
     let held = Held { memory, kind, flags, device: current() };
     // SAFETY: as before.
-    unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+    unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
 
 /// What `hipHostMalloc` may be asked for; all of it is one kind of memory here.
@@ -286,14 +286,14 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
-            put("total", total, all)?;
-            put("free", free, left)
+            write_out("total", total, all)?;
+            write_out("free", free, left)
         }
     })
 }
 
 /// What an address is, to C.
-enum Place {
+enum Found {
     Held(Arc<Held>),
     Opened(c_int, Arc<OpenedMemory>),
     /// A mapping: start, size, device.
@@ -301,12 +301,12 @@ enum Place {
 }
 
 impl Process {
-    fn place(&self, at: Address) -> Option<Place> {
+    fn find(&self, at: Address) -> Option<Found> {
         if let Some(held) = self.allocations.at(at) {
-            return Some(Place::Held(held));
+            return Some(Found::Held(held));
         }
         if let Some((device, opened)) = self.allocations.opened_at(at) {
-            return Some(Place::Opened(device, opened));
+            return Some(Found::Opened(device, opened));
         }
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;
@@ -314,7 +314,7 @@ impl Process {
             Some(Location::Agent(agent)) => self.devices.number(agent),
             _ => -1,
         };
-        Some(Place::Mapped(start, size, device))
+        Some(Found::Mapped(start, size, device))
     }
 }
 
@@ -333,10 +333,10 @@ unsafe extern "C" fn hipPointerGetAttributes(
             allocation_flags: 0,
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("attributes", attributes, nothing) }?;
+        unsafe { write_out("attributes", attributes, nothing) }?;
         let process = process()?;
         process.devices.any()?;
-        let found = process.place(address(ptr));
+        let found = process.find(address(ptr));
         let on_device = |device| hipPointerAttribute_t {
             kind: MEMORY_DEVICE,
             device,
@@ -345,9 +345,9 @@ unsafe extern "C" fn hipPointerGetAttributes(
         };
         let answer = match found {
             None => return Err(Refusal::value("ptr", "is not memory of this library's")),
-            Some(Place::Mapped(_, _, device)) => on_device(device),
-            Some(Place::Opened(device, _)) => on_device(device),
-            Some(Place::Held(held)) => {
+            Some(Found::Mapped(_, _, device)) => on_device(device),
+            Some(Found::Opened(device, _)) => on_device(device),
+            Some(Found::Held(held)) => {
                 let on_host = |kind| hipPointerAttribute_t {
                     kind,
                     host_pointer: ptr.cast_mut(),
@@ -363,7 +363,7 @@ unsafe extern "C" fn hipPointerGetAttributes(
             }
         };
         // SAFETY: as before.
-        unsafe { put("attributes", attributes, answer) }
+        unsafe { write_out("attributes", attributes, answer) }
     })
 }
 
@@ -376,10 +376,10 @@ unsafe extern "C" fn hipMemGetAddressRange(
     answer("hipMemGetAddressRange", || {
         let process = process()?;
         process.devices.any()?;
-        let (start, bytes) = match process.place(address(ptr)) {
-            Some(Place::Held(held)) => (held.memory.address(), held.memory.size()),
-            Some(Place::Opened(_, opened)) => (opened.address(), opened.size()),
-            Some(Place::Mapped(start, size, _)) => (start, size),
+        let (start, bytes) = match process.find(address(ptr)) {
+            Some(Found::Held(held)) => (held.memory.address(), held.memory.size()),
+            Some(Found::Opened(_, opened)) => (opened.address(), opened.size()),
+            Some(Found::Mapped(start, size, _)) => (start, size),
             None => {
                 let words = "`ptr` is not memory of this library's";
                 return Err(Refusal::new(errors::NOT_FOUND, words));
@@ -389,9 +389,9 @@ unsafe extern "C" fn hipMemGetAddressRange(
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
             if !base.is_null() {
-                put("base", base, start.as_ptr())?;
+                write_out("base", base, start.as_ptr())?;
             }
-            if size.is_null() { Ok(()) } else { put("size", size, bytes) }
+            if size.is_null() { Ok(()) } else { write_out("size", size, bytes) }
         }
     })
 }
@@ -406,7 +406,7 @@ mod tests {
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
 
     /// Three GPUs, and memory of the first.
-    fn ground(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
+    fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
         let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
         let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();
         let allocations = Allocations::default();
@@ -426,8 +426,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_let_in_shuts_nobody_out() {
-        let (runtime, gpus, allocations, before) = ground(FaultPlan::default());
+    fn granting_a_peer_keeps_other_grants() {
+        let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
         let others = allocate(&runtime, &allocations, gpus[1]);
         let open = |at| open_to(&allocations, at, &gpus);
         assert_eq!(open(before), [true, false, false]);
@@ -450,10 +450,10 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_does_not_let_a_peer_in_changes_nothing() {
+    fn failed_peer_grant_changes_nothing() {
         // The first letting in is of the one, the second of both.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
-        let (_runtime, gpus, allocations, at) = ground(faults);
+        let (_runtime, gpus, allocations, at) = fixture(faults);
         allocations.enable(gpus[0], gpus[1]).unwrap();
         allocations.enable(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(open_to(&allocations, at, &gpus), [true, true, false]);

@@ -8,7 +8,7 @@ use hsa_vmm::Address;
 ///
 /// # Safety
 /// `to` is null or writable.
-pub unsafe fn put<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
+pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
     not_null(argument, to)?;
     // SAFETY: not null, so writable as the caller says. Not aligned if C was careless.
     unsafe { to.write_unaligned(value) };
@@ -76,7 +76,7 @@ pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
 ///
 /// # Safety
 /// `to` is null or has room for `length` bytes.
-pub unsafe fn put_text(
+pub unsafe fn write_text(
     argument: &str,
     to: *mut c_char,
     length: i32,
@@ -105,7 +105,7 @@ mod tests {
     use super::{c_char, cut};
 
     #[test]
-    fn a_letter_is_there_whole_or_not_at_all() {
+    fn text_is_cut_between_characters() {
         let bytes = |room: &[c_char]| room.iter().map(|&it| it as u8).collect::<Vec<_>>();
         assert_eq!(bytes(&cut::<4>("abc")), b"abc\0");
         assert_eq!(bytes(&cut::<4>("abcd")), b"abc\0");

@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, put, take, take_each};
+use crate::pointers::{address, not_null, take, take_each, write_out};
 use crate::process::{Process, process};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
@@ -86,7 +86,7 @@ unsafe extern "C" fn hipMemAddressReserve(
         Operation::AddressReserve.check_flags(flags)?;
         let start = vmm.address_reserve(size, alignment, near)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, start.as_ptr()) }
+        unsafe { write_out("ptr", ptr, start.as_ptr()) }
     })
 }
 
@@ -112,7 +112,7 @@ unsafe extern "C" fn hipMemCreate(
         Operation::Create.check_flags(flags)?;
         let made = vmm.create(size, &properties)?;
         // SAFETY: as before.
-        unsafe { put("handle", to, pointer(made)) }
+        unsafe { write_out("handle", to, pointer(made)) }
     })
 }
 
@@ -243,7 +243,7 @@ unsafe extern "C" fn hipMemGetAccess(
         let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
         // SAFETY: as before.
-        unsafe { put("flags", flags, c_ulonglong::from(access.to_bits())) }
+        unsafe { write_out("flags", flags, c_ulonglong::from(access.to_bits())) }
     })
 }
 
@@ -267,7 +267,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
         // SAFETY: as before.
-        unsafe { put("granularity", granularity, granule) }
+        unsafe { write_out("granularity", granularity, granule) }
     })
 }
 
@@ -300,7 +300,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             usage: 0,
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("prop", prop, answer) }
+        unsafe { write_out("prop", prop, answer) }
     })
 }
 
@@ -319,7 +319,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         Operation::ExportToShareableHandle.check_flags(flags)?;
         let descriptor = vmm.export_to_shareable_handle(handle(which), kind)?;
         // SAFETY: as lib.rs says of pointers for results; what HIP writes there is an `int`.
-        unsafe { put("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
+        unsafe { write_out("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
 
@@ -348,7 +348,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let made = vmm.import_from_shareable_handle(descriptor, kind)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", to, pointer(made)) }
+        unsafe { write_out("handle", to, pointer(made)) }
     })
 }
 
@@ -363,7 +363,7 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
         not_null("handle", to)?;
         let found = vmm.retain_allocation_handle(address(at))?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", to, pointer(found)) }
+        unsafe { write_out("handle", to, pointer(found)) }
     })
 }
 

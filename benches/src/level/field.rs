@@ -1,6 +1,6 @@
 //! Where live mappings are, and holes between them.
 
-use crate::ground::SIZE;
+use crate::runtime::SIZE;
 
 /// How many holes there are for new mappings: so many that those of a round are not in the
 /// processor's caches from the last.
@@ -12,7 +12,7 @@ pub(crate) struct Field {
     pub base: usize,
     live: usize,
     holes: usize,
-    /// Of the places that are drawn.
+    /// Of the addresses that are drawn.
     seed: u64,
 }
 
@@ -62,24 +62,24 @@ impl Field {
         (self.seed % end as u64) as usize
     }
 
-    /// As many holes as there are places to fill, all different and far apart, beginning with one
+    /// As many holes as there are addresses to fill, all different and far apart, beginning with one
     /// that is drawn.
-    pub fn draw_holes(&mut self, places: &mut [usize]) {
-        let (first, step) = (self.draw(self.holes), self.holes / places.len().max(1));
-        for (number, place) in places.iter_mut().enumerate() {
-            *place = self.page(self.hole_page((first + number * step) % self.holes));
+    pub fn draw_holes(&mut self, addresses: &mut [usize]) {
+        let (first, step) = (self.draw(self.holes), self.holes / addresses.len().max(1));
+        for (number, address) in addresses.iter_mut().enumerate() {
+            *address = self.page(self.hole_page((first + number * step) % self.holes));
         }
     }
 
-    /// As many mapped addresses as there are places to fill, drawn; `mapped` are those in holes.
-    pub fn draw_mapped(&mut self, mapped: &[usize], places: &mut [usize]) {
-        for place in places {
+    /// As many mapped addresses as there are addresses to fill, drawn; `mapped` are those in holes.
+    pub fn draw_mapped(&mut self, mapped: &[usize], addresses: &mut [usize]) {
+        for address in addresses {
             let page = self.draw(self.pages());
             // The hole at or before this page, if it is that page.
             let hole = page * self.holes / self.pages();
             let is_hole =
                 (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
-            *place = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
+            *address = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn live_mappings_and_holes_are_everything() {
+    fn live_mappings_and_holes_cover_the_range() {
         for live in [1, 2, 63, 64, 65, 1000, 4097, 100_000] {
             let mut field = Field::new(SIZE, live);
             let mapped: BTreeSet<usize> = field.live().collect();

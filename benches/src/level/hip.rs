@@ -1,8 +1,8 @@
 //! HIP's calls in C: this library's, which are linked in, or HIP's own, loaded when this runs.
 
 use super::{Caller, Field, Outcome, refused};
-use crate::ground::{Backend, Ground, LibraryFile, SIZE};
 use crate::run::BenchError;
+use crate::runtime::{Backend, BenchRuntime, LibraryFile, SIZE};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::ptr::null_mut;
 use std::error::Error;
@@ -148,10 +148,10 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// This library, through C, on a runtime like the ground's.
-    pub fn linked(ground: &Ground, n: usize) -> Result<Self, BenchError> {
-        Self::choose_linked(&ground.backend)?;
-        let gpus = ground.runtime.gpus().count();
+    /// This library, through C, on a runtime like the target's.
+    pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
+        Self::choose_linked(&target.backend)?;
+        let gpus = target.runtime.gpus().count();
         Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
     }
 

@@ -1,7 +1,7 @@
 //! Values that clean up after themselves.
 
 use super::{Caller, Field, Outcome};
-use crate::ground::{Ground, SIZE};
+use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
 };
@@ -28,10 +28,10 @@ fn gone() -> Box<dyn std::error::Error> {
 }
 
 impl Owned {
-    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
         Self {
-            vmm: ground.vmm.clone(),
-            gpus: ground.runtime.gpus().map(|gpu| gpu.id()).collect(),
+            vmm: target.vmm.clone(),
+            gpus: target.runtime.gpus().map(|gpu| gpu.id()).collect(),
             properties,
             reserved: (0..n).map(|_| None).collect(),
             created: (0..n).map(|_| None).collect(),

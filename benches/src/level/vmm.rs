@@ -1,7 +1,7 @@
 //! HIP's calls as `Vmm` has them.
 
 use super::{Caller, Field, Outcome};
-use crate::ground::{Ground, SIZE};
+use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
     Vmm,
@@ -26,11 +26,11 @@ pub(crate) struct Calls {
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Calls {
-    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
-        let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
+        let gpus: Vec<_> = target.runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
         Self {
-            vmm: ground.vmm.clone(),
+            vmm: target.vmm.clone(),
             gpu: gpus[0],
             properties,
             grants: gpus.iter().rev().map(grant).collect(),

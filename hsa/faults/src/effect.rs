@@ -8,17 +8,17 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Effect<C> {
     /// It answers this and is not performed.
-    Answers(C),
+    Fail(C),
     /// It lasts so much longer.
-    Takes(Duration),
+    Delay(Duration),
     /// It answers success and does something else.
-    Goes(Wrong),
+    Misbehave(FaultKind),
 }
 
 /// How a call that answers success goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wrong {
+pub enum FaultKind {
     /// Performed so much after it has answered.
     Late(Duration),
     /// Not performed.
@@ -45,40 +45,40 @@ pub enum Wrong {
     Double,
 }
 
-const WORDS: [(&str, Wrong); 11] = [
-    ("lost", Wrong::Lost),
-    ("hang", Wrong::Hang),
-    ("crash", Wrong::Crash),
-    ("wide", Wrong::Wide),
-    ("narrow", Wrong::Narrow),
-    ("shifted", Wrong::Shifted),
-    ("other", Wrong::Other),
-    ("leak", Wrong::Leak),
-    ("garbled", Wrong::Garbled),
-    ("half", Wrong::Half),
-    ("double", Wrong::Double),
+const NAMES: [(&str, FaultKind); 11] = [
+    ("lost", FaultKind::Lost),
+    ("hang", FaultKind::Hang),
+    ("crash", FaultKind::Crash),
+    ("wide", FaultKind::Wide),
+    ("narrow", FaultKind::Narrow),
+    ("shifted", FaultKind::Shifted),
+    ("other", FaultKind::Other),
+    ("leak", FaultKind::Leak),
+    ("garbled", FaultKind::Garbled),
+    ("half", FaultKind::Half),
+    ("double", FaultKind::Double),
 ];
 
-impl Wrong {
+impl FaultKind {
     /// The fault of this word.
     #[must_use]
-    pub fn named(word: &str) -> Option<Self> {
+    pub fn from_name(word: &str) -> Option<Self> {
         if let Some(delay) = word.strip_prefix("late:") {
             return time(delay).map(Self::Late);
         }
-        WORDS.iter().find(|known| known.0 == word).map(|known| known.1)
+        NAMES.iter().find(|known| known.0 == word).map(|known| known.1)
     }
 
     /// Its word, without what a `late` has behind it.
     #[must_use]
-    pub fn word(self) -> &'static str {
-        WORDS.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for FaultKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.word())?;
+        formatter.write_str(self.name())?;
         match self {
             Self::Late(delay) => write!(formatter, ":{}us", delay.as_micros()),
             _ => Ok(()),
@@ -89,9 +89,9 @@ impl fmt::Display for Wrong {
 impl<C: fmt::Display> fmt::Display for Effect<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Answers(code) => code.fmt(formatter),
-            Self::Takes(time) => write!(formatter, "{}us", time.as_micros()),
-            Self::Goes(wrong) => wrong.fmt(formatter),
+            Self::Fail(code) => code.fmt(formatter),
+            Self::Delay(time) => write!(formatter, "{}us", time.as_micros()),
+            Self::Misbehave(wrong) => wrong.fmt(formatter),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A plan as data, and as text.
 
-use crate::effect::{Effect, Wrong, time};
+use crate::effect::{Effect, FaultKind, time};
 use std::fmt;
 
 /// What is to go wrong.
@@ -89,7 +89,7 @@ pub trait Target {
 
     /// Whether a call can go wrong so, beyond what any call can: being lost, late, for ever, or
     /// the end.
-    fn can(&self, call: &str, wrong: Wrong) -> bool;
+    fn can(&self, call: &str, wrong: FaultKind) -> bool;
 }
 
 impl<C> Default for Plan<C> {
@@ -143,20 +143,20 @@ impl<C> Rule<C> {
         if named.is_some_and(|call| !all.contains(&call)) {
             return Err(format!("there is no such call; there are: {}", all.join(", ")));
         }
-        let wrong = Wrong::named(effect);
+        let wrong = FaultKind::from_name(effect);
         if let Some(wrong) = wrong {
-            let any = matches!(wrong, Wrong::Lost | Wrong::Hang | Wrong::Crash);
+            let any = matches!(wrong, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash);
             if !any && !named.is_some_and(|call| target.can(call, wrong)) {
-                let word = wrong.word();
+                let word = wrong.name();
                 let can = |call: &&&str| target.can(call, wrong);
                 let those: Vec<_> = all.iter().filter(can).copied().collect();
                 return Err(format!("{call} cannot be {word}; these can: {}", those.join(", ")));
             }
         }
         let effect = wrong
-            .map(Effect::Goes)
-            .or_else(|| time(effect).map(Effect::Takes))
-            .or_else(|| target.code(effect).map(Effect::Answers))
+            .map(Effect::Misbehave)
+            .or_else(|| time(effect).map(Effect::Delay))
+            .or_else(|| target.code(effect).map(Effect::Fail))
             .ok_or(
                 "the effect is neither an error, nor a time as 20us, nor a word of the plan's",
             )?;
@@ -207,10 +207,10 @@ mod tests {
             vec!["MAP", "FREE", "COPY"]
         }
 
-        fn can(&self, call: &str, wrong: Wrong) -> bool {
+        fn can(&self, call: &str, wrong: FaultKind) -> bool {
             match wrong {
-                Wrong::Late(_) => call == "MAP",
-                Wrong::Leak => call == "FREE",
+                FaultKind::Late(_) => call == "MAP",
+                FaultKind::Leak => call == "FREE",
                 _ => false,
             }
         }
@@ -221,16 +221,20 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_read_and_written() {
+    fn plan_round_trips_through_text() {
         let text = "MAP=12;MAP#3=5ms, FREE#2-4=leak,MAP=late:1s;*#7-=hang,,COPY = crash";
         let plan = parse(text).unwrap();
         let expected = Plan::default()
-            .and(Some("MAP"), Calls::ALL, Effect::Answers(12))
-            .and(Some("MAP"), Calls::one(3), Effect::Takes(Duration::from_millis(5)))
-            .and(Some("FREE"), Calls { first: 2, last: 4 }, Effect::Goes(Wrong::Leak))
-            .and(Some("MAP"), Calls::ALL, Effect::Goes(Wrong::Late(Duration::from_secs(1))))
-            .and(None, Calls::from(7), Effect::Goes(Wrong::Hang))
-            .and(Some("COPY"), Calls::ALL, Effect::Goes(Wrong::Crash));
+            .and(Some("MAP"), Calls::ALL, Effect::Fail(12))
+            .and(Some("MAP"), Calls::one(3), Effect::Delay(Duration::from_millis(5)))
+            .and(Some("FREE"), Calls { first: 2, last: 4 }, Effect::Misbehave(FaultKind::Leak))
+            .and(
+                Some("MAP"),
+                Calls::ALL,
+                Effect::Misbehave(FaultKind::Late(Duration::from_secs(1))),
+            )
+            .and(None, Calls::from(7), Effect::Misbehave(FaultKind::Hang))
+            .and(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
         assert_eq!(plan, expected);
         let written = "MAP=12;MAP#3=5000us;FREE#2-4=leak;MAP=late:1000000us;*#7-=hang;COPY=crash";
         assert_eq!(plan.to_string(), written);
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_refused_by_name() {
+    fn parse_rejects_invalid_rules() {
         for (rule, why) in [
             ("MAP", "CALL=EFFECT"),
             ("MAP#0=1", "counted from 1"),
@@ -262,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_its_own() {
+    fn fault_names_round_trip() {
         let words = "lost hang crash wide narrow shifted other leak garbled half double late:3us";
         for word in words.split(' ') {
-            assert_eq!(Wrong::named(word).unwrap().to_string(), word);
+            assert_eq!(FaultKind::from_name(word).unwrap().to_string(), word);
         }
     }
 }

@@ -7,7 +7,7 @@
 /// Every bit pattern is a value, and there is no padding: plain integers only.
 pub(crate) unsafe trait Plain: Copy + Send + 'static {
     /// Tells each field by its name, as a log is to have it.
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
     /// The call's name with the operation it asks for, if it is one of several.
     fn operation(&self, name: &'static str) -> &'static str {
@@ -32,15 +32,15 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
 
 // SAFETY: an integer.
 unsafe impl Plain for u32 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", self.to_string());
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+        visit("value", self.to_string());
     }
 }
 
 // SAFETY: an integer.
 unsafe impl Plain for u64 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", format!("{self:#x}"));
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+        visit("value", format!("{self:#x}"));
     }
 }
 
@@ -101,8 +101,8 @@ macro_rules! structs {
             };
             // SAFETY: integers only, and the sizes add up, so there is no padding.
             unsafe impl $crate::abi::Plain for $name {
-                fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-                    $(tell(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
+                fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+                    $(visit(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
                 }
 
                 $(fn operation(&self, _: &'static str) -> &'static str {

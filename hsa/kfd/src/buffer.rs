@@ -7,7 +7,7 @@ use crate::metadata::Metadata;
 use crate::page_table::PAGE;
 use crate::real;
 use crate::vram::Claim;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -56,10 +56,10 @@ impl Buffer {
     /// A new descriptor of the memory.
     pub(crate) fn export(&self, close_on_exec: bool, faults: &Faults) -> Result<libc::c_int> {
         let file = self.file()?;
-        if faults.suffers(Wrong::Leak) {
+        if faults.has_fault(FaultKind::Leak) {
             real::duplicate(file.descriptor(), close_on_exec)?;
         }
-        if faults.suffers(Wrong::Other) {
+        if faults.has_fault(FaultKind::Other) {
             let other = MemoryFile::labelled(self.label, self.size)?;
             return real::duplicate(other.descriptor(), close_on_exec);
         }
@@ -193,7 +193,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn memory_is_given_back_with_the_last_reference() {
+    fn memory_is_freed_with_the_last_reference() {
         let (vram, buffers) = (Vram::new(Memory::alone(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_of_offsets() {
+    fn offsets_run_out() {
         let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
         // Another process may have made what passes for a dma-buf, as large as a file can be.
         let [one, other, third] =
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_import_one_memory_get_one_buffer() {
+    fn concurrent_imports_share_one_buffer() {
         let theirs = Buffers::new();
         let claim = Vram::new(Memory::alone(), 0, 4096).claim(4096).unwrap();
         let buffer = theirs.create(0, 1, 4096, claim).unwrap();

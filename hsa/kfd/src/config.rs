@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_are_read() {
+    fn config_parses_every_field() {
         let config = Config::read("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
         assert_eq!((config.gpus, config.memory), (2, 512 << 20), "in whatever order");
         assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_name() {
+    fn config_rejects_unknown_words() {
         for field in [
             "gpus=0",
             "gpus=9",

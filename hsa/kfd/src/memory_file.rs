@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_object_is_told_from_a_plain_memory_file() {
+    fn buffer_objects_differ_from_plain_memory_files() {
         let label = Label { gpu: 3, flags: 0xb000_0001, token: token(), process: 7 };
         let file = MemoryFile::labelled(label, 8192).unwrap();
         assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));

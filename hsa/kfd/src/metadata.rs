@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_has_written_is_found_while_it_runs() {
+    fn metadata_is_found_while_the_writer_runs() {
         let token = token();
         let (mut reader, writer) = std::io::pipe().unwrap();
         // SAFETY: the child runs this thread's code only, and ends without returning.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_refused() {
+    fn oversized_metadata_is_rejected() {
         let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
         let written = Metadata { size: MOST as u32 + 1, ..written() };
         assert_eq!(written.publish(label).map(drop), Err(EINVAL));

@@ -46,7 +46,7 @@ impl Entry {
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
     /// Where the entries are that lead to each buffer, by its token.
-    places: HashMap<u64, BTreeSet<u64>>,
+    addresses: HashMap<u64, BTreeSet<u64>>,
 }
 
 impl PageTable {
@@ -71,7 +71,7 @@ impl PageTable {
 
     fn insert(&mut self, address: u64, entry: Entry) {
         if let Some(buffer) = &entry.buffer {
-            self.places.entry(buffer.label.token).or_default().insert(address);
+            self.addresses.entry(buffer.label.token).or_default().insert(address);
         }
         self.entries.insert(address, entry);
     }
@@ -79,11 +79,11 @@ impl PageTable {
     fn remove(&mut self, address: u64) -> Option<Entry> {
         let entry = self.entries.remove(&address)?;
         if let Some(buffer) = &entry.buffer
-            && let Some(places) = self.places.get_mut(&buffer.label.token)
+            && let Some(addresses) = self.addresses.get_mut(&buffer.label.token)
         {
-            places.remove(&address);
-            if places.is_empty() {
-                self.places.remove(&buffer.label.token);
+            addresses.remove(&address);
+            if addresses.is_empty() {
+                self.addresses.remove(&buffer.label.token);
             }
         }
         Some(entry)
@@ -142,7 +142,7 @@ impl PageTable {
 
     /// Removes every entry of a buffer: what closing its last handle does.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
-        for address in self.places.remove(&buffer.label.token).unwrap_or_default() {
+        for address in self.addresses.remove(&buffer.label.token).unwrap_or_default() {
             self.entries.remove(&address);
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_refused_and_a_hole_is_cut() {
+    fn map_rejects_overlap_and_clear_splits() {
         let mut table = PageTable::default();
         table.map(0x10000, entry(0x4000)).unwrap();
         for (address, size) in [(0x10000, 0x1000), (0xf000, 0x2000), (0x13000, 0x1000)] {
@@ -214,16 +214,16 @@ mod tests {
         for (address, entry) in table.entries() {
             let token = entry.buffer.as_ref().map_or(0, |buffer| buffer.label.token);
             for page in 0..entry.size / PAGE {
-                let place = &mut model[(address / PAGE + page) as usize];
-                assert_eq!(*place, None, "entries overlap");
-                *place = Some((token, entry.offset / PAGE + page));
+                let slot = &mut model[(address / PAGE + page) as usize];
+                assert_eq!(*slot, None, "entries overlap");
+                *slot = Some((token, entry.offset / PAGE + page));
             }
         }
         model
     }
 
     #[test]
-    fn it_does_what_a_row_of_pages_does() {
+    fn page_table_agrees_with_page_array() {
         let buffers = Buffers::new();
         let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
         let memory = [(); 3]

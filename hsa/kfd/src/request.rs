@@ -59,7 +59,7 @@ impl Request {
         };
         let before = value;
         let result = copied
-            .and_then(|()| driver.config.faults.meet(value.operation(name)))
+            .and_then(|()| driver.config.faults.next(value.operation(name)))
             .and_then(|wrong| faults::perform(wrong, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
         // What a call that failed has done so far is told too, as in amdkfd.

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_free_number_comes_first() {
+    fn insert_reuses_lowest_free_number() {
         let mut slots = Slots::default();
         assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [1, 2, 3]);
         assert_eq!(slots.remove(2), Some('b'));

@@ -70,7 +70,7 @@ pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
 }
 
 /// Copies a value to the process, or as much of it as there is room for.
-pub(crate) fn put<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
+pub(crate) fn write_struct<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
     let bytes = value.bytes();
     write(address, &bytes[..room.min(bytes.len())])
 }
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_address_is_an_error() {
+    fn bad_address_is_an_error() {
         let number = 7u64;
         assert_eq!(get((&raw const number) as u64), Ok(7u64));
         assert_eq!(get::<u64>(0), Err(EFAULT));
-        assert_eq!(put(8, 8, &1u64), Err(EFAULT));
-        assert_eq!(put(u64::MAX - 3, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(8, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(u64::MAX - 3, 8, &1u64), Err(EFAULT));
         let constant: &'static [u8; 8] = b"constant";
-        assert_eq!(put(constant.as_ptr() as u64, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(constant.as_ptr() as u64, 8, &1u64), Err(EFAULT));
     }
 }

@@ -33,7 +33,7 @@ pub fn again() -> io::Result<Command> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_program_can_start_itself_again() {
+    fn program_can_restart_itself() {
         let output = super::again().unwrap().arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("--include-ignored"), "what every test program says: {text}");

@@ -319,7 +319,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_does_not_end_is_ended() {
+    fn endless_commands_are_killed() {
         let begun = Instant::now();
         let mut endless = Command::new("sh");
         endless.args(["-c", "sleep 60 & sleep 60"]);
@@ -337,7 +337,7 @@ mod tests {
         libhsa-runtime64-1 |    6.1.2-3 | https://mirror/debian trixie/main amd64 Packages\n";
 
     #[test]
-    fn a_version_is_found_in_its_suite() {
+    fn version_is_found_in_its_suite() {
         let offers = offers(TABLE);
         let suite = |version| choose("package", version, &offers).map(|offer| offer.suite).ok();
         assert_eq!(suite("6.1.2").as_deref(), Some("trixie"));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_what_is_there() {
+    fn missing_version_error_lists_offers() {
         let error = choose("package", "9.9", &offers(TABLE)).unwrap_err();
         assert!(matches!(error, AptError::NoVersion { .. }));
         assert!(error.to_string().contains("6.1.2-3 in trixie"), "{error}");
@@ -355,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_is_told_from_other_sites() {
+    fn archive_differs_from_other_sites() {
         let sites = "https://other/apt\nhttps://mirror/debian-security\nhttps://mirror/debian/\n";
         assert_eq!(debian(sites), Some("https://mirror/debian/"));
         assert_eq!(debian("https://mirror/ubuntu"), None);
     }
 
     #[test]
-    fn a_files_name_tells_package_and_version() {
+    fn file_name_gives_package_and_version() {
         let name = |file: &str| name_and_version(file.as_ref());
         assert_eq!(name("zlib1g_1%3a1.3-3_amd64.deb").as_deref(), Some("zlib1g 1:1.3-3"));
         assert_eq!(name("lock"), None);

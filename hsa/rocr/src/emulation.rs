@@ -151,7 +151,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn what_is_preloaded_already_stays() {
+    fn existing_preloads_are_kept() {
         let list = |before: &str| preloaded("/a/kfd.so".as_ref(), Some(before.into()));
         assert_eq!(list(""), "/a/kfd.so");
         assert_eq!(list("/b.so:/c.so"), "/a/kfd.so:/b.so:/c.so");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_finds_the_emulated_gpus() {
+    fn program_finds_the_emulated_gpus() {
         let mut command = Command::new("ls");
         command.arg("/dev/dri");
         Emulation::gpus(3).profile("mi210").apply(&mut command).unwrap();

@@ -84,7 +84,7 @@ impl From<NotInstalled> for FetchError {
 pub fn fetch(
     releases: &[Release],
     folder: &Path,
-    told: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<Vec<Installation>, FetchError> {
     let open = || -> Result<Vec<_>, NotInstalled> {
         releases.iter().map(|&release| Installation::open(folder, release)).collect()
@@ -100,7 +100,7 @@ pub fn fetch(
     sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(at(folder))?;
-    told("getting the lists of packages");
+    report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offers = archive.offers(RUNTIME)?;
     for &release in releases {
@@ -108,7 +108,7 @@ pub fn fetch(
             continue;
         }
         let offer = apt::choose(RUNTIME, release.version(), &offers)?;
-        told(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
+        report(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
         let packages = archive.download(RUNTIME, &offer, &[SHOW])?;
         let root = work.path().join(release.version());
         fs::create_dir(&root).map_err(at(&root))?;

@@ -48,7 +48,7 @@ fn build_folder(program: &Path) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_test_was_built_in_cargos_folder() {
+    fn build_folder_is_recognised() {
         let program = super::program().unwrap();
         let build = super::build_folder(&program).unwrap();
         assert!(program.starts_with(build));

@@ -28,11 +28,11 @@ pub(crate) fn package(release: Release) -> Option<&'static str> {
 pub fn fetch_hip(
     release: Release,
     folder: &Path,
-    told: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<Option<PathBuf>, FetchError> {
     let Some(package) = package(release) else { return Ok(None) };
     let open = || Installation::open(folder, release);
-    fetch(&[release], folder, told)?;
+    fetch(&[release], folder, report)?;
     let _alone = alone(folder, NEEDED)?;
     let installation = open()?;
     if let Some(hip) = installation.hip() {
@@ -41,10 +41,10 @@ pub fn fetch_hip(
     sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(at(folder))?;
-    told("getting the lists of packages");
+    report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
-    told(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
+    report(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
     let packages = archive.download(package, &offer, &[])?;
     let mut names = installation.packages();
     for entry in fs::read_dir(&packages).map_err(at(&packages))? {

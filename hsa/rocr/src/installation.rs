@@ -136,7 +136,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn what_is_missing_is_said_with_what_to_do() {
+    fn not_installed_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
         let error = Installation::open(folder.path(), Release::R6_4_3).unwrap_err();
         let text = error.to_string();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_as_a_shell_finds_them() {
+    fn programs_are_searched_in_path() {
         assert!(on_path(OsStr::new("sh")).is_some_and(|path| path.is_file()));
         assert_eq!(on_path(OsStr::new("/bin/sh")), None);
         assert_eq!(on_path(OsStr::new("no such program")), None);

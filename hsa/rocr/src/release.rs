@@ -55,7 +55,7 @@ mod tests {
     use super::Release;
 
     #[test]
-    fn a_release_is_read_as_it_is_written() {
+    fn release_round_trips_through_text() {
         for release in Release::ALL {
             assert_eq!(release.to_string().parse(), Ok(release));
         }

@@ -3,10 +3,10 @@
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
-//! fn a_page_is_reserved() {
-//!     test::on_each_release("a_page_is_reserved", &Emulation::gpus(2), |ground| {
+//! fn reserves_a_page() {
+//!     test::on_each_release("reserves_a_page", &Emulation::gpus(2), |fixture| {
 //!         // Here, once a release: a process that has AMD's runtime and finds two GPUs.
-//!         assert!(ground.runtime().exists());
+//!         assert!(fixture.runtime().exists());
 //!     });
 //! }
 //! ```
@@ -31,17 +31,21 @@ use std::time::Duration;
 /// In the processes that tests start: which release it is.
 const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
 /// What stands before what such a process tells.
-const TOLD: &str = "TOLD ";
+const REPORTED: &str = "REPORT ";
 /// How long one test may take on one release.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// What a test stands on.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct Fixture {
     installation: Installation,
 }
 
-impl Ground {
+/// Former name of [`Fixture`].
+#[doc(hidden)]
+pub type Ground = Fixture;
+
+impl Fixture {
     /// The release of AMD's runtime.
     #[must_use]
     pub fn release(&self) -> Release {
@@ -60,7 +64,7 @@ impl Ground {
         &self.installation
     }
 
-    /// A command that starts this very program again on the same ground; the environment is
+    /// A command that starts this very program again on the same fixture; the environment is
     /// inherited. What it does there is up to its arguments and environment.
     #[must_use]
     pub fn this_program(&self) -> Command {
@@ -74,13 +78,13 @@ impl Ground {
 
 /// Runs a test once on each release. `name` is the test's full name, as `cargo test` prints it.
 #[track_caller]
-pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on(&Release::ALL, name, emulation, body);
 }
 
 /// Runs a test once on each of some releases.
 #[track_caller]
-pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on_within(releases, name, emulation, PATIENCE, body);
 }
 
@@ -91,12 +95,12 @@ pub fn on_within(
     name: &str,
     emulation: &Emulation,
     patience: Duration,
-    body: impl Fn(&Ground),
+    body: impl Fn(&Fixture),
 ) {
     if let Ok(inside) = env::var(INSIDE) {
         let release = inside.parse().expect("a release");
         let installation = Installation::open(&folder(), release).expect("it was there");
-        body(&Ground { installation });
+        body(&Fixture { installation });
         return;
     }
     let Some(installations) = installations(name) else { return };
@@ -117,19 +121,23 @@ pub fn on_within(
         assert!(passed, "{name} on {release} ({ended}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
         // Behind the test's name, if the harness has begun a line with that.
-        let told = output.lines().filter_map(|line| line.split_once(TOLD));
-        told.for_each(|(_, told)| tell(told));
+        let reported = output.lines().filter_map(|line| line.split_once(REPORTED));
+        reported.for_each(|(_, line)| report(line));
         ran += 1;
     }
     assert_eq!(ran, releases.len(), "{name}: not on every release");
 }
 
 /// Says a line on standard error, also of a test that passes, and of one on a release.
-pub fn tell(line: &str) {
-    let told = if env::var_os(INSIDE).is_some() { TOLD } else { "" };
+pub fn report(line: &str) {
+    let reported = if env::var_os(INSIDE).is_some() { REPORTED } else { "" };
     // Not eprintln: the test harness would keep it to itself. One write, as tests run side by side.
-    let _ = std::io::stderr().write_all(format!("{told}{line}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("{reported}{line}\n").as_bytes());
 }
+
+/// Former name of [`report`].
+#[doc(hidden)]
+pub use report as tell;
 
 /// All releases, or `None` after saying that the test is skipped.
 #[track_caller]
@@ -141,7 +149,7 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
         Ok(installations) => Some(installations),
         Err(error) => {
             assert!(!is_required("rocr"), "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
-            tell(&format!("SKIPPED {name}: {error}"));
+            report(&format!("SKIPPED {name}: {error}"));
             None
         }
     }

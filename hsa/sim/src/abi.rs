@@ -2,7 +2,7 @@
 
 use crate::era::Behaviour;
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use crate::{faults, nothing, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
@@ -129,13 +129,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 fn call(
     slot: usize,
     function: Function,
-    body: impl FnOnce(&Arc<Instance>) -> Answer + 'static,
+    body: impl FnOnce(&Arc<Instance>) -> HsaResult + 'static,
 ) -> hsa_status_t {
     // Unwinding into C is undefined; whatever state a panic leaves is still consistent memory.
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot)?;
-        let _under_way = instance.begin(function);
-        match instance.admit(function)? {
+        let _under_way = instance.track(function);
+        match instance.begin_call(function)? {
             None => body(&instance),
             Some(wrong) => faults::perform(wrong, &instance, Box::new(body)),
         }
@@ -155,7 +155,7 @@ fn evaluate<T: Default>(
 ) -> T {
     let value = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot).ok()?;
-        instance.admit(function).ok()?;
+        instance.begin_call(function).ok()?;
         Some(body(&instance))
     }));
     value.ok().flatten().unwrap_or_default()

@@ -120,7 +120,7 @@ pub(crate) unsafe fn map_file(
 }
 
 /// Asks for huge pages, which is only ever a wish.
-pub(crate) fn wish_huge_pages(address: usize, size: usize) {
+pub(crate) fn advise_huge_pages(address: usize, size: usize) {
     // SAFETY: advice of this kind changes no contents and no access.
     unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_HUGEPAGE) };
 }

@@ -5,7 +5,7 @@ use crate::config::{Gpu, GpuKind};
 use crate::identity::Kind;
 use crate::instance::Instance;
 use crate::physical::Owner;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::{c_char, c_void};
 use core::ptr::NonNull;
 use hsa_sys::*;
@@ -46,7 +46,7 @@ impl Instance {
     }
 
     /// Whose handle it is.
-    pub(crate) fn agent(&self, agent: hsa_agent_t) -> Answer<Agent> {
+    pub(crate) fn agent(&self, agent: hsa_agent_t) -> HsaResult<Agent> {
         let node = self.identity.index(Kind::Agent, agent.handle);
         node.and_then(|node| self.agent_at(node)).ok_or(HSA_STATUS_ERROR_INVALID_AGENT)
     }
@@ -59,7 +59,7 @@ impl Instance {
         &self,
         agents: *const hsa_agent_t,
         count: usize,
-    ) -> Answer<Vec<Agent>> {
+    ) -> HsaResult<Vec<Agent>> {
         if agents.is_null() || count == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn iterate(
     instance: &Instance,
     callback: AgentCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for agent in instance.agents() {
         // SAFETY: the caller's function and the caller's data.
@@ -110,9 +110,9 @@ pub(crate) unsafe fn info(
     agent: hsa_agent_t,
     attribute: hsa_agent_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
-    let value = out(value)?;
+    let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type: 64 characters.
     let text = |text: &str| unsafe { write_text(value, 64, text) };
     // SAFETY: as above, a 32-bit number.
@@ -180,7 +180,7 @@ pub(crate) unsafe fn info(
                     unsafe { write_text(value, 21, &uuid) };
                 }
                 HSA_AMD_AGENT_INFO_MEMORY_AVAIL => {
-                    long(instance.told(instance.video_memory[number].available()));
+                    long(instance.reported_size(instance.video_memory[number].available()));
                 }
                 HSA_AMD_AGENT_INFO_DRIVER_UID => word(gpu.uuid as u32),
                 HSA_AMD_AGENT_INFO_NEAREST_CPU => {
@@ -209,7 +209,7 @@ pub(crate) unsafe fn iterate_isas(
     agent: hsa_agent_t,
     callback: IsaCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let Agent::Gpu(number) = agent else { return Ok(()) };
@@ -230,11 +230,11 @@ pub(crate) unsafe fn isa_info(
     isa: hsa_isa_t,
     attribute: hsa_isa_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let number = instance.identity.index(Kind::Isa, isa.handle);
     let gpu = number.and_then(|number| instance.config.gpus.get(number));
     let name = full_isa_name(gpu.ok_or(HSA_STATUS_ERROR_INVALID_ISA)?);
-    let value = out(value)?;
+    let value = non_null(value)?;
     match attribute {
         // With the zero behind it.
         // SAFETY: the caller has room for a 32-bit number.

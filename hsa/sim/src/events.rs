@@ -2,7 +2,7 @@
 
 use crate::agents::Agent;
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::{Mutex, PoisonError};
@@ -47,7 +47,7 @@ pub(crate) unsafe fn register(
     instance: &Instance,
     callback: hsa_amd_system_event_callback_t,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let mut handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner);
     handlers.push(Handler { callback, data });

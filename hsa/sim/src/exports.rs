@@ -62,10 +62,10 @@ abi::every_function!(exports);
 /// Makes slot 0's instance if there is none yet; what is wrong with the variable goes to standard
 /// error, since a status cannot say it.
 fn configure() -> bool {
-    if !slots::take_this(0) {
+    if !slots::take_slot(0) {
         // There already, or this is a forked child, which the call itself will notice. Another
         // thread that is just making it is waited for.
-        while slots::is_ours(0) && slots::instance(0).is_err() {
+        while slots::is_owned(0) && slots::instance(0).is_err() {
             std::thread::yield_now();
         }
         return true;
@@ -80,7 +80,7 @@ fn configure() -> bool {
         }
         Err(error) => {
             eprintln!("hsa-sim: {VARIABLE}={text}: {error}");
-            slots::give_back(0);
+            slots::release(0);
             false
         }
     }

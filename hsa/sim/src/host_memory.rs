@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::copy::host_is_readable;
 use crate::instance::Instance;
 use crate::pool_memory::{Allocation, Origin};
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 
@@ -20,8 +20,8 @@ pub(crate) unsafe fn lock(
     agents: *mut hsa_agent_t,
     count: c_int,
     agent_address: *mut *mut c_void,
-) -> Answer {
-    let agent_address = out(agent_address)?;
+) -> HsaResult {
+    let agent_address = non_null(agent_address)?;
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe { agent_address.write(core::ptr::null_mut()) };
     if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
@@ -65,8 +65,8 @@ pub(crate) unsafe fn lock(
 }
 
 /// `hsa_amd_memory_unlock`: the memory is unlocked when it was as often as it was locked.
-pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> Answer {
-    let address = out(address)?.addr().get();
+pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
+    let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
     match state.allocations.get_mut(&address).map(|found| &mut found.origin) {
         Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
@@ -84,6 +84,6 @@ pub(crate) fn svm(
     _size: usize,
     _attributes: *mut hsa_amd_svm_attribute_pair_t,
     _count: usize,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR)
 }

@@ -16,8 +16,8 @@ use crate::reservation::{self, Reservation};
 use crate::share::Exports;
 use crate::signal::Signals;
 use crate::simulation::Error;
-use crate::status::Answer;
-use hsa_faults::Wrong;
+use crate::status::HsaResult;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,10 +51,10 @@ pub(crate) struct State {
     references: u32,
     pub(crate) reservations: BTreeMap<usize, Reservation>,
     /// Addresses that the runtime has forgotten while they are still taken.
-    pub(crate) leaked: Vec<Range<usize>>,
+    pub(crate) leaked_ranges: Vec<Range<usize>>,
     pub(crate) handles: Handles,
     /// Memory that the runtime has forgotten while it is still claimed.
-    pub(crate) lost: Vec<Arc<Memory>>,
+    pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     /// Of every GPU.
     pub(crate) page_tables: Vec<PageTable>,
@@ -86,9 +86,9 @@ impl Instance {
             state: Mutex::new(State {
                 references: 0,
                 reservations: BTreeMap::new(),
-                leaked: Vec::new(),
+                leaked_ranges: Vec::new(),
                 handles: Handles::new(behaviour.handles_are_fake_addresses()),
-                lost: Vec::new(),
+                leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
                 allocations: BTreeMap::new(),
@@ -107,18 +107,18 @@ impl Instance {
 
     /// Counts a call as under way until the answer is dropped. Ends the process if it overlaps one
     /// that this release does not keep apart from it.
-    pub(crate) fn begin(&self, function: Function) -> Option<overlap::Call<'_>> {
+    pub(crate) fn track(&self, function: Function) -> Option<overlap::Call<'_>> {
         if self.behaviour.locks_every_call() {
             return None;
         }
-        self.under_way.begin(function).unwrap_or_else(|race| race.abort())
+        self.under_way.track(function).unwrap_or_else(|race| race.abort())
     }
 
     /// Counts a call; an error if it was planned to fail or the runtime is not started, else how
     /// it is to go wrong.
-    pub(crate) fn admit(&self, function: Function) -> Answer<Option<Wrong>> {
+    pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
-        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.meet(it))?;
+        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.next(it))?;
         let admitted = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
@@ -154,8 +154,8 @@ impl Instance {
         self.closed.store(true, Relaxed);
         let mut state = self.lock();
         self.stop(&mut state);
-        state.lost.clear();
-        for range in core::mem::take(&mut state.leaked) {
+        state.leaked_memory.clear();
+        for range in core::mem::take(&mut state.leaked_ranges) {
             // SAFETY: taken by this instance and given to nobody else; whoever drops the
             // simulation has no more use for its memory.
             unsafe { crate::address_space::release(range.start, range.len()) };
@@ -172,8 +172,8 @@ impl Instance {
             crate::share::close_exported(&handle);
         }
         for (base, reservation) in core::mem::take(&mut state.reservations) {
-            let kept = reservation::kept(base, &reservation);
-            state.leaked.extend(kept);
+            let kept = reservation::mapped_ranges(base, &reservation);
+            state.leaked_ranges.extend(kept);
         }
         for (address, allocation) in core::mem::take(&mut state.allocations) {
             crate::pool_memory::unmap(address, &allocation);
@@ -211,7 +211,7 @@ fn check(config: &Config) -> Result<(), Error> {
 }
 
 /// `hsa_init`
-pub(crate) fn init(instance: &Instance) -> Answer {
+pub(crate) fn init(instance: &Instance) -> HsaResult {
     let mut state = instance.lock();
     let more = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
     state.references = more;
@@ -220,7 +220,7 @@ pub(crate) fn init(instance: &Instance) -> Answer {
 }
 
 /// `hsa_shut_down`
-pub(crate) fn shut_down(instance: &Instance) -> Answer {
+pub(crate) fn shut_down(instance: &Instance) -> HsaResult {
     let mut state = instance.lock();
     match state.references {
         0 => return Err(HSA_STATUS_ERROR_NOT_INITIALIZED),

@@ -8,7 +8,7 @@ use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, Foreign, Memory};
 use crate::pool_memory::{Allocation, Origin, unmap};
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 use std::fs::File;
@@ -26,15 +26,15 @@ pub(crate) unsafe fn create(
     address: *mut c_void,
     length: usize,
     handle: *mut hsa_amd_ipc_memory_t,
-) -> Answer {
-    let handle = out(handle)?;
+) -> HsaResult {
+    let handle = non_null(handle)?;
     let state = instance.lock();
     let found = state.allocations.get(&address.addr());
     // Exactly what was allocated, from its beginning to its end.
     let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
     let memory = found.and_then(|found| found.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let descriptor = memory.file().map_err(|error| no_file(&error))?.as_raw_fd();
+    let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
     let (token, length) = (memory.token, length as u64);
     let words = [
         std::process::id(),
@@ -62,9 +62,9 @@ pub(crate) unsafe fn attach(
     count: u32,
     agents: *const hsa_agent_t,
     address: *mut *mut c_void,
-) -> Answer {
-    let handle = out(handle.cast_mut())?;
-    let address = out(address)?;
+) -> HsaResult {
+    let handle = non_null(handle.cast_mut())?;
+    let address = non_null(address)?;
     if length == 0 || (count > 0 && agents.is_null()) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -80,7 +80,7 @@ pub(crate) unsafe fn attach(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let place = instance.place(&memory)?;
+    let start = instance.map_memory(&memory)?;
     let attached = Allocation {
         origin: Origin::Attached,
         size: length,
@@ -89,9 +89,9 @@ pub(crate) unsafe fn attach(
         memory: Some(memory),
         agents,
     };
-    instance.lock().allocations.insert(place, attached);
+    instance.lock().allocations.insert(start, attached);
     // SAFETY: not null, and the caller vouches for the rest.
-    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
 
@@ -120,7 +120,7 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
 ///
 /// # Safety
 /// The memory must be no longer used.
-pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> Answer {
+pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
     let found = state.allocations.get(&address.addr());
     if found.is_none_or(|found| found.origin != Origin::Attached) {
@@ -142,8 +142,8 @@ pub(crate) unsafe fn export_dmabuf(
     size: usize,
     dmabuf: *mut c_int,
     offset: *mut u64,
-) -> Answer {
-    let (dmabuf, offset) = (out(dmabuf)?, out(offset)?);
+) -> HsaResult {
+    let (dmabuf, offset) = (non_null(dmabuf)?, non_null(offset)?);
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -158,7 +158,7 @@ pub(crate) unsafe fn export_dmabuf(
     if let Agent::Cpu(_) = memory.owner {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
-    let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
+    let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
     state.exports.remember(&memory);
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe {
@@ -179,13 +179,13 @@ pub(crate) unsafe fn export_dmabuf_v2(
     dmabuf: *mut c_int,
     offset: *mut u64,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     // SAFETY: the caller's promises are passed on.
     unsafe { export_dmabuf(instance, address, size, dmabuf, offset) }
 }
 
 /// `hsa_amd_portable_close_dmabuf`
-pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> Answer {
+pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> HsaResult {
     // SAFETY: closes what the caller says is the caller's; what is none is an error.
     if unsafe { libc::close(dmabuf) } == 0 { Ok(()) } else { Err(HSA_STATUS_ERROR_RESOURCE_FREE) }
 }

@@ -4,9 +4,9 @@ use crate::address_space::{self, PAGE};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::has_spare_descriptor;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 
 /// A handle at an address, which is its key. It always shows the beginning of the memory.
@@ -50,7 +50,7 @@ impl State {
     /// an end is reached or passed; and where the last one ends.
     ///
     /// An error if there is no mapping that begins at the address, or a gap.
-    pub(crate) fn run(&self, address: usize, end: usize) -> Answer<(Vec<usize>, usize)> {
+    pub(crate) fn run(&self, address: usize, end: usize) -> HsaResult<(Vec<usize>, usize)> {
         let mut at = address;
         let mut starts = Vec::new();
         while at < end {
@@ -70,7 +70,7 @@ pub(crate) fn map(
     _offset: usize, // AMD's runtime never reads it
     handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     const INVALID: hsa_status_t = HSA_STATUS_ERROR_INVALID_ARGUMENT;
     if address.is_null() || size == 0 {
         return Err(INVALID);
@@ -99,7 +99,7 @@ pub(crate) fn map(
     }
     if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
         if behaviour.failed_map_keeps_memory() {
-            state.lost.extend(memory);
+            state.leaked_memory.extend(memory);
         }
         return Err(HSA_STATUS_ERROR);
     }
@@ -138,7 +138,7 @@ fn nearest_cpu(instance: &Instance, owner: Agent) -> Agent {
 }
 
 /// `hsa_amd_vmem_unmap`
-pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -164,7 +164,7 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> A
     Ok(())
 }
 
-fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
+fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
     let grants = core::mem::take(&mut mapping.grants);
     instance.remove_all(state, start, grants)?;
@@ -176,9 +176,9 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.uses -= 1;
-        let leaked = handle.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
-        state.lost.extend(leaked);
+        let leaked = handle.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
+        state.leaked_memory.extend(leaked);
     }
-    state.forget_if_unused(mapping.handle);
+    state.remove_if_unused(mapping.handle);
     Ok(())
 }

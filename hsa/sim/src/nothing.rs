@@ -68,7 +68,7 @@ fn count(size: usize, alignment: usize) -> Option<usize> {
 ///
 /// # Safety
 /// Null, or writable.
-unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
+unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
     if to.is_null() {
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
     }
@@ -80,11 +80,13 @@ unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
 /// Answers another handle.
 ///
 /// # Safety
-/// As of [`put`].
-unsafe fn put_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
+/// As of [`write_out`].
+unsafe fn write_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     match count(1, 1) {
         // SAFETY: the caller's promise.
-        Some(handle) => unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 }) },
+        Some(handle) => unsafe {
+            write_out(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 })
+        },
         None => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
     }
 }
@@ -110,7 +112,7 @@ unsafe extern "C" fn reserve_align(
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     };
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, start as *mut c_void) }
+    unsafe { write_out(to, start as *mut c_void) }
 }
 
 unsafe extern "C" fn free(_: *mut c_void, _: usize) -> hsa_status_t {
@@ -125,7 +127,7 @@ unsafe extern "C" fn create(
     to: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put_handle(to) }
+    unsafe { write_handle(to) }
 }
 
 unsafe extern "C" fn release(_: hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
@@ -161,7 +163,7 @@ unsafe extern "C" fn get_access(
     _: hsa_agent_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, HSA_ACCESS_PERMISSION_RW) }
+    unsafe { write_out(to, HSA_ACCESS_PERMISSION_RW) }
 }
 
 /// The file that all descriptors are of: empty, and as large as a granule. -1 if it cannot be made.
@@ -187,12 +189,12 @@ unsafe extern "C" fn export(
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     }
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, descriptor) }
+    unsafe { write_out(to, descriptor) }
 }
 
 unsafe extern "C" fn import(_: c_int, to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put_handle(to) }
+    unsafe { write_handle(to) }
 }
 
 unsafe extern "C" fn retain(
@@ -200,7 +202,7 @@ unsafe extern "C" fn retain(
     address: *mut c_void,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
+    unsafe { write_out(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
 }
 
 /// Names no pool: whose memory it is, nobody knows.
@@ -211,7 +213,7 @@ unsafe extern "C" fn properties(
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
     unsafe {
-        put(pool, hsa_amd_memory_pool_t { handle: 0 });
-        put(kind, MEMORY_TYPE_PINNED)
+        write_out(pool, hsa_amd_memory_pool_t { handle: 0 });
+        write_out(kind, MEMORY_TYPE_PINNED)
     }
 }

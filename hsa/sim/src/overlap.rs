@@ -81,7 +81,7 @@ pub(crate) struct Race(Function, Function);
 
 impl Calls {
     /// Counts a call as under way until the answer is dropped, or says with which other call it races.
-    pub(crate) fn begin(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
+    pub(crate) fn track(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
         let Some(own) = USES.iter().position(|it| it.function == function) else {
             return Ok(None);
         };
@@ -126,8 +126,8 @@ mod tests {
 
     fn race(one: Function, other: Function) -> bool {
         let calls = Calls::default();
-        let _first = calls.begin(one).unwrap();
-        match calls.begin(other) {
+        let _first = calls.track(one).unwrap();
+        match calls.track(other) {
             Ok(_) => false,
             Err(race) => {
                 assert_eq!(race, Race(other, one));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn unlocked_calls_race_with_what_changes_their_table() {
+    fn unlocked_calls_race_with_table_writers() {
         const CREATE: Function = hsa_amd_vmem_handle_create;
         const RELEASE: Function = hsa_amd_vmem_handle_release;
         const MAP: Function = hsa_amd_vmem_map;
@@ -170,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn calls_one_after_the_other_do_not_race() {
+    fn sequential_calls_do_not_race() {
         let calls = Calls::default();
         for function in [hsa_amd_vmem_import_shareable_handle, hsa_amd_vmem_handle_create, hsa_init]
         {
-            drop(calls.begin(function).unwrap());
+            drop(calls.track(function).unwrap());
         }
     }
 }

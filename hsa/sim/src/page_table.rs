@@ -33,7 +33,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Where in the memory it is so many bytes on, and how many bytes follow there.
-    pub(crate) fn place(&self, into: usize) -> (u64, usize) {
+    pub(crate) fn offset_at(&self, into: usize) -> (u64, usize) {
         let size = self.memory.size.next_multiple_of(PAGE as u64);
         let at = (self.start + into as u64) % size;
         (at, (size - at) as usize)
@@ -92,7 +92,7 @@ impl PageTable {
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         let (start, _, entry) = self.find(address)?;
         let Entry { readable, writable, handle, .. } = *entry;
-        let (offset, _) = entry.place(address - start);
+        let (offset, _) = entry.offset_at(address - start);
         Some(Page { readable, writable, handle, offset })
     }
 }

@@ -82,7 +82,7 @@ impl Memory {
     }
 
     /// Other memory of the same size, which passes for this and which nobody has claimed.
-    pub(crate) fn stranger(&self) -> Arc<Self> {
+    pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }

@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::mapping::Mapping;
 use crate::pool_memory::Origin;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_sys::*;
@@ -56,7 +56,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
         return (nothing(), Vec::new());
     };
     let start = without_provenance_mut(start);
-    let on_host = instance.cpu_reaches(allocation.owner);
+    let on_host = instance.cpu_can_access(allocation.owner);
     let info = hsa_amd_pointer_info_t {
         type_: match allocation.origin {
             Origin::Pool => HSA_EXT_POINTER_TYPE_HSA,
@@ -103,9 +103,9 @@ pub(crate) unsafe fn info(
     allocate: Allocate,
     count: *mut u32,
     accessible: *mut *mut hsa_agent_t,
-) -> Answer {
-    let address = out(address.cast_mut())?.addr().get();
-    let info = out(info)?;
+) -> HsaResult {
+    let address = non_null(address.cast_mut())?.addr().get();
+    let info = non_null(info)?;
     // SAFETY: not null, and the caller has set the size, which comes first.
     let known = unsafe { info.cast::<u32>().read() };
     if (known as usize) < size_of::<u32>() {
@@ -118,7 +118,8 @@ pub(crate) unsafe fn info(
     let from = core::ptr::from_ref(&found).cast::<u8>();
     // SAFETY: no more than either struct is large.
     unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), room) };
-    let (Some(allocate), Ok(count), Ok(accessible)) = (allocate, out(count), out(accessible))
+    let (Some(allocate), Ok(count), Ok(accessible)) =
+        (allocate, non_null(count), non_null(accessible))
     else {
         return Ok(());
     };

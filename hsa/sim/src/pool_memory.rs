@@ -5,9 +5,9 @@ use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -57,12 +57,12 @@ impl State {
 
 impl Instance {
     /// Puts memory at addresses of its own, as the CPU may see it.
-    pub(crate) fn place(&self, memory: &Memory) -> Answer<usize> {
+    pub(crate) fn map_memory(&self, memory: &Memory) -> HsaResult<usize> {
         let size = memory.size as usize;
         let alignment = if size >= 2 << 20 { 2 << 20 } else { PAGE };
         let address = address_space::reserve(size, alignment, Protection::None)
             .map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-        if !self.cpu_reaches(memory.owner) {
+        if !self.cpu_can_access(memory.owner) {
             return Ok(address);
         }
         let mapped = memory.file().and_then(|file| {
@@ -74,7 +74,7 @@ impl Instance {
         if let Err(error) = mapped {
             // SAFETY: as above.
             unsafe { address_space::release(address, size) };
-            return Err(no_file(&error));
+            return Err(file_error_status(&error));
         }
         address_space::keep_from_children(address, size);
         Ok(address)
@@ -99,8 +99,8 @@ pub(crate) unsafe fn allocate(
     size: usize,
     _flags: u32,
     address: *mut *mut c_void,
-) -> Answer {
-    let address = out(address)?;
+) -> HsaResult {
+    let address = non_null(address)?;
     if size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn allocate(
     let claim = instance.account(pool.owner).claim(whole);
     let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let memory = Memory::new(whole, pool.owner, claim);
-    let place = instance.place(&memory)?;
+    let start = instance.map_memory(&memory)?;
     let allocation = Allocation {
         origin: Origin::Pool,
         size,
@@ -121,9 +121,9 @@ pub(crate) unsafe fn allocate(
         memory: Some(memory),
         agents: Vec::new(),
     };
-    instance.lock().allocations.insert(place, allocation);
+    instance.lock().allocations.insert(start, allocation);
     // SAFETY: not null, and the caller vouches for the rest.
-    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
 
@@ -131,7 +131,7 @@ pub(crate) unsafe fn allocate(
 ///
 /// # Safety
 /// The memory must be no longer used.
-pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResult {
     if address.is_null() {
         return Ok(());
     }
@@ -141,8 +141,8 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
-        if instance.suffers(Wrong::Leak) {
-            state.lost.extend(allocation.memory.clone());
+        if instance.has_fault(FaultKind::Leak) {
+            state.leaked_memory.extend(allocation.memory.clone());
         }
         unmap(address.addr(), &allocation);
     }
@@ -159,7 +159,7 @@ pub(crate) unsafe fn allow_access(
     agents: *const hsa_agent_t,
     flags: *const u32,
     address: *const c_void,
-) -> Answer {
+) -> HsaResult {
     if count == 0 || agents.is_null() || !flags.is_null() || address.is_null() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -176,8 +176,8 @@ pub(crate) unsafe fn allow_access(
     }
     let (start, found) = state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let reached = |agent: &Agent| match *agent {
-        Agent::Cpu(_) => instance.cpu_reaches(found.owner),
-        Agent::Gpu(gpu) => instance.gpu_reaches(gpu, found.owner),
+        Agent::Cpu(_) => instance.cpu_can_access(found.owner),
+        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, found.owner),
     };
     if !agents.iter().all(reached) {
         return Err(HSA_STATUS_ERROR);
@@ -190,13 +190,18 @@ pub(crate) unsafe fn allow_access(
 }
 
 /// Reading and writing for the agents on the mapping and all that follow it without a gap.
-fn allow_vmem(instance: &Instance, state: &mut State, agents: &[Agent], address: usize) -> Answer {
+fn allow_vmem(
+    instance: &Instance,
+    state: &mut State,
+    agents: &[Agent],
+    address: usize,
+) -> HsaResult {
     let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let mut start = found.0;
-    let wishes: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
+    let requests: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;
-        instance.set_access(state, start, usize::MAX, &wishes)?;
+        instance.set_access(state, start, usize::MAX, &requests)?;
         start = next;
     }
     Ok(())

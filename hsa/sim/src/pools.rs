@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::identity::Kind;
 use crate::instance::Instance;
 use crate::physical::Account;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ pub(crate) unsafe fn iterate(
     agent: hsa_agent_t,
     callback: PoolCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for pool in instance.pools(agent).filter(|pool| pool.visible) {
@@ -149,14 +149,14 @@ pub(crate) unsafe fn info(
     pool: hsa_amd_memory_pool_t,
     attribute: hsa_amd_memory_pool_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
-    let value = out(value)?;
+    let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a size.
     let size = |number: u64| unsafe {
-        value.cast().write_unaligned(instance.told(number) as usize);
+        value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
     // SAFETY: as above, a truth value.
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };

@@ -67,7 +67,7 @@ mod tests {
     use super::Ranges;
 
     #[test]
-    fn what_sticks_out_stays() {
+    fn remove_keeps_parts_outside() {
         let mut ranges = Ranges::default();
         ranges.insert(0..10, 'a');
         ranges.insert(4..6, 'b');

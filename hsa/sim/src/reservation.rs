@@ -5,9 +5,9 @@ use crate::era::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl State {
 }
 
 /// What of a reservation is still taken: all but its holes.
-pub(crate) fn kept(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
+pub(crate) fn mapped_ranges(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
     let Reservation { taken, holes, .. } = reservation;
     let mut kept = holes.gaps(taken.clone());
     kept.retain(|range| !range.is_empty());
@@ -78,7 +78,7 @@ pub(crate) unsafe fn reserve(
     size: usize,
     hint: u64,
     flags: u64,
-) -> Answer {
+) -> HsaResult {
     // SAFETY: the caller's promise is passed on.
     unsafe { reserve_align(instance, address, size, hint, 0, flags) }
 }
@@ -94,8 +94,8 @@ pub(crate) unsafe fn reserve_align(
     hint: u64,
     alignment: u64,
     flags: u64,
-) -> Answer {
-    let address = out(address)?;
+) -> HsaResult {
+    let address = non_null(address)?;
     if size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -182,7 +182,7 @@ fn take_unregistered(
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {
-        address_space::wish_huge_pages(base, size);
+        address_space::advise_huge_pages(base, size);
     }
     let end = start + total.next_multiple_of(PAGE);
     if !behaviour.no_register_trims() {
@@ -202,7 +202,7 @@ fn take_unregistered(
 /// # Safety
 /// The range must be no longer used. The runtime frees all of it, also where it left a hole that
 /// somebody else may have filled since.
-pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -221,13 +221,13 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
     let freed = if !registered && instance.behaviour.no_register_free_leaks() {
         // As many bytes as were asked for, counted from what the kernel gave.
         let end = (taken.start + size).next_multiple_of(PAGE);
-        state.leaked.push(end..taken.end);
+        state.leaked_ranges.push(end..taken.end);
         taken.start..end
     } else {
         taken
     };
-    if instance.suffers(Wrong::Leak) {
-        state.leaked.push(freed);
+    if instance.has_fault(FaultKind::Leak) {
+        state.leaked_ranges.push(freed);
         return Ok(());
     }
     // SAFETY: reserved by this instance, and the caller vouches that nobody uses it.

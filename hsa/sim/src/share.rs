@@ -3,7 +3,7 @@
 use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
 use crate::physical::{self, Memory};
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_int;
 use hsa_sys::*;
 use std::collections::HashMap;
@@ -87,8 +87,8 @@ pub(crate) unsafe fn export(
     dmabuf: *mut c_int,
     handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
-    let dmabuf = out(dmabuf)?;
+) -> HsaResult {
+    let dmabuf = non_null(dmabuf)?;
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
@@ -104,7 +104,7 @@ pub(crate) unsafe fn export(
         }
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
-            let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
+            let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
             state.exports.remember(&memory);
             descriptor.into_raw_fd()
         }
@@ -137,8 +137,8 @@ pub(crate) unsafe fn import(
     instance: &Instance,
     dmabuf: c_int,
     handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> Answer {
-    let handle = out(handle)?;
+) -> HsaResult {
+    let handle = non_null(handle)?;
     if dmabuf < 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -188,7 +188,7 @@ pub(crate) fn export_fabric(
     _fabric: *mut hsa_fabric_handle_t,
     _handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
 }
 
@@ -197,6 +197,6 @@ pub(crate) fn import_fabric(
     _: &Instance,
     _fabric: hsa_fabric_handle_t,
     _handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
 }

@@ -2,18 +2,18 @@
 
 use crate::instance::Instance;
 use crate::physical;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use hsa_sys::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks whether the simulation is still there.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a copy waits for somebody to read its signal
 /// ([`Config::early_waits`](crate::Config::early_waits)).
-const UNREAD: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One signal.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Signal {
 
     /// Waits until a caller has read the value, for a second at most.
     pub(crate) fn wait_until_read(&self, instance: &Instance) {
-        self.wait_for(instance, |state| state.read, Some(UNREAD));
+        self.wait_for(instance, |state| state.read, Some(READ_TIMEOUT));
     }
 
     fn wait_for(
@@ -86,7 +86,7 @@ impl Signal {
             if left == Some(Duration::ZERO) {
                 break;
             }
-            let pause = left.map_or(LOOK, |left| left.min(LOOK));
+            let pause = left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL));
             let waited = self.changed.wait_timeout(state, pause);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -133,8 +133,8 @@ pub(crate) unsafe fn create(
     consumer_count: u32,
     consumers: *const hsa_agent_t,
     signal: *mut hsa_signal_t,
-) -> Answer {
-    let signal = out(signal)?;
+) -> HsaResult {
+    let signal = non_null(signal)?;
     if consumer_count > 0 {
         // SAFETY: the caller vouches for the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
@@ -150,7 +150,7 @@ pub(crate) unsafe fn create(
 }
 
 /// `hsa_signal_destroy`
-pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> Answer {
+pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
     let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
     let removed = known.signals.remove(&signal.handle);
     removed.map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)

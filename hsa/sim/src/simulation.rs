@@ -47,7 +47,7 @@ impl Simulation {
                 Ok(Self { instance, slot })
             }
             Err(error) => {
-                slots::give_back(slot);
+                slots::release(slot);
                 Err(error)
             }
         }
@@ -104,8 +104,8 @@ impl Simulation {
 impl Drop for Simulation {
     fn drop(&mut self) {
         // A forked child has inherited this value, but the memory is its parent's business.
-        if slots::is_ours(self.slot) {
-            slots::give_back(self.slot);
+        if slots::is_owned(self.slot) {
+            slots::release(self.slot);
             self.instance.close();
         }
     }

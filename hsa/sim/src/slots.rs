@@ -2,7 +2,7 @@
 //! fixed number of slots has functions of its own (see `abi`), and they look up their slot here.
 
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use hsa_sys::{HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,11 +26,11 @@ fn process() -> u32 {
 
 /// Takes a slot that is free, or none.
 pub(crate) fn take() -> Option<usize> {
-    (0..SLOTS).find(|slot| take_this(*slot))
+    (0..SLOTS).find(|slot| take_slot(*slot))
 }
 
 /// Takes this slot if it is free.
-pub(crate) fn take_this(slot: usize) -> bool {
+pub(crate) fn take_slot(slot: usize) -> bool {
     let owner = &ALL[slot].process;
     owner.compare_exchange(0, process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
@@ -41,8 +41,8 @@ pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
 }
 
 /// Empties a slot, unless this process is a child of the one that filled it.
-pub(crate) fn give_back(slot: usize) {
-    if is_ours(slot) {
+pub(crate) fn release(slot: usize) {
+    if is_owned(slot) {
         let instance = ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(instance);
         ALL[slot].process.store(0, Ordering::Release);
@@ -50,12 +50,12 @@ pub(crate) fn give_back(slot: usize) {
 }
 
 /// Whether this process filled the slot.
-pub(crate) fn is_ours(slot: usize) -> bool {
+pub(crate) fn is_owned(slot: usize) -> bool {
     ALL[slot].process.load(Ordering::Acquire) == process()
 }
 
 /// The instance in a slot.
-pub(crate) fn instance(slot: usize) -> Answer<Arc<Instance>> {
+pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
     match ALL[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),
         owner if owner != process() => Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),

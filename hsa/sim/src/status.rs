@@ -8,15 +8,15 @@ use std::io;
 
 /// What every function of the simulation answers; an error is any status but success, also
 /// `HSA_STATUS_INFO_BREAK`.
-pub(crate) type Answer<T = ()> = Result<T, hsa_status_t>;
+pub(crate) type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
 /// A caller's pointer that must not be null.
-pub(crate) fn out<T>(pointer: *mut T) -> Answer<NonNull<T>> {
+pub(crate) fn non_null<T>(pointer: *mut T) -> HsaResult<NonNull<T>> {
     NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
 }
 
 /// A memory file could not be made, read or written: usually for want of descriptors or memory.
-pub(crate) fn no_file(error: &io::Error) -> hsa_status_t {
+pub(crate) fn file_error_status(error: &io::Error) -> hsa_status_t {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
         _ => HSA_STATUS_ERROR,
@@ -80,8 +80,8 @@ pub(crate) unsafe fn string(
     _: &Instance,
     status: hsa_status_t,
     text: *mut *const c_char,
-) -> Answer {
-    let text = out(text)?;
+) -> HsaResult {
+    let text = non_null(text)?;
     let found = STATUSES.iter().find(|(known, ..)| *known == status);
     let (.., words) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // SAFETY: not null, and the caller vouches for the rest.

@@ -2,7 +2,7 @@
 
 use crate::config::Gpu;
 use crate::instance::Instance;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::OnceLock;
@@ -25,8 +25,8 @@ pub(crate) unsafe fn info(
     instance: &Instance,
     attribute: hsa_system_info_t,
     value: *mut c_void,
-) -> Answer {
-    let value = out(value)?;
+) -> HsaResult {
+    let value = non_null(value)?;
     let behaviour = instance.behaviour;
     // SAFETY: not null, and the caller has room for the attribute's type.
     let short = |number: u16| unsafe { value.cast().write_unaligned(number) };

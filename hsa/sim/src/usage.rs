@@ -51,7 +51,7 @@ impl Usage {
         let mut vram_lingering = vec![0; instance.video_memory.len()];
         let mut counted: HashSet<_> =
             state.handles.iter().filter_map(Handle::memory).map(Arc::as_ptr).collect();
-        counted.extend(state.lost.iter().map(Arc::as_ptr));
+        counted.extend(state.leaked_memory.iter().map(Arc::as_ptr));
         for memory in state.reservations.values().flat_map(|r| r.lingering.values()) {
             if let (Owner::Gpu(gpu), true) = (memory.owner, counted.insert(Arc::as_ptr(memory))) {
                 vram_lingering[gpu] += memory.claimed();

@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_excludes_everything_else() {
+    fn runtime_variable_excludes_other_paths() {
         let search = Search::from(Some("/x/lib.so".into()), Some("/rocm".into()), None);
         assert_eq!(paths(&search), ["/x/lib.so"]);
     }
 
     #[test]
-    fn rocm_path_comes_before_the_linker_and_the_build_folder_after() {
+    fn search_order_of_rocm_path_and_linker() {
         let search = Search::from(None, Some("/rocm".into()), Some(Path::new("/built")));
         assert_eq!(
             paths(&search),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_folders_are_refused() {
+    fn relative_folders_are_rejected() {
         let search = Search::from(None, Some("rocm".into()), Some(Path::new("built/lib")));
         assert_eq!(
             paths(&search),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_tried_twice() {
+    fn each_file_is_tried_once() {
         let folder = Path::new("/opt/rocm/lib");
         let search = Search::from(None, Some("/opt/rocm".into()), Some(folder));
         assert_eq!(

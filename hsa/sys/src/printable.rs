@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printable_escapes_what_terminals_obey() {
+    fn printable_escapes_control_characters() {
         for (text, expected) in [
             ("plain, ünïcode\n\tand 中文 🙂", "plain, ünïcode\n\tand 中文 🙂"),
             ("\u{1b}]0;title\u{7}", "\\u001b]0;title\\u0007"),

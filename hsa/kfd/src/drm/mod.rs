@@ -15,7 +15,7 @@ use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use libc::c_void;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,7 +165,7 @@ pub(crate) unsafe fn map(
     }
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
-    let offset = if faults.suffers(Wrong::Shifted) { PAGE } else { 0 };
+    let offset = if faults.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
     // SAFETY: the caller answers for the address.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

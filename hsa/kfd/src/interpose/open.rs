@@ -4,27 +4,29 @@ use super::guarded;
 use crate::descriptors::{self, Device};
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, Errno};
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::next;
 use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
 /// Opens what a place is; `plain` opens a file that is the machine's own, or the tree's.
 fn open_at(
-    place: Option<Place>,
+    driver_path: Option<DriverPath>,
     path: *const c_char,
     flags: c_int,
     plain: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    match place {
+    match driver_path {
         None => plain(path),
-        Some(Place::Tree(path)) => plain(path.as_ptr()),
-        Some(Place::Kfd) => guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1),
-        Some(Place::Render(gpu)) => {
+        Some(DriverPath::Tree(path)) => plain(path.as_ptr()),
+        Some(DriverPath::Kfd) => {
+            guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1)
+        }
+        Some(DriverPath::Render(gpu)) => {
             guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
         }
-        Some(Place::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
-        Some(Place::Counter(counter)) => guarded(
+        Some(DriverPath::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
+        Some(DriverPath::Counter(counter)) => guarded(
             || {
                 let text = counter.text(driver::get());
                 let closes = flags & libc::O_CLOEXEC != 0;

@@ -4,18 +4,18 @@ use super::{guarded, stand_in};
 use crate::descriptors::{self, Device};
 use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
 use crate::errno::{EFAULT, Errno};
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::next;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
 
 /// The number of a device: its major and its minor part.
 type Number = (u32, u32);
 
-fn of_place(place: &Place) -> Option<Number> {
-    match place {
-        Place::Kfd => Some((KFD_MAJOR, 0)),
-        Place::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
-        Place::Tree(_) | Place::Counter(_) => None,
+fn device_of(driver_path: &DriverPath) -> Option<Number> {
+    match driver_path {
+        DriverPath::Kfd => Some((KFD_MAJOR, 0)),
+        DriverPath::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
+        DriverPath::Tree(_) | DriverPath::Counter(_) => None,
     }
 }
 
@@ -45,26 +45,26 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
 
 /// Asks about a place: a device is answered for here, of a file there is one in the tree.
 fn at(
-    place: Option<Place>,
+    driver_path: Option<DriverPath>,
     path: *const c_char,
     answer: impl Fn(Number) -> c_int,
     plain: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    let Some(place) = place else { return plain(path) };
-    match of_place(&place) {
+    let Some(driver_path) = driver_path else { return plain(path) };
+    match device_of(&driver_path) {
         Some(number) => answer(number),
-        None => match guarded(|| paths::stand_in(place), None) {
+        None => match guarded(|| paths::stand_in(driver_path), None) {
             Some(other) => plain(other.as_ptr()),
             None => plain(path),
         },
     }
 }
 
-fn place(path: *const c_char) -> Option<Place> {
+fn driver_path(path: *const c_char) -> Option<DriverPath> {
     guarded(|| paths::resolve(path), None)
 }
 
-fn place_at(folder: c_int, path: *const c_char) -> Option<Place> {
+fn driver_path_at(folder: c_int, path: *const c_char) -> Option<DriverPath> {
     guarded(|| paths::resolve_at(folder, path), None)
 }
 
@@ -72,7 +72,7 @@ macro_rules! stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
-            at(place(path), path, |number| fill(status, number), |path| {
+            at(driver_path(path), path, |number| fill(status, number), |path| {
                 next!($text, fn(*const c_char, *mut Status) -> c_int, path, status).unwrap_or(-1)
             })
         }
@@ -102,7 +102,7 @@ macro_rules! old_stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
-            at(place(path), path, |number| fill(status, number), |path| {
+            at(driver_path(path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status) -> c_int, version, path, status
                 )
@@ -146,7 +146,7 @@ macro_rules! stats_at {
             {
                 return fill(status, number);
             }
-            at(place_at(folder, path), path, |number| fill(status, number), |path| {
+            at(driver_path_at(folder, path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status, c_int) -> c_int,
                     folder, path, status, flags
@@ -202,7 +202,7 @@ extern "C" fn statx(
     {
         return fill_extended(status, number);
     }
-    at(place_at(folder, path), path, |number| fill_extended(status, number), plain)
+    at(driver_path_at(folder, path), path, |number| fill_extended(status, number), plain)
 }
 
 /// Defines `access` forms.

@@ -1,7 +1,7 @@
 //! `fopen`, which reaches libc's own `open` without passing by the interposed one.
 
 use super::guarded;
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::{self, next};
 use crate::{driver, memory_file};
 use libc::{FILE, c_char, c_int};
@@ -11,14 +11,14 @@ use std::ffi::CString;
 /// longer needed once the stream is open.
 fn source(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     match paths::resolve(path) {
-        Some(Place::Counter(counter)) => {
+        Some(DriverPath::Counter(counter)) => {
             let text = counter.text(driver::get());
             let Ok(descriptor) = memory_file::readable("counter", &text, true) else {
                 return (None, None);
             };
             (CString::new(format!("/proc/self/fd/{descriptor}")).ok(), Some(descriptor))
         }
-        place => (place.and_then(paths::stand_in), None),
+        driver_path => (driver_path.and_then(paths::stand_in), None),
     }
 }
 

@@ -198,10 +198,10 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
     let mut data = asked.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != FOREVER)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
-    let (result, told) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
+    let (result, signalled) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
     wait.result = result.unwrap_or(FAILED);
-    for index in told {
-        user::put(address(index), size_of::<EventData>(), &data[index])?;
+    for index in signalled {
+        user::write_struct(address(index), size_of::<EventData>(), &data[index])?;
     }
     match result {
         Ok(FAILED) => Err(EIO),
@@ -249,7 +249,7 @@ impl Events {
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let mut told = Vec::new();
+        let mut signalled = Vec::new();
         for (index, waiter) in waiters.iter().enumerate() {
             let Ok(event) = state.event(waiter.id) else { continue };
             event.waiters = event.waiters.saturating_sub(1);
@@ -259,13 +259,13 @@ impl Events {
             if let Some([cause, other, address]) = event.fault {
                 data[index].age = cause;
                 data[index].fault = [other, address, u64::from(event.fault_gpu)];
-                told.push(index);
+                signalled.push(index);
             } else if waiter.tells_age {
                 data[index].age = event.age;
-                told.push(index);
+                signalled.push(index);
             }
         }
-        (result, told)
+        (result, signalled)
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_of_a_fault() {
+    fn fault_wakes_waiting_threads() {
         let events = Events::default();
         let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
         assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_signal_wakes_one_wait_of_an_event_that_resets_itself() {
+    fn auto_reset_event_wakes_one_waiter() {
         let events = Events::default();
         let id = events.state().signals.insert(event(KIND_SIGNAL, true));
         events.signal(id).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn all_or_any_are_waited_for() {
+    fn wait_for_all_or_any_event() {
         let events = Events::default();
         let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
         events.signal(ids[1]).unwrap();

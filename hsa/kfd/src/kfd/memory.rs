@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
 use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
 use crate::user;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use std::collections::BTreeSet;
 
 /// No machine has as much.
@@ -85,7 +85,7 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
         }
         state.memories[gpu].remove(number)
     };
-    if driver.config.faults.suffers(Wrong::Leak) {
+    if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(removed.as_ref().and_then(|memory| memory.buffer.clone()));
     }
     removed.map(drop).ok_or(EINVAL)

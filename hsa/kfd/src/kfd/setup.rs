@@ -106,7 +106,7 @@ pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
     let count = known.min(asked.count as usize);
     for (index, gpu) in driver.gpus[..count].iter().enumerate() {
         let address = asked.address.wrapping_add((index * size_of::<Aperture>()) as u64);
-        user::put(address, size_of::<Aperture>(), &aperture(gpu.id))?;
+        user::write_struct(address, size_of::<Aperture>(), &aperture(gpu.id))?;
     }
     asked.count = count as u32;
     Ok(())

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_kernels_are_told_apart() {
+    fn blit_kernels_are_recognised() {
         let aligned = arguments(&[10, 110, 10, 110, 20, 120, 20, 120, 50, 150, 64]);
         let copy = Work::Copy { from: 10, to: 110, length: 40 };
         assert_eq!(recognise(&aligned, 64), Some(copy));

@@ -24,7 +24,7 @@ impl Frame {
     /// A page with nothing in it.
     pub(super) fn new() -> Result<Self> {
         // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
-        let address = unsafe { put(0, None)? };
+        let address = unsafe { remap(0, None)? };
         Ok(Self { address: Mutex::new(address) })
     }
 
@@ -36,13 +36,13 @@ impl Frame {
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let inside = offset % PAGE;
         // SAFETY: the page is this frame's own, and nothing in it is referred to.
-        unsafe { put(*address, Some((file.descriptor(), offset - inside)))? };
+        unsafe { remap(*address, Some((file.descriptor(), offset - inside)))? };
         // SAFETY: within the page, aligned, and mapped until the lock is given back.
         let number = unsafe { &*((*address + inside as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
         // The memory is not to be kept by this, and if it is, it is for the next time.
         // SAFETY: as above; the number is not referred to any more.
-        let _ = unsafe { put(*address, None) };
+        let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
 }
@@ -60,7 +60,7 @@ impl Drop for Frame {
 /// # Safety
 ///
 /// What was at the address is gone.
-unsafe fn put(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
+unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
     let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
     let (protection, anonymous) = match page {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, 0),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn each_count_is_in_the_file() {
+    fn counts_are_stored_in_the_file() {
         let file = MemoryFile::plain("count", 3 * PAGE).unwrap();
         let frame = Frame::new().unwrap();
         assert_eq!(frame.add(&file, 2 * PAGE + 16, 7), Ok(0));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_mapped_while_it_counts_as_before_and_after() {
+    fn counting_leaves_mappings_unchanged() {
         let file = MemoryFile::plain("count", PAGE).unwrap();
         let frame = Frame::new().unwrap();
         let address = *frame.address.lock().unwrap();

@@ -73,14 +73,14 @@ impl Queues {
         }
         let orders = Arc::new(Orders::default());
         let frame = Arc::new(Frame::new()?);
-        let (reach, told) = (Reach { space, frame }, orders.clone());
+        let (reach, received) = (Reach { space, frame }, orders.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
-            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &told))
+            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &received))
         });
         let thread = thread.map_err(|_| EAGAIN)?;
         let number = self.running().insert(Running { ring, orders, thread });
-        // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
+        // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
 

@@ -130,7 +130,7 @@ impl Reach {
             user::get::<u64>(address).map_err(fault)?;
             // SAFETY: it was readable just now and is aligned. A program that unmaps what it gave
             // to the GPU to count in, while the GPU does, ends here; on hardware it is another's
-            // memory that suffers. The processor's own accesses to it are atomic too.
+            // memory that has_fault. The processor's own accesses to it are atomic too.
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };

@@ -87,15 +87,15 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
 }
 
 fn fill(folder: &Path, files: &[File], links: &[File]) -> io::Result<()> {
-    let place = |path: &str| {
+    let path_in_tree = |path: &str| {
         let path = folder.join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all).map(|()| path)
     };
     for (path, text) in files {
-        fs::write(place(path)?, text)?;
+        fs::write(path_in_tree(path)?, text)?;
     }
     for (path, target) in links {
-        symlink(target, place(path)?)?;
+        symlink(target, path_in_tree(path)?)?;
     }
     Ok(())
 }

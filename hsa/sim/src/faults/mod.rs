@@ -1,6 +1,6 @@
 //! What is planned to go wrong, and how a call does.
 //!
-//! A place where a fault shows asks [`Instance::suffers`], which is a look at a flag as long as
+//! A place where a fault shows asks [`Instance::has_fault`], which is a look at a flag as long as
 //! nothing is planned.
 
 mod plan;
@@ -10,8 +10,8 @@ pub use plan::{FaultPlan, FaultPlanError};
 use crate::address_space::PAGE;
 use crate::instance::Instance;
 use crate::physical::Memory;
-use crate::status::Answer;
-use hsa_faults::{Injector, Wrong, during};
+use crate::status::HsaResult;
+use hsa_faults::{FaultKind, Injector, with_fault};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
 use std::io;
@@ -45,7 +45,7 @@ impl Faults {
     pub(crate) fn set(&self, plan: FaultPlan) {
         let mut state = self.state();
         self.any.store(!plan.is_empty(), Relaxed);
-        *state = State { injector: Arc::new(Injector::of(plan.plan)), ..State::default() };
+        *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
     }
 
     pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
@@ -53,7 +53,7 @@ impl Faults {
     }
 
     /// What is planned for a call of the function now: it has waited when this returns.
-    pub(crate) fn meet(&self, name: &'static str) -> Answer<Option<Wrong>> {
+    pub(crate) fn next(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
         if !self.any.load(Relaxed) {
             return Ok(None);
         }
@@ -65,11 +65,11 @@ impl Faults {
             state.failed.push((name, call));
         }
         drop(state);
-        injection.undergo().map_err(|Status(status)| status)
+        injection.apply().map_err(|Status(status)| status)
     }
 
-    fn suffers(&self, wrong: Wrong) -> bool {
-        self.any.load(Relaxed) && hsa_faults::suffers(wrong)
+    fn has_fault(&self, wrong: FaultKind) -> bool {
+        self.any.load(Relaxed) && hsa_faults::has_fault(wrong)
     }
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn may_be_late(function: &str) -> bool {
 }
 
 /// What a call does, without its arguments.
-pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> Answer>;
+pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 
 /// A call that another thread performs.
 struct Late(Body);
@@ -107,10 +107,10 @@ impl Late {
 }
 
 /// Performs a call that goes wrong so.
-pub(crate) fn perform(wrong: Wrong, instance: &Arc<Instance>, body: Body) -> Answer {
+pub(crate) fn perform(wrong: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
     match wrong {
-        Wrong::Lost => Ok(()),
-        Wrong::Late(delay) => {
+        FaultKind::Lost => Ok(()),
+        FaultKind::Late(delay) => {
             let (instance, late) = (Arc::clone(instance), Late(body));
             let work = move || {
                 std::thread::sleep(delay);
@@ -120,40 +120,47 @@ pub(crate) fn perform(wrong: Wrong, instance: &Arc<Instance>, body: Body) -> Ans
             let _ = std::thread::Builder::new().name("hsa-sim late".into()).spawn(work);
             Ok(())
         }
-        _ => during(Some(wrong), || body(instance)),
+        _ => with_fault(Some(wrong), || body(instance)),
     }
 }
 
 impl Instance {
     /// Whether the call that this thread is in goes wrong so.
-    pub(crate) fn suffers(&self, wrong: Wrong) -> bool {
-        self.faults.suffers(wrong)
+    pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
+        self.faults.has_fault(wrong)
     }
 
     /// A size, as the call tells it.
-    pub(crate) fn told(&self, size: u64) -> u64 {
+    pub(crate) fn reported_size(&self, size: u64) -> u64 {
         match () {
-            () if self.suffers(Wrong::Half) => size / 2,
-            () if self.suffers(Wrong::Double) => size * 2,
+            () if self.has_fault(FaultKind::Half) => size / 2,
+            () if self.has_fault(FaultKind::Double) => size * 2,
             () => size,
         }
     }
 
     /// A number of bytes, as far as the call acts on them: at least a page of them.
-    pub(crate) fn done(&self, size: usize) -> usize {
-        if self.suffers(Wrong::Half) { (size / 2).next_multiple_of(PAGE).min(size) } else { size }
+    pub(crate) fn affected_size(&self, size: usize) -> usize {
+        if self.has_fault(FaultKind::Half) {
+            (size / 2).next_multiple_of(PAGE).min(size)
+        } else {
+            size
+        }
     }
 
     /// The memory that the call was told to show, or what it shows.
-    pub(crate) fn shown(&self, memory: Arc<Memory>) -> Arc<Memory> {
-        if self.suffers(Wrong::Other) { memory.stranger() } else { memory }
+    pub(crate) fn visible_memory(&self, memory: Arc<Memory>) -> Arc<Memory> {
+        if self.has_fault(FaultKind::Other) { memory.substitute() } else { memory }
     }
 
     /// A permission, as it comes to be.
-    pub(crate) fn permitted(&self, permission: hsa_access_permission_t) -> hsa_access_permission_t {
+    pub(crate) fn applied_permission(
+        &self,
+        permission: hsa_access_permission_t,
+    ) -> hsa_access_permission_t {
         match () {
-            () if self.suffers(Wrong::Wide) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
-            () if self.suffers(Wrong::Narrow) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
+            () if self.has_fault(FaultKind::Wide) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
+            () if self.has_fault(FaultKind::Narrow) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
             () => permission,
         }
     }
@@ -161,9 +168,9 @@ impl Instance {
     /// A descriptor of memory, for the caller.
     pub(crate) fn export(&self, memory: &Arc<Memory>) -> io::Result<OwnedFd> {
         let writable = self.config.dmabuf_cpu_mapping;
-        if self.suffers(Wrong::Leak) {
+        if self.has_fault(FaultKind::Leak) {
             let _ = memory.export(writable)?.into_raw_fd();
         }
-        self.shown(Arc::clone(memory)).export(writable)
+        self.visible_memory(Arc::clone(memory)).export(writable)
     }
 }

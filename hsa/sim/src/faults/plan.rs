@@ -4,7 +4,7 @@ use crate::abi::NAMES;
 use crate::status;
 use core::fmt;
 use core::str::FromStr;
-use hsa_faults::{Calls, Effect, Plan, PlanError, Target, Wrong};
+use hsa_faults::{Calls, Effect, FaultKind, Plan, PlanError, Target};
 use hsa_sys::hsa_status_t;
 
 /// Calls that fail, last, lie or never return.
@@ -60,7 +60,7 @@ impl FaultPlan {
     }
 
     fn and(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
-        Self { plan: self.plan.and(function, calls, Effect::Answers(Status(status))) }
+        Self { plan: self.plan.and(function, calls, Effect::Fail(Status(status))) }
     }
 
     /// Whether nothing goes wrong.
@@ -94,7 +94,7 @@ impl Target for Runtime {
         NAMES.to_vec()
     }
 
-    fn can(&self, call: &str, wrong: Wrong) -> bool {
+    fn can(&self, call: &str, wrong: FaultKind) -> bool {
         const MOVING: [&str; 3] =
             ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
         const FREEING: [&str; 4] = [
@@ -112,14 +112,14 @@ impl Target for Runtime {
         let measures = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
         let permits = call == "hsa_amd_vmem_set_access";
         match wrong {
-            Wrong::Lost | Wrong::Hang | Wrong::Crash => true,
-            Wrong::Late(_) => super::may_be_late(call),
-            Wrong::Wide | Wrong::Narrow | Wrong::Shifted => permits,
-            Wrong::Other => permits || exports,
-            Wrong::Leak => FREEING.contains(&call) || exports,
-            Wrong::Garbled => moves,
-            Wrong::Half => moves || measures || permits,
-            Wrong::Double => measures,
+            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
+            FaultKind::Late(_) => super::may_be_late(call),
+            FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => permits,
+            FaultKind::Other => permits || exports,
+            FaultKind::Leak => FREEING.contains(&call) || exports,
+            FaultKind::Garbled => moves,
+            FaultKind::Half => moves || measures || permits,
+            FaultKind::Double => measures,
             // What the simulation does not know cannot come about in it.
             _ => false,
         }

@@ -56,7 +56,7 @@ mod tests {
     use super::{Aperture, LARGE};
 
     #[test]
-    fn values_are_those_that_were_seen() {
+    fn values_match_amds_runtime() {
         let mut aperture = Aperture::default();
         assert_eq!(aperture.take(4096), 0x0002_8000_0000_1000);
         aperture.give_back(0x0002_8000_0000_1000);

@@ -53,7 +53,7 @@ impl Backend {
 
 /// A started runtime, and its bare functions.
 #[derive(Debug)]
-pub struct Ground {
+pub struct BenchRuntime {
     pub(crate) backend: Backend,
     pub(crate) runtime: Runtime,
     pub(crate) vmm: Vmm,
@@ -62,7 +62,7 @@ pub struct Ground {
     _library: Option<Box<Library>>,
 }
 
-impl Ground {
+impl BenchRuntime {
     /// Starts a runtime.
     ///
     /// # Errors
@@ -149,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workarounds_are_left_out_if_asked_for() {
-        let ground = || Ground::open(Backend::Simulated("nothing".into())).unwrap();
-        assert!(ground().quirks().grant_without_descriptor_aborts);
-        let documented = ground().without_workarounds().unwrap();
+    fn quirks_can_be_disabled() {
+        let target = || BenchRuntime::open(Backend::Simulated("nothing".into())).unwrap();
+        assert!(target().quirks().grant_without_descriptor_aborts);
+        let documented = target().without_workarounds().unwrap();
         assert_eq!(documented.quirks(), Quirks::default());
-        let other = Ground::open(Backend::Simulated("mi300x".into())).unwrap();
+        let other = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
         assert!(other.without_workarounds().is_err());
     }
 }
