@@ -1,4 +1,4 @@
-//! The fault that this thread's call has_fault, for the places where it shows.
+//! The fault of the call that this thread executes.
 
 use crate::FaultKind;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ thread_local! {
     static CURRENT: Cell<Option<FaultKind>> = const { Cell::new(None) };
 }
 
-/// Ends the fault, also if the call panics.
+/// Restores the previous fault when dropped, also after a panic.
 struct Restore(Option<FaultKind>);
 
 impl Drop for Restore {
@@ -16,19 +16,19 @@ impl Drop for Restore {
     }
 }
 
-/// Performs a call that has_fault a fault.
+/// Runs `call` with a fault active on this thread.
 pub fn with_fault<T>(fault: Option<FaultKind>, call: impl FnOnce() -> T) -> T {
     let _restore = Restore(CURRENT.replace(fault));
     call()
 }
 
-/// What the call that this thread is in has_fault, to hand it on to another thread.
+/// Returns the fault of the current call, to pass it to another thread.
 #[must_use]
 pub fn current_fault() -> Option<FaultKind> {
     CURRENT.get()
 }
 
-/// Whether the call that this thread is in has_fault this.
+/// Returns whether the current call has this fault.
 #[must_use]
 pub fn has_fault(wrong: FaultKind) -> bool {
     CURRENT.get() == Some(wrong)

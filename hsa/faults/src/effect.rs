@@ -1,25 +1,25 @@
-//! What can become of a call, and its words.
+//! The effects of faults, and their names in a plan.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What becomes of a call; `C` is what it answers when it is refused.
+/// The effect of a rule on a call; `C` is the type of error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect<C> {
-    /// It answers this and is not performed.
+    /// The call returns this error and is not performed.
     Fail(C),
-    /// It lasts so much longer.
+    /// The call takes this much longer.
     Delay(Duration),
-    /// It answers success and does something else.
+    /// The call returns success and misbehaves.
     Misbehave(FaultKind),
 }
 
-/// How a call that answers success goes wrong.
+/// How a call that returns success misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// Performed so much after it has answered.
+    /// Performed this long after it has returned.
     Late(Duration),
     /// Not performed.
     Lost,
@@ -29,19 +29,19 @@ pub enum FaultKind {
     Crash,
     /// Allows reading and writing, whatever was asked for.
     Wide,
-    /// Allows reading alone.
+    /// Allows only reading.
     Narrow,
     /// Shows the memory from its second page on.
     Shifted,
-    /// Shows or hands out other memory than was named.
+    /// Shows or exports other memory than requested.
     Other,
-    /// What it gives back or hands out stays taken.
+    /// Leaks the resource that it frees or returns.
     Leak,
-    /// A bit of the contents is wrong.
+    /// Flips a bit of the contents.
     Garbled,
-    /// Half the size.
+    /// Halves the size.
     Half,
-    /// Twice the size.
+    /// Doubles the size.
     Double,
 }
 
@@ -60,7 +60,7 @@ const NAMES: [(&str, FaultKind); 11] = [
 ];
 
 impl FaultKind {
-    /// The fault of this word.
+    /// Returns the fault of this name.
     #[must_use]
     pub fn from_name(word: &str) -> Option<Self> {
         if let Some(delay) = word.strip_prefix("late:") {
@@ -69,7 +69,7 @@ impl FaultKind {
         NAMES.iter().find(|known| known.0 == word).map(|known| known.1)
     }
 
-    /// Its word, without what a `late` has behind it.
+    /// Returns the name, without the delay of `late`.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
@@ -96,7 +96,7 @@ impl<C: fmt::Display> fmt::Display for Effect<C> {
     }
 }
 
-/// A time such as `20us`, `5ms` or `1s`.
+/// Parses a time such as `20us`, `5ms` or `1s`.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);

@@ -1,18 +1,18 @@
-//! A plan while calls come in.
+//! Decides for each call which faults apply.
 
 use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A plan, and how many calls each rule has seen.
+/// A plan, and a counter of calls for each rule.
 #[derive(Debug)]
 pub struct Injector<C> {
     plan: Plan<C>,
     seen: Vec<AtomicU64>,
 }
 
-/// What is planned for one call.
+/// The faults of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection<C> {
     time: Duration,
@@ -26,14 +26,14 @@ impl<C> Default for Injector<C> {
 }
 
 impl<C> Injector<C> {
-    /// A plan at its beginning.
+    /// Creates an injector with all counters at zero.
     #[must_use]
     pub fn new(plan: Plan<C>) -> Self {
         let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
         Self { plan, seen }
     }
 
-    /// Whether nothing is planned.
+    /// Returns whether the plan has no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
@@ -41,7 +41,7 @@ impl<C> Injector<C> {
 }
 
 impl<C: Copy> Injector<C> {
-    /// Counts a call of that name: what is planned for it.
+    /// Counts a call of that name and returns its faults.
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
         let mut injection = Injection { time: Duration::ZERO, outcome: Ok(None) };
@@ -63,23 +63,22 @@ impl<C: Copy> Injector<C> {
     }
 }
 
-/// Whether a call is what a rule names, or an operation of it: `GEM_VA.MAP` is `GEM_VA`.
+/// Returns whether `name` is `call` or an operation of it: `GEM_VA.MAP` is one of `GEM_VA`.
 fn applies_to(name: &str, call: &str) -> bool {
     name.strip_prefix(call).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl<C> Injection<C> {
-    /// What the call is refused with, if it is.
+    /// Returns the error of the call, if it is to fail.
     #[must_use]
     pub fn refused(&self) -> Option<&C> {
         self.outcome.as_ref().err()
     }
 
-    /// Waits as long as is planned, and answers what else is: the refusal, or how the call goes
-    /// wrong. Does not return from `hang` and `crash`.
+    /// Sleeps for the planned delay, then returns the planned misbehaviour. Does not return for
+    /// `hang` and `crash`.
     ///
-    /// # Errors
-    /// What the call is refused with.
+    /// # Errors The planned error code.
     pub fn apply(self) -> Result<Option<FaultKind>, C> {
         if !self.time.is_zero() {
             std::thread::sleep(self.time);

@@ -1,4 +1,4 @@
-//! Which agents may do what: entries in GPUs' page tables, and real mappings for the CPU.
+//! Access of agents: entries of GPU page tables, and real mappings for the CPU.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
@@ -13,7 +13,7 @@ use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::sync::Arc;
 
-/// What is asked for one agent.
+/// The requested access of one agent.
 pub(crate) type AccessRequest = (Agent, hsa_access_permission_t);
 
 /// `hsa_amd_vmem_set_access`
@@ -41,7 +41,7 @@ pub(crate) unsafe fn set(
     let address = address.addr();
     let mut state = instance.lock();
     state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // The end is not checked: whatever mapping is touched is changed as a whole.
+    // The end is not checked: each mapping in the range is changed as a whole.
     let (starts, _) = state.run(address, address.wrapping_add(size))?;
     if starts.len() > 1 && !behaviour.sets_access_of_several() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
@@ -101,8 +101,8 @@ impl Instance {
         self.remove_all(state, start, dropped)
     }
 
-    /// Takes access away from agents that are in a mapping's list no more. One that cannot be taken
-    /// away does not keep the others, and is in the list again.
+    /// Revokes access of agents that were removed from a mapping's list. A failure does not stop
+    /// the others; the agent is added to the list again.
     pub(crate) fn remove_all(
         &self,
         state: &mut State,
@@ -120,7 +120,7 @@ impl Instance {
         answer
     }
 
-    /// Gives an agent access that it does not have.
+    /// Grants access to an agent that has none.
     fn enable(
         &self,
         state: &mut State,
@@ -128,7 +128,7 @@ impl Instance {
         Grant { agent, permission, extent }: Grant,
         changed: bool,
     ) -> HsaResult {
-        // An import that was not looked at yet is looked at now.
+        // Resolves a lazy import.
         let handle = mapping_mut(state, start)?.handle;
         let memory = self.resolve(state, handle).ok_or(HSA_STATUS_ERROR)?;
         let mapping = mapping_mut(state, start)?;
@@ -177,7 +177,7 @@ impl Instance {
         }
     }
 
-    /// What an entry in a GPU's page table allows.
+    /// Returns the (read, write) permissions of a GPU's page-table entry.
     fn gpu_permissions(&self, permission: hsa_access_permission_t) -> (bool, bool) {
         match (self.config.gpu_permissions, permission) {
             _ if self.has_fault(FaultKind::Narrow) => (true, false),
@@ -196,7 +196,7 @@ impl Instance {
         (memory, shift): (&Arc<Memory>, usize),
     ) -> HsaResult {
         let protection = match permission {
-            // The CPU's window shows nothing of it: touching it must fault.
+            // The memory is outside of the CPU's window: access must fault.
             _ if !self.cpu_can_access(memory.owner) => Protection::None,
             HSA_ACCESS_PERMISSION_RO => Protection::Read,
             HSA_ACCESS_PERMISSION_WO => Protection::Write,
@@ -210,7 +210,7 @@ impl Instance {
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 
-    /// Takes an agent's access to a mapping away; the list of permissions is the caller's work.
+    /// Revokes an agent's access to a mapping. The caller updates the list of permissions.
     pub(crate) fn remove_access(
         &self,
         state: &mut State,
@@ -223,8 +223,8 @@ impl Instance {
         match agent {
             Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
             Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
-                // SAFETY: a mapping of this instance. That the range is anybody's from here on is
-                // the defect of this era.
+                // SAFETY: a mapping of this instance. The hole that this leaves is the simulated
+                // defect.
                 unsafe { address_space::release(start, size) };
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.insert(start..start + size, ());
@@ -260,7 +260,7 @@ pub(crate) unsafe fn get(
     // SAFETY: not null, and the caller vouches for the rest.
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
-    // The mapping before, if it ends exactly here, answers in most eras.
+    // In most generations the address past a mapping counts as part of it.
     let at_end = || {
         let before = state.mapping_at(address.checked_sub(1)?)?;
         behaviour.get_access_includes_end().then_some(before)

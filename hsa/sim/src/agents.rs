@@ -1,4 +1,4 @@
-//! The agents: CPUs first, then GPUs, and what each says about itself.
+//! The agents, CPUs before GPUs, and their attributes.
 
 use crate::abi::{AgentCallback, IsaCallback};
 use crate::config::{Gpu, GpuKind};
@@ -10,18 +10,18 @@ use core::ffi::{c_char, c_void};
 use core::ptr::NonNull;
 use hsa_sys::*;
 
-/// An agent is whoever can own memory.
+/// An agent: the possible owners of memory.
 pub(crate) type Agent = Owner;
 
 impl Instance {
-    /// Every agent, in the order in which callers see them.
+    /// Returns all agents, in the order of iteration.
     pub(crate) fn agents(&self) -> impl Iterator<Item = Agent> + use<> {
         let (cpus, gpus) = (self.config.cpus.len(), self.config.gpus.len());
         (0..cpus).map(Agent::Cpu).chain((0..gpus).map(Agent::Gpu))
     }
 
-    /// Whether there is such an agent: a descriptor of another simulation's memory may name one
-    /// that there is not.
+    /// Returns whether the agent exists: a descriptor of another simulation's memory can name an
+    /// unknown one.
     pub(crate) fn has_agent(&self, agent: Agent) -> bool {
         match agent {
             Agent::Cpu(number) => number < self.config.cpus.len(),
@@ -29,7 +29,7 @@ impl Instance {
         }
     }
 
-    /// The agent's number among all agents, which is also its NUMA node.
+    /// Returns the agent's number among all agents, which is also its NUMA node.
     pub(crate) fn node(&self, agent: Agent) -> usize {
         match agent {
             Agent::Cpu(number) => number,
@@ -45,13 +45,13 @@ impl Instance {
         hsa_agent_t { handle: self.identity.value(Kind::Agent, self.node(agent)) }
     }
 
-    /// Whose handle it is.
+    /// Finds the agent of a handle.
     pub(crate) fn agent(&self, agent: hsa_agent_t) -> HsaResult<Agent> {
         let node = self.identity.index(Kind::Agent, agent.handle);
         node.and_then(|node| self.agent_at(node)).ok_or(HSA_STATUS_ERROR_INVALID_AGENT)
     }
 
-    /// Whose handles they are.
+    /// Finds the agents of an array of handles.
     ///
     /// # Safety
     /// `agents` must be null or point at `count` agents.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn iterate(
     Ok(())
 }
 
-/// Writes a text into an array of so many characters, with zeros behind it.
+/// Writes a text into an array of `room` characters, padded with zeros.
 ///
 /// # Safety
 /// There must be room for that many characters.
@@ -119,7 +119,7 @@ pub(crate) unsafe fn info(
     let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a 64-bit number.
     let long = |number: u64| unsafe { value.cast().write_unaligned(number) };
-    // What both kinds of agent answer.
+    // Attributes of both kinds of agents.
     match attribute {
         HSA_AGENT_INFO_NODE | HSA_AMD_AGENT_INFO_DRIVER_NODE_ID => {
             word(instance.node(agent) as u32);
@@ -236,7 +236,7 @@ pub(crate) unsafe fn isa_info(
     let name = full_isa_name(gpu.ok_or(HSA_STATUS_ERROR_INVALID_ISA)?);
     let value = non_null(value)?;
     match attribute {
-        // With the zero behind it.
+        // Includes the terminating zero.
         // SAFETY: the caller has room for a 32-bit number.
         HSA_ISA_INFO_NAME_LENGTH => unsafe {
             value.cast().write_unaligned(name.len() as u32 + 1);

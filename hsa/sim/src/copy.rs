@@ -1,5 +1,5 @@
-//! Copies and fills. They are done on behalf of an agent: a GPU sees what its page table shows it,
-//! and what it may not do is a memory fault.
+//! Copies and fills. An agent performs them: a GPU uses its page table, and an access that it does
+//! not permit is a memory fault.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
@@ -16,15 +16,15 @@ use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::sync::Arc;
 
-/// How much is copied at a time.
+/// The number of bytes copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Whose view of memory an access has.
+/// The agent whose view of memory an access uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
     /// A GPU's: its page table, and the host memory that was allocated or locked for it.
     Gpu(usize),
-    /// A GPU's, in a call that locks the host memory that it is given.
+    /// A GPU's, in a call that locks the host memory of its arguments.
     GpuThatLocks(usize),
     /// The process's own.
     Process,
@@ -36,7 +36,7 @@ enum Direction {
     Write,
 }
 
-/// What is at an address, for so many bytes.
+/// The memory at an address, and the number of bytes up to its end.
 enum Location {
     Memory(Arc<Memory>, u64, usize),
     Host(usize),
@@ -49,7 +49,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Reports a fault and says what the call answers.
+    /// Reports a fault and returns the status of the call.
     fn answer(self, instance: &Instance) -> hsa_status_t {
         match self {
             Self::Fault(fault) => {
@@ -61,8 +61,8 @@ impl Failure {
     }
 }
 
-/// Reads or writes the process's memory without ever crashing: how many bytes it was before the
-/// first that is not accessible.
+/// Reads or writes the process's memory without crashing. Returns the number of bytes before the
+/// first inaccessible one.
 ///
 /// # Safety
 /// `local` must be valid for `length` bytes, to be written if `way` is to read.
@@ -82,9 +82,9 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Whether the process can read every page of a range, which ends before all addresses do.
+/// Returns whether the process can read every page of a range. The range must not wrap around.
 pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
-    // As many as one system call takes (`IOV_MAX`).
+    // The maximum of one system call (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);
     let mut pages = (first..address + size).step_by(PAGE);
@@ -108,7 +108,7 @@ pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
 }
 
 impl State {
-    /// How far it is from an address to the next that is not plain host memory.
+    /// Returns the distance from an address to the next that is not plain host memory.
     fn host_extent(&self, address: usize) -> usize {
         let reserved = self.reservations.range(address + 1..).next().map(|(start, _)| *start);
         let allocated = self.allocations.range(address + 1..).next().map(|(start, _)| *start);
@@ -117,7 +117,7 @@ impl State {
         next.unwrap_or(usize::MAX) - address
     }
 
-    /// Whether the page of an address belongs to host memory that is locked: the kernel pins whole
+    /// Returns whether the page of an address contains locked host memory: the kernel pins whole
     /// pages.
     fn is_locked(&self, address: usize) -> bool {
         let page = address & !(PAGE - 1);
@@ -127,7 +127,8 @@ impl State {
             .any(|(start, allocation)| start + allocation.extent() > page)
     }
 
-    /// What a GPU finds at an address; `all_of_host` if it reaches all memory of the process.
+    /// Looks up the memory of an address for a GPU. `all_of_host`: the GPU can access all memory of
+    /// the process.
     fn look_up(
         &self,
         gpu: usize,
@@ -179,11 +180,11 @@ impl State {
         })
     }
 
-    /// The GPU whose memory is at an address; `Some(None)` if it is memory of no GPU that the
-    /// process does not simply have, such as a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address; `Some(None)` for addresses without
+    /// memory of a GPU that are not plain host memory, such as a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // To such a runtime virtual memory is the CPU's.
+            // Such a runtime treats virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {
@@ -200,7 +201,7 @@ impl State {
         self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
     }
 
-    /// On whose behalf a copy is done: the destination's owner, or else the source's.
+    /// Selects the agent of a copy: the destination's owner, else the source's.
     fn view_of(&self, behaviour: Behaviour, destination: usize, source: Option<usize>) -> View {
         let destination = self.device_of(behaviour, destination);
         let source = source.and_then(|source| self.device_of(behaviour, source));
@@ -214,7 +215,7 @@ impl State {
 }
 
 impl Instance {
-    /// Reads or writes a buffer as a view shows the memory.
+    /// Reads or writes memory through a view.
     fn access_memory(
         &self,
         view: View,
@@ -291,7 +292,7 @@ impl Instance {
         self.garble(view, destination)
     }
 
-    /// Turns one bit round, if the call is to do so.
+    /// Flips one bit, if this fault is planned.
     fn garble(&self, view: View, address: usize) -> Result<(), Failure> {
         if !self.has_fault(FaultKind::Garbled) {
             return Ok(());
@@ -303,7 +304,7 @@ impl Instance {
     }
 }
 
-/// A range that does not reach beyond the end of all addresses.
+/// Checks that a range is not null and does not wrap around.
 fn range(address: *const c_void, size: usize) -> HsaResult<usize> {
     let start = address.addr();
     let ends = start.checked_add(size).is_some();
@@ -386,7 +387,7 @@ pub(crate) unsafe fn copy_async(
         .collect::<HsaResult<Vec<Arc<Signal>>>>()?;
     let completion = find(completion)?;
     if size == 0 {
-        // AMD's runtime has nothing to do, and leaves the signal alone.
+        // AMD's runtime does nothing and does not change the signal.
         return Ok(());
     }
     let gpu = agents.into_iter().find_map(|agent| match agent {
@@ -412,7 +413,7 @@ pub(crate) unsafe fn copy_async(
             Err(_) => completion.update(|_| -1),
         }
     };
-    // A thread of its own, since it may have to wait for another copy to be asked for.
+    // A separate thread, because it may wait for a copy that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
     thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
 }

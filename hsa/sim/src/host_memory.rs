@@ -1,5 +1,5 @@
-//! The caller's own memory: locked for agents. (Attributes of shared virtual memory need a kernel
-//! that migrates pages, which there is not.)
+//! The caller's own memory, locked for agents. (Shared virtual memory needs a kernel that migrates
+//! pages and is not simulated.)
 
 use crate::agents::Agent;
 use crate::copy::host_is_readable;
@@ -39,7 +39,7 @@ pub(crate) unsafe fn lock(
         state.allocations.get_mut(&start)
         && *known == size
     {
-        // The very same memory is counted (seen in 6.1.2, 6.4.3 and 7.2.4).
+        // Locking the same range again increments its count (seen in 6.1.2, 6.4.3 and 7.2.4).
         *times = times.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         // SAFETY: as above.
         unsafe { agent_address.write(address) };
@@ -55,7 +55,8 @@ pub(crate) unsafe fn lock(
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
         memory: None,
-        // Whoever is named: AMD's runtimes map it on every GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
+        // AMD's runtimes ignore the list and map the memory on every GPU (seen in 6.1.2, 6.4.3 and
+        // 7.2.4).
         agents: instance.agents().collect(),
     };
     state.allocations.insert(start, locked);
@@ -64,7 +65,7 @@ pub(crate) unsafe fn lock(
     Ok(())
 }
 
-/// `hsa_amd_memory_unlock`: the memory is unlocked when it was as often as it was locked.
+/// `hsa_amd_memory_unlock`: unlocks the memory with the last of its locks.
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
@@ -77,7 +78,7 @@ pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     Ok(())
 }
 
-/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`, as without the kernel's support.
+/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`: fail as without kernel support.
 pub(crate) fn svm(
     _: &Instance,
     _address: *mut c_void,

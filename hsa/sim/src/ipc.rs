@@ -1,8 +1,8 @@
-//! Pool memory in other processes: by IPC handles, and by descriptors.
+//! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
-//! An IPC handle says which descriptor of which process it is, and carries the memory's token.
-//! Whoever attaches opens that descriptor through `/proc` and finds the token in its name, or
-//! something else and then the handle is stale; nothing ever waits for the other process.
+//! An IPC handle contains a process, a descriptor number and the memory's token. The importer opens
+//! that descriptor through `/proc` and compares the token in the file's name; a mismatch means a
+//! stale handle. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
@@ -30,7 +30,7 @@ pub(crate) unsafe fn create(
     let handle = non_null(handle)?;
     let state = instance.lock();
     let found = state.allocations.get(&address.addr());
-    // Exactly what was allocated, from its beginning to its end.
+    // Only whole allocations can be shared.
     let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
     let memory = found.and_then(|found| found.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
@@ -95,17 +95,17 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// The length of the allocation that a handle was made of.
+/// Returns the length of the exported allocation.
 fn length_of(words: [u32; 8]) -> u64 {
     u64::from(words[5]) << 32 | u64::from(words[4])
 }
 
-/// The memory that a handle names, if it is still there.
+/// Opens the memory of a handle, if it still exists.
 fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
     let [process, descriptor, low, high, _, _, 0, MAGIC] = words else { return None };
     let token = u64::from(high) << 32 | u64::from(low);
     let path = format!("/proc/{process}/fd/{descriptor}");
-    // What is no memory file must not even be opened: that of a pipe could wait for ever.
+    // Open only memory files: opening a pipe could block forever.
     let name = std::fs::read_link(&path).ok()?;
     if !name.to_str()?.contains(&format!("{token:016x}")) {
         return None;
@@ -186,6 +186,6 @@ pub(crate) unsafe fn export_dmabuf_v2(
 
 /// `hsa_amd_portable_close_dmabuf`
 pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> HsaResult {
-    // SAFETY: closes what the caller says is the caller's; what is none is an error.
+    // SAFETY: the caller passes ownership of the descriptor; an invalid one is an error.
     if unsafe { libc::close(dmabuf) } == 0 { Ok(()) } else { Err(HSA_STATUS_ERROR_RESOURCE_FREE) }
 }

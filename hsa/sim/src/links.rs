@@ -1,4 +1,4 @@
-//! How agents reach each other's memory.
+//! Peer access and links between agents.
 
 use crate::agents::Agent;
 use crate::config::GpuKind;
@@ -8,10 +8,10 @@ use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 
-/// What lies between an agent and a pool.
+/// The link between an agent and a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// Nothing: the memory is the agent's own.
+    /// No link: the memory is the agent's own.
     None,
     Xgmi,
     Pcie,
@@ -20,7 +20,7 @@ enum Link {
 }
 
 impl Instance {
-    /// Whether a GPU may reach an agent's memory at all.
+    /// Returns whether a GPU can access an agent's memory.
     pub(crate) fn gpu_can_access(&self, gpu: usize, owner: Agent) -> bool {
         match owner {
             Agent::Gpu(other) => other == gpu || self.config.peer_access,
@@ -28,7 +28,7 @@ impl Instance {
         }
     }
 
-    /// Whether CPUs see all of an agent's memory.
+    /// Returns whether CPUs can access all of an agent's memory.
     pub(crate) fn cpu_can_access(&self, owner: Agent) -> bool {
         match owner {
             Agent::Cpu(_) => true,
@@ -108,7 +108,7 @@ pub(crate) unsafe fn info(
     let value = non_null(value)?;
     let link = instance.link(agent, pool.owner);
     let reached = instance.access(agent, pool) != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
-    // Where nothing is reached there are no hops, as between an agent and itself.
+    // Without access there are no hops, as between an agent and itself.
     let hops = u32::from(reached && link != Link::None);
     match attribute {
         // SAFETY: not null, and the caller has room for the attribute's type.

@@ -1,4 +1,4 @@
-//! What an address is.
+//! Information about addresses.
 
 use crate::abi::Allocate;
 use crate::agents::Agent;
@@ -10,7 +10,7 @@ use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_sys::*;
 
-/// What is known about an address, and which agents reach it.
+/// The description of an address, and the agents that can access it.
 type Found = (hsa_amd_pointer_info_t, Vec<Agent>);
 
 fn nothing() -> hsa_amd_pointer_info_t {
@@ -74,7 +74,8 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
     (info, reaching)
 }
 
-/// Both addresses are the one that was asked about, and not where the mapping begins.
+/// Reports the queried address as both base addresses, not the start of the mapping, as AMD's
+/// runtime does.
 fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Found {
     let owner =
         state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
@@ -112,7 +113,7 @@ pub(crate) unsafe fn info(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let (mut found, agents) = find(instance, &instance.lock(), address);
-    // An older caller's struct ends earlier; what it does not know of is not written.
+    // An older caller's struct is shorter; only the fields it has are written.
     let room = (known as usize).min(size_of::<hsa_amd_pointer_info_t>());
     found.size = room as u32;
     let from = core::ptr::from_ref(&found).cast::<u8>();

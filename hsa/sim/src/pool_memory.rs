@@ -1,5 +1,5 @@
-//! Memory from pools: allocated, freed, opened to agents. Memory that was attached or locked is
-//! kept in the same list, since callers ask the same questions about it.
+//! Memory from pools: allocation, release, access of agents. Attached and locked memory is in the
+//! same list, because the same queries apply to it.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
@@ -17,27 +17,27 @@ use std::sync::Arc;
 pub(crate) enum Origin {
     Pool,
     Attached,
-    /// The caller's own memory, which agents may reach, locked so many times.
+    /// The caller's own memory, with the number of its locks.
     Locked(u32),
 }
 
-/// Memory at an address, which is its key.
+/// Memory at an address, keyed by it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) origin: Origin,
-    /// As it was asked for.
+    /// The requested size.
     pub(crate) size: usize,
     pub(crate) owner: Agent,
     /// The pool's flags.
     pub(crate) flags: u32,
     /// None for locked memory, which is the caller's.
     pub(crate) memory: Option<Arc<Memory>>,
-    /// Who may reach it besides its owner.
+    /// The agents with access besides the owner.
     pub(crate) agents: Vec<Agent>,
 }
 
 impl Allocation {
-    /// What it takes of the address space.
+    /// Returns its size in the address space.
     pub(crate) fn extent(&self) -> usize {
         self.memory.as_ref().map_or(self.size, |memory| memory.size as usize)
     }
@@ -48,7 +48,7 @@ impl Allocation {
 }
 
 impl State {
-    /// The allocation that an address is in, with its start.
+    /// Finds the allocation that contains an address; returns its start, too.
     pub(crate) fn allocation_at(&self, address: usize) -> Option<(usize, &Allocation)> {
         let (start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.extent()).then_some((*start, allocation))
@@ -56,7 +56,7 @@ impl State {
 }
 
 impl Instance {
-    /// Puts memory at addresses of its own, as the CPU may see it.
+    /// Maps memory at new addresses, accessible to the CPU if it can access the owner's memory.
     pub(crate) fn map_memory(&self, memory: &Memory) -> HsaResult<usize> {
         let size = memory.size as usize;
         let alignment = if size >= 2 << 20 { 2 << 20 } else { PAGE };
@@ -66,7 +66,7 @@ impl Instance {
             return Ok(address);
         }
         let mapped = memory.file().and_then(|file| {
-            // SAFETY: just reserved, and nobody knows of it yet.
+            // SAFETY: just reserved and not published yet.
             unsafe {
                 address_space::map_file(address, size, Protection::ReadWrite, file.as_fd(), 0)
             }
@@ -81,10 +81,10 @@ impl Instance {
     }
 }
 
-/// Takes an allocation out of the address space.
+/// Unmaps an allocation.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
-        // SAFETY: placed there by this instance, and freed by whoever it was given to.
+        // SAFETY: mapped by this instance, and freed by its user.
         unsafe { address_space::release(address, allocation.extent()) };
     }
 }
@@ -182,14 +182,14 @@ pub(crate) unsafe fn allow_access(
     if !agents.iter().all(reached) {
         return Err(HSA_STATUS_ERROR);
     }
-    // The list replaces the one before.
+    // The list replaces the previous one.
     if let Some(allocation) = state.allocations.get_mut(&start) {
         allocation.agents = agents;
     }
     Ok(())
 }
 
-/// Reading and writing for the agents on the mapping and all that follow it without a gap.
+/// Grants the agents read and write access to the mapping and all adjacent ones after it.
 fn allow_vmem(
     instance: &Instance,
     state: &mut State,

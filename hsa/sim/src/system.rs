@@ -1,4 +1,4 @@
-//! What the runtime says about itself.
+//! Attributes of the runtime.
 
 use crate::config::Gpu;
 use crate::instance::Instance;
@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Timestamps and timeouts are in nanoseconds.
 pub(crate) const FREQUENCY: u64 = 1_000_000_000;
 
-/// Nanoseconds since the first question for the time.
+/// Returns the nanoseconds since the first call.
 pub(crate) fn timestamp() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64

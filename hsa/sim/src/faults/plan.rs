@@ -1,4 +1,4 @@
-//! Which calls go wrong, and how, as text and as data.
+//! Fault plans of the simulation.
 
 use crate::abi::NAMES;
 use crate::status;
@@ -7,17 +7,17 @@ use core::str::FromStr;
 use hsa_faults::{Calls, Effect, FaultKind, Plan, PlanError, Target};
 use hsa_sys::hsa_status_t;
 
-/// Calls that fail, last, lie or never return.
+/// A plan of calls that fail, take longer, misbehave or never return.
 ///
-/// As text `function#3=OUT_OF_RESOURCES`, several with `;` or `,` between them; the language is
-/// that of [`hsa_faults`], which the emulated kernel driver takes too. A function `*` is any, and
-/// its calls are counted together; a status is a number or a name.
+/// The text form is `function#3=OUT_OF_RESOURCES`; `;` or `,` separates rules. The language is that
+/// of [`hsa_faults`], as for the emulated kernel driver. The function `*` matches every call, with
+/// one common counter. A status is a number or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) plan: Plan<Status>,
 }
 
-/// A status, as plans write it.
+/// A status code in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status(pub(super) hsa_status_t);
 
@@ -28,32 +28,31 @@ impl fmt::Display for Status {
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// Creates an empty plan.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// This call of the function (the first is 1) fails, and what was planned already.
+    /// Adds a failure of one call of a function (the first is 1).
     #[must_use]
     pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
         self.and(Some(function), Calls::one(call), status)
     }
 
-    /// This call fails, counted over all functions together from 1, and what was planned already.
+    /// Adds a failure of one call, counted over all functions together from 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
         self.and(None, Calls::one(call), status)
     }
 
-    /// This call and every later one fails, counted over all functions together from 1, and what
-    /// was planned already.
+    /// Adds failures of a call and all later ones, counted over all functions together from 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
         self.and(None, Calls::from(call), status)
     }
 
-    /// Every call of the function fails, and what was planned already.
+    /// Adds a failure of every call of a function.
     #[must_use]
     pub fn always(self, function: &str, status: hsa_status_t) -> Self {
         self.and(Some(function), Calls::ALL, status)
@@ -63,20 +62,20 @@ impl FaultPlan {
         Self { plan: self.plan.and(function, calls, Effect::Fail(Status(status))) }
     }
 
-    /// Whether nothing goes wrong.
+    /// Returns whether the plan is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
     }
 
-    /// A function of the plan that there is not.
+    /// Returns the first unknown function of the plan.
     pub(crate) fn unknown_function(&self) -> Option<&str> {
         let mut named = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
         named.find(|name| !NAMES.contains(name))
     }
 }
 
-/// The simulation, as a plan sees it.
+/// The simulation as the target of a plan.
 struct Runtime;
 
 impl Target for Runtime {
@@ -120,13 +119,13 @@ impl Target for Runtime {
             FaultKind::Garbled => moves,
             FaultKind::Half => moves || measures || permits,
             FaultKind::Double => measures,
-            // What the simulation does not know cannot come about in it.
+            // Faults that the simulation does not implement.
             _ => false,
         }
     }
 }
 
-/// A part of a fault plan that is not understood, or that could not come about.
+/// An invalid or unsupported rule of a fault plan.
 pub type FaultPlanError = PlanError;
 
 impl FromStr for FaultPlan {

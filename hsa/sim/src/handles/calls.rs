@@ -1,4 +1,4 @@
-//! What callers do with handles: created, released, retained, asked about.
+//! The calls on handles: create, release, retain, query.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
@@ -48,7 +48,7 @@ pub(crate) unsafe fn create(
         if !behaviour.memory_of_cpus() {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // Such memory hangs on some GPU's translation table.
+        // AMD's runtime maps such memory in the page table of a GPU, so that it needs one.
         if instance.config.gpus.is_empty() {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
@@ -83,7 +83,7 @@ pub(crate) unsafe fn create(
 }
 
 impl State {
-    /// Frees a handle's memory if nothing refers to it any more.
+    /// Frees a handle's memory if it has neither references nor mappings.
     pub(crate) fn remove_if_unused(&mut self, handle: u64) {
         if let Some(handle) = self.handles.remove_unused(handle) {
             share::close_exported(&handle);
