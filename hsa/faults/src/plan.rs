@@ -149,7 +149,10 @@ impl<C> Rule<C> {
                 let word = wrong.name();
                 let can = |call: &&&str| target.can(call, wrong);
                 let those: Vec<_> = all.iter().filter(can).copied().collect();
-                return Err(format!("{call} does not support `{word}`; these calls do: {}", those.join(", ")));
+                return Err(format!(
+                    "{call} does not support `{word}`; these calls do: {}",
+                    those.join(", ")
+                ));
             }
         }
         let effect = wrong

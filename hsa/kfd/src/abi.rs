@@ -1,4 +1,4 @@
-//! Structs of the kernel's interfaces: their bytes, and how the log has their fields.
+//! Structs of the kernel's interfaces: their bytes, and their fields for the log.
 
 /// A struct of the kernel's interface.
 ///
@@ -6,7 +6,7 @@
 ///
 /// Every bit pattern is a value, and there is no padding: plain integers only.
 pub(crate) unsafe trait Plain: Copy + Send + 'static {
-    /// Tells each field by its name, as a log is to have it.
+    /// Passes the name and value of each field, for the log.
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
     /// The call's name with the operation it asks for, if it is one of several.
@@ -44,7 +44,7 @@ unsafe impl Plain for u64 {
     }
 }
 
-/// How the log has a field.
+/// Formats a field for the log.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }

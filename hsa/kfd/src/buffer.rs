@@ -1,4 +1,4 @@
-//! Buffer objects, and where in a device's file each can be mapped.
+//! Buffer objects, and their offsets in a device's file.
 
 use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::faults::Faults;
@@ -11,22 +11,22 @@ use hsa_faults::FaultKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// Where the first buffer object can be mapped; below lies what is not one (`DRM_FILE_PAGE_OFFSET`).
+/// The offset of the first buffer object (`DRM_FILE_PAGE_OFFSET`); lower offsets have other uses.
 const FIRST_OFFSET: u64 = 1 << 32;
 
-/// One piece of memory, however many handles and mappings name it.
+/// The memory of a buffer object, shared by all of its handles and mappings.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub(crate) label: Label,
     pub(crate) size: u64,
-    /// What `mmap` of a device's file takes.
+    /// Its offset for `mmap` of a device's file.
     pub(crate) offset: u64,
-    /// Made when it is first needed.
+    /// Created on first use.
     file: OnceLock<MemoryFile>,
-    /// What this process has written on it.
+    /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     home: Weak<Buffers>,
-    /// None of another process's, which has claimed it.
+    /// None if another process claims the memory.
     _claim: Option<Claim>,
 }
 
@@ -40,14 +40,14 @@ impl Buffer {
         Ok(self.file.get_or_init(|| made))
     }
 
-    /// Writes on the memory what importers may read.
+    /// Attaches metadata for importers.
     pub(crate) fn describe(&self, metadata: Metadata) -> Result<()> {
         let file = metadata.publish(self.label)?;
         *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((metadata, file));
         Ok(())
     }
 
-    /// What was written on the memory, in whatever process.
+    /// Returns the metadata that any process has attached.
     pub(crate) fn metadata(&self) -> Metadata {
         let own = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
         own.as_ref().map_or_else(|| Metadata::of_other(self.label), |(metadata, _)| *metadata)
@@ -120,7 +120,7 @@ impl Buffers {
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// The memory a dma-buf names: the process's own if it has it, else another process's.
+    /// Imports a dma-buf: returns the process's own buffer if it has one of this memory.
     pub(crate) fn import(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         if size == 0 {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn offsets_run_out() {
         let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
-        // Another process may have made what passes for a dma-buf, as large as a file can be.
+        // Another process may have created a fake dma-buf of the maximum file size.
         let [one, other, third] =
             [1, 2, 3].map(|token| MemoryFile::labelled(label(token), i64::MAX as u64).unwrap());
         let buffers = Buffers::new();

@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The configuration from the environment.
 
 use crate::environment;
 use crate::faults::Faults;
@@ -15,11 +15,11 @@ pub(crate) struct Config {
     /// Processes that name the same machine share the memory of its GPUs.
     pub(crate) machine: Option<String>,
     pub(crate) faults: Faults,
-    /// The file that gets the page tables when the process ends.
+    /// The file to which page tables are appended at exit.
     pub(crate) page_tables: Option<PathBuf>,
 }
 
-/// As many as one machine holds.
+/// The maximum number of GPUs.
 pub(crate) const MOST_GPUS: usize = 8;
 
 impl Config {
@@ -34,7 +34,7 @@ impl Config {
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
         if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
-            // The process may be in another folder when it ends.
+            // The process may have changed its folder when it exits.
             let path = std::path::absolute(path)
                 .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
             config.page_tables = Some(path);

@@ -1,7 +1,7 @@
-//! What is planned to go wrong at the driver's calls, and which call can go wrong in which way.
+//! Planned faults of the driver's calls, and which faults each call supports.
 //!
-//! The words and the counting are `hsa-faults`'. A place where a fault shows asks
-//! [`Faults::has_fault`], which is one comparison as long as nothing is planned.
+//! `hsa-faults` parses plans and counts calls. The code that implements a fault tests
+//! [`Faults::has_fault`], which is one comparison while the plan is empty.
 
 use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
@@ -10,17 +10,17 @@ use crate::{drm, kfd};
 use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
 use std::thread;
 
-/// What the driver does that is no `ioctl`: mapping a device for the processor, and the copies and
-/// fills of a GPU's engines.
+/// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
+/// GPU's engines.
 const OTHERS: [&str; 3] = ["MMAP", "COPY", "FILL"];
 
-/// A plan, and how far it has come.
+/// A plan and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     injector: Injector<Errno>,
 }
 
-/// The emulated driver, as a plan sees it.
+/// The emulated driver as the target of a plan.
 struct Driver;
 
 impl Target for Driver {
@@ -51,20 +51,20 @@ impl Target for Driver {
             FaultKind::Garbled => is_engine,
             FaultKind::Half => maps || is_engine || MEASURING.contains(&call),
             FaultKind::Double => MEASURING.contains(&call),
-            // What this driver does not know cannot come about in it.
+            // Faults that the driver does not implement.
             _ => false,
         }
     }
 }
 
 impl Faults {
-    /// The plan, if each of its rules is one that can come about here.
+    /// Parses a plan; rejects unsupported rules.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
         Ok(Self { injector: Injector::new(plan) })
     }
 
-    /// What is planned for a call of that name now: it has waited when this returns.
+    /// Counts a call and applies its planned delay; returns its error or its misbehaviour.
     pub(crate) fn next(&self, name: &str) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
@@ -72,12 +72,12 @@ impl Faults {
         self.injector.count(name).apply()
     }
 
-    /// Whether the call that this thread is in goes wrong so.
+    /// Returns whether the current call has this fault.
     pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
         !self.injector.is_empty() && hsa_faults::has_fault(wrong)
     }
 
-    /// A size, as the call tells it.
+    /// Returns the size that the call reports.
     pub(crate) fn size(&self, size: u64) -> u64 {
         match () {
             () if self.has_fault(FaultKind::Half) => size / 2,
@@ -86,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// What a page table's entry is to allow, as it comes to allow it.
+    /// Returns the permissions that a page-table entry gets.
     pub(crate) fn page_flags(&self, flags: u32) -> u32 {
         match () {
             () if self.has_fault(FaultKind::Wide) => flags | READABLE | WRITABLE,
@@ -95,7 +95,7 @@ impl Faults {
         }
     }
 
-    /// What the processor is to be allowed, as it comes to be.
+    /// Returns the protection that the CPU gets.
     pub(crate) fn protection(&self, protection: libc::c_int) -> libc::c_int {
         match () {
             () if self.has_fault(FaultKind::Wide) => libc::PROT_READ | libc::PROT_WRITE,
@@ -105,7 +105,7 @@ impl Faults {
     }
 }
 
-/// Performs a call that goes wrong so, if it does.
+/// Performs a call with its fault, if any.
 pub(crate) fn perform<C, T, E>(
     wrong: Option<FaultKind>,
     context: &C,
@@ -124,10 +124,10 @@ where
             let (context, mut argument) = (context.clone(), argument.clone());
             let later = move || {
                 thread::sleep(delay);
-                // Nobody is there any more to be told.
+                // The caller has returned already, so the result is dropped.
                 drop(run(&context, &mut argument));
             };
-            // Without a thread it is lost and not late.
+            // If no thread can be started, the call is lost.
             drop(without_signals(|| thread::Builder::new().name("kfd-late".into()).spawn(later)));
             Ok(())
         }

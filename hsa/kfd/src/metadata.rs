@@ -1,11 +1,11 @@
-//! What a driver in user space has written on a buffer object, for whoever imports it.
+//! Metadata that user-space drivers attach to a buffer object, for importers.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The most that can be written.
+/// The maximum size.
 pub(crate) const MOST: usize = 256;
 const SIZE: usize = 8 + 8 + 4 + MOST;
 
@@ -21,7 +21,7 @@ pub(crate) struct Metadata {
 impl Metadata {
     pub(crate) const NONE: Self = Self { flags: 0, tiling: 0, size: 0, data: [0; MOST] };
 
-    /// Keeps it in a file that other processes find by the buffer's token.
+    /// Stores it in a file that other processes find by the buffer's token.
     pub(crate) fn publish(&self, label: Label) -> Result<MemoryFile> {
         if self.size as usize > MOST {
             return Err(EINVAL);
@@ -36,10 +36,10 @@ impl Metadata {
         Ok(file)
     }
 
-    /// What the process that made the buffer has written on it, if it is another and still runs. On a
-    /// buffer of this process's that nobody here has written on, nobody has.
+    /// Reads the metadata from the process that created the buffer, if it is another one and still
+    /// runs.
     pub(crate) fn of_other(label: Label) -> Self {
-        // To look through all that a process has open takes long.
+        // Searching all open files of a process is slow.
         if label.process == std::process::id() {
             return Self::NONE;
         }

@@ -1,4 +1,4 @@
-//! The page table of one GPU in one process: which address leads to which memory.
+//! The page table of one GPU in one process.
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
@@ -12,7 +12,7 @@ pub(crate) const READABLE: u32 = 1 << 1;
 pub(crate) const WRITABLE: u32 = 1 << 2;
 pub(crate) const EXECUTABLE: u32 = 1 << 3;
 
-/// A range of addresses and what is behind it.
+/// A range of addresses and its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) offset: u64,
     /// Readable, writable, executable: `AMDGPU_VM_PAGE_*`.
     pub(crate) flags: u32,
-    /// None for memory of the process itself that the GPU was told about.
+    /// None for user memory that was registered with the GPU.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
 
@@ -45,7 +45,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
-    /// Where the entries are that lead to each buffer, by its token.
+    /// The addresses of the entries of each buffer, by its token.
     addresses: HashMap<u64, BTreeSet<u64>>,
 }
 
@@ -61,7 +61,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Puts an entry where others may be, cutting those that reach out of its range.
+    /// Inserts an entry, replacing others in its range; splits those that reach out of it.
     pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
         entry.check(address)?;
         self.clear(address, entry.size)?;
@@ -89,13 +89,13 @@ impl PageTable {
         Some(entry)
     }
 
-    /// The entry an address lies in, and where it starts.
+    /// Finds the entry of an address, and its start.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address - start < entry.size).then(|| (*start, entry.clone()))
     }
 
-    /// Has an entry show the memory from a page further on, round its end.
+    /// Shifts an entry by one page of its memory, wrapping at the end.
     pub(crate) fn shift(&mut self, address: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.offset += PAGE;
@@ -116,7 +116,7 @@ impl PageTable {
         self.remove(address).ok_or(ENOENT)
     }
 
-    /// Removes whatever lies in a range, cutting entries that reach out of it.
+    /// Removes the entries in a range; splits those that reach out of it.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
         let end = end(address, size)?;
         let touched = self.entries.range(..end).rev();
@@ -140,7 +140,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Removes every entry of a buffer: what closing its last handle does.
+    /// Removes every entry of a buffer, when its last handle is closed.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
         for address in self.addresses.remove(&buffer.label.token).unwrap_or_default() {
             self.entries.remove(&address);
@@ -206,7 +206,7 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// What a page leads to: which buffer, and which page of it.
+    /// For each page, its buffer and the page in it.
     type Model = [Option<(u64, u64)>; PAGES];
 
     fn as_model(table: &PageTable) -> Model {

@@ -1,4 +1,4 @@
-//! Which paths belong to the driver, and where they lead.
+//! Paths of the driver.
 
 use crate::driver::{self, Driver, FIRST_RENDER};
 use crate::sysfs::Counter;
@@ -6,20 +6,20 @@ use libc::{c_char, c_int};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-/// Where a path leads.
+/// A path of the driver.
 #[derive(Debug)]
 pub(crate) enum DriverPath {
     /// `/dev/kfd`.
     Kfd,
     /// The render node of a GPU, counted from 0.
     Render(usize),
-    /// A file whose text is made when it is opened.
+    /// A file whose contents are generated on open.
     Counter(Counter),
     /// A file or folder of the written tree.
     Tree(CString),
 }
 
-/// What the kernel serves of the driver. Everything else is the machine's own.
+/// The paths that the driver serves. All others pass through to the machine.
 const OURS: [&str; 8] = [
     "/dev/kfd",
     "/dev/dri",
@@ -31,13 +31,13 @@ const OURS: [&str; 8] = [
     "/sys/kernel/debug/dri",
 ];
 
-/// Where a path leads if it belongs to the driver. A path of anybody else costs a comparison
-/// and starts nothing.
+/// Resolves a path of the driver. For other paths it only compares strings and does not start the
+/// driver.
 pub(crate) fn resolve(path: *const c_char) -> Option<DriverPath> {
     driver_path(text(path)?)
 }
 
-/// The same of a path that may start at a folder's descriptor.
+/// Resolves a path that may be relative to a folder's descriptor.
 pub(crate) fn resolve_at(folder: c_int, path: *const c_char) -> Option<DriverPath> {
     let path = text(path)?;
     if path.starts_with('/') || folder == libc::AT_FDCWD || path.is_empty() {
@@ -81,7 +81,7 @@ fn in_tree(driver: &Driver, path: &str) -> Option<CString> {
     CString::new(format!("{}{path}", driver.tree)).ok()
 }
 
-/// The file of the tree that stands for a place; a device's and a counter's are empty.
+/// Returns the file in the tree for a driver path; those of devices and counters are empty.
 pub(crate) fn stand_in(driver_path: DriverPath) -> Option<CString> {
     let driver = driver::get();
     match driver_path {
@@ -94,7 +94,7 @@ pub(crate) fn stand_in(driver_path: DriverPath) -> Option<CString> {
     }
 }
 
-/// An absolute path without `.`, `..` and empty names, if it may be one of the driver's.
+/// Normalises an absolute path (no `.`, `..` or empty names), if it can be a path of the driver.
 fn plain(path: &str) -> Option<Cow<'_, str>> {
     if !path.starts_with('/') {
         return None;

@@ -1,4 +1,4 @@
-//! Things under small numbers, as the kernel's IDR gives them: always the lowest that is free.
+//! A table of values by small numbers. Like the kernel's IDR, it assigns the lowest free number.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

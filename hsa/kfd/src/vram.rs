@@ -1,9 +1,8 @@
-//! The memory of the GPUs, and which process has taken how much of it.
+//! Accounts the memory of the GPUs by process.
 //!
-//! Processes of one machine, named by `HSA_KFD=machine=NAME`, share a small file with a slot for
-//! each. A process holds a lock on its slot, which the kernel takes back when the process ends in
-//! whatever way; what is in a slot without a lock is nobody's. Without a name a process is alone
-//! on its machine.
+//! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each. A
+//! process holds a lock on its slot; the kernel releases it when the process ends. Counts in
+//! unlocked slots are ignored. Without a name a process has its own machine.
 
 use crate::config::MOST_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
@@ -16,16 +15,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many processes a machine has room for.
+/// The maximum number of processes of a machine.
 const SLOTS: usize = 512;
 
-/// Bytes that a process has taken of each GPU's memory.
+/// Bytes of each GPU's memory that a process uses.
 type Slot = [AtomicU64; MOST_GPUS];
 
-/// The byte of the file whose lock is a turn to count; the slots' follow.
+/// The byte of the file whose lock serialises counting; the bytes of the slots follow.
 const COUNT_LOCK: i64 = 0;
 
-/// What is taken of the machine's GPUs.
+/// The used memory of the machine's GPUs.
 #[derive(Debug)]
 pub(crate) struct Memory {
     slots: &'static [Slot],
@@ -57,12 +56,12 @@ impl Memory {
         let free = (0..SLOTS).find(|slot| lock(&file, libc::F_OFD_SETLK, byte(*slot)).is_ok());
         let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let slots = map(&file, size)?;
-        // What a process that is gone has left there.
+        // Clear the counts of a previous process.
         slots[own].iter().for_each(|used| used.store(0, Ordering::Relaxed));
         Ok(Arc::new(Self { slots, own, file: Some(file), count_lock: Mutex::default() }))
     }
 
-    /// Whether the process whose slot it is still runs.
+    /// Returns whether the process of a slot still runs.
     fn is_live(&self, slot: usize) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| slot != self.own) else { return true };
         is_locked(file, byte(slot))
@@ -200,7 +199,7 @@ impl Vram {
         self.size.saturating_sub(self.used())
     }
 
-    /// Takes some, which is given back when the claim is dropped.
+    /// Claims bytes; dropping the claim releases them.
     pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
         self.memory.claim(self.gpu, size, self.size)?;
         Ok(Claim { memory: self.memory.clone(), gpu: self.gpu, size })

@@ -51,8 +51,8 @@ pub(crate) unsafe fn set(
 }
 
 impl Instance {
-    /// Sets access to one mapping, one wish after the other; what was done before a failure stays.
-    /// `asked` is how many bytes the whole call is about.
+    /// Applies the requests to one mapping, in order. Changes before a failure stay. `asked` is the
+    /// size of the whole call.
     pub(crate) fn set_access(
         &self,
         state: &mut State,

@@ -202,7 +202,9 @@ fn check(config: &Config) -> Result<(), Error> {
     let cpus = config.cpus.iter().map(|cpu| cpu.memory);
     let mut memories = cpus.chain(config.gpus.iter().map(|gpu| gpu.vram));
     if memories.any(|bytes| bytes % 4096 != 0 || bytes > 1 << 46) {
-        return refuse("an agent's memory is not a multiple of the page size, or exceeds 64 TiB".into());
+        return refuse(
+            "an agent's memory is not a multiple of the page size, or exceeds 64 TiB".into(),
+        );
     }
     match config.faults.unknown_function() {
         Some(name) => refuse(format!("the fault plan names the unknown function `{name}`")),

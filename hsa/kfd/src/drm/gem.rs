@@ -19,10 +19,10 @@ const REPLACE: u32 = 4;
 const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED: u64 = 1 << 16;
-/// Addresses from here up to their signed counterpart name nothing.
+/// The start of the hole of non-canonical addresses.
 const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// The mappings of the buffer in this file go with its last handle.
+/// Closing the last handle removes the buffer's mappings in this file.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // Dropped after the lock is.
     let closed = file.state().close(close.handle);
@@ -43,7 +43,7 @@ const SET_METADATA: u32 = 1;
 const GET_METADATA: u32 = 2;
 
 pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) -> Result<()> {
-    // Not under the lock, as another process may have to be looked at.
+    // Not under the lock, because this can read files of another process.
     let buffer = file.state().buffer(arguments.handle).cloned().ok_or(ENOENT)?;
     match arguments.operation {
         SET_METADATA => {

@@ -1,4 +1,4 @@
-//! What amdgpu tells of a GPU.
+//! amdgpu's information about a GPU.
 
 use super::DrmFile;
 use super::abi::{Device, Info, Memory};
@@ -16,7 +16,7 @@ const DEVICE: u32 = 0x16;
 const VISIBLE_VRAM_USAGE: u32 = 0x17;
 const MEMORY: u32 = 0x19;
 
-/// As many registers can be read at once.
+/// The maximum number of registers in one call.
 const MOST_REGISTERS: u32 = 128;
 
 /// `AMDGPU_IDS_FLAGS_FUSION`.

@@ -20,7 +20,7 @@ use libc::c_void;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an open of a render node has: handles, and a page table.
+/// An open render node: its handles and page table.
 #[derive(Debug)]
 pub(crate) struct DrmFile {
     pub(crate) gpu: usize,
@@ -63,10 +63,10 @@ impl DrmFile {
     }
 }
 
-/// Defines which call is answered by what.
+/// Defines the table of calls and their functions.
 macro_rules! calls {
     ($($number:literal $name:literal $function:path,)*) => {
-        /// The calls that are answered.
+        /// The emulated calls.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
         fn run(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
@@ -94,7 +94,7 @@ calls! {
     0x50 "GEM_OP" gem::operation,
 }
 
-/// What DRM and amdgpu know besides, for the log.
+/// Other calls of DRM and amdgpu, for the log.
 const OTHERS: [(u8, &str); 28] = [
     (0x01, "GET_UNIQUE"),
     (0x02, "GET_MAGIC"),
@@ -126,7 +126,7 @@ const OTHERS: [(u8, &str); 28] = [
     (0xcd, "SYNCOBJ_TIMELINE_SIGNAL"),
 ];
 
-/// Answers an `ioctl` on a render node.
+/// Executes an `ioctl` on a render node.
 pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
     if request.family() != b'd' {
         return missing(driver, file, request, request.number());
@@ -134,7 +134,7 @@ pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Requ
     run(driver, file, request)
 }
 
-/// DRM answers `EINVAL` to what a driver does not know.
+/// DRM returns `EINVAL` for unknown calls.
 fn missing(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
     let name = name.map_or("", |known| known.1);

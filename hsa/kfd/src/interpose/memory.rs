@@ -38,7 +38,7 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
     }))
 }
 
-/// Only for the log: what is unmapped, the kernel knows.
+/// Interposed only for the log.
 #[unsafe(no_mangle)]
 extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     if let Some(driver) = driver::current()

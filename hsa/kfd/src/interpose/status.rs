@@ -1,4 +1,4 @@
-//! `stat` and its forms: a device says that it is one.
+//! `stat` and its variants: devices are reported as character devices.
 
 use super::{guarded, stand_in};
 use crate::descriptors::{self, Device};
@@ -26,7 +26,7 @@ fn of_descriptor(descriptor: c_int) -> Option<Number> {
     }
 }
 
-/// Fills what a caller of `stat` gave.
+/// Fills the caller's struct.
 fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     if status.is_null() {
         return EFAULT.leave();
@@ -43,7 +43,7 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     0
 }
 
-/// Asks about a place: a device is answered for here, of a file there is one in the tree.
+/// Returns the status of a driver path: made up for devices, of the file in the tree otherwise.
 fn at(
     driver_path: Option<DriverPath>,
     path: *const c_char,
@@ -97,7 +97,7 @@ macro_rules! fstats {
 
 fstats!(fstat "fstat", fstat64 "fstat64");
 
-/// The forms of before glibc 2.33, which take the version of the struct first.
+/// The variants before glibc 2.33, which take the version of the struct first.
 macro_rules! old_stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -140,7 +140,7 @@ macro_rules! stats_at {
             status: *mut Status,
             flags: c_int,
         ) -> c_int {
-            // With an empty path the question is about the descriptor.
+            // An empty path means the descriptor itself.
             if flags & libc::AT_EMPTY_PATH != 0
                 && let Some(number) = guarded(|| of_descriptor(folder), None)
             {

@@ -1,4 +1,4 @@
-//! `fopen`, which reaches libc's own `open` without passing by the interposed one.
+//! `fopen`, which calls libc's `open` directly and bypasses the interposed one.
 
 use super::guarded;
 use crate::paths::{self, DriverPath};
@@ -7,8 +7,8 @@ use crate::{driver, memory_file};
 use libc::{FILE, c_char, c_int};
 use std::ffi::CString;
 
-/// The path of the file a stream is to read. A counter's is that of a descriptor, which is no
-/// longer needed once the stream is open.
+/// Returns the path of the file to open. For a counter it names a descriptor, which is closed once
+/// the stream is open.
 fn source(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     match paths::resolve(path) {
         Some(DriverPath::Counter(counter)) => {
@@ -22,7 +22,7 @@ fn source(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     }
 }
 
-/// Defines `fopen` forms. libhsakmt and libdrm read sysfs so, and no device.
+/// Defines `fopen` variants. libhsakmt and libdrm use them for sysfs, never for devices.
 macro_rules! streams {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

@@ -1,11 +1,11 @@
-//! The copies and fills of a GPU, whoever asks for them, as the plan of faults has them.
+//! Copies and fills of a GPU's engines, with planned faults.
 
 use super::reach::{Fault, Reach};
 use crate::driver::Driver;
 use crate::faults;
 use hsa_faults::FaultKind;
 
-/// Performs what a GPU was asked to write: so many bytes at `to`.
+/// Performs a write of a GPU: `length` bytes at `to`.
 fn perform(
     driver: &Driver,
     name: &str,
