@@ -47,7 +47,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
         let open = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
         if let Some(host) = NonNull::new(host.cast()) {
-            // SAFETY: the header asks C for just this: `size` bytes that stay allocated until munmap.
+            // SAFETY: the header requires `size` bytes that stay allocated until munmap.
             options = unsafe { options.with_host_pointer(host) };
         }
         let memory = open.area.mmap(size, options)?;
@@ -78,7 +78,7 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
 }
 
 fn not_of_area() -> Refusal {
-    Refusal::value("ptr", "is not where memory of this area begins")
+    Refusal::value("ptr", "is not the start of memory of this area")
 }
 
 #[unsafe(no_mangle)]
@@ -100,7 +100,7 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
     answer("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
-        // Held until the area is removed, so that no other thread maps memory of it meanwhile.
+        // Locked until the area is removed, so that no other thread maps its memory meanwhile.
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {

@@ -12,7 +12,7 @@ use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
-/// Makes a buffer of a device's memory and gives it a number.
+/// Creates a buffer in a device's memory and writes its number.
 fn make(
     to: *mut *mut c_void,
     device: c_int,
@@ -26,7 +26,7 @@ fn make(
     unsafe { write_out("buffer", to, process.objects.insert(object)) }
 }
 
-/// The agents at locations.
+/// Reads the agents of an array of locations.
 ///
 /// # Safety
 /// `locations` is null or has `count`.
@@ -40,7 +40,7 @@ unsafe fn agents(
     process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)
 }
 
-/// Who may use a buffer: the same two functions for each kind.
+/// Defines the two access functions of each kind of buffer.
 macro_rules! rights {
     ($($kind:ident, $one:path: $grant:ident $revoke:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -85,7 +85,7 @@ rights! {
     ring, Arc::as_ref: hsavmm_ring_grant hsavmm_ring_revoke;
 }
 
-/// Writes where a buffer is and how large; either may be left out.
+/// Writes a buffer's address and size; either pointer may be null.
 ///
 /// # Safety
 /// As lib.rs says of pointers for results.
@@ -103,7 +103,7 @@ unsafe fn write_range(
     }
 }
 
-/// Forgets a buffer, if the number names one of this kind; what it holds goes with it.
+/// Destroys a buffer with its memory, if the number is of this kind of buffer.
 fn destroy<T>(
     number: *mut c_void,
     find: impl FnOnce(&Process) -> Result<T, Refusal>,
@@ -184,7 +184,7 @@ unsafe extern "C" fn hsavmm_paged_reserve(
 }
 
 fn pages(first: usize, count: usize) -> Result<Range<usize>, Refusal> {
-    let overflow = || Refusal::value("count", "reaches beyond all pages");
+    let overflow = || Refusal::value("count", "exceeds the pages of the buffer");
     Ok(first..first.checked_add(count).ok_or_else(overflow)?)
 }
 

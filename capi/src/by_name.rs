@@ -1,4 +1,4 @@
-//! Functions by their names.
+//! Look-up of functions by name.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
@@ -64,7 +64,7 @@ unsafe extern "C" fn hipGetProcAddress(
             match found {
                 Some(address) => write_out("function", function, address),
                 None => {
-                    let words = format!("there is no function `{name}` here");
+                    let words = format!("function `{name}` not found");
                     Err(Refusal::new(errors::NOT_FOUND, words))
                 }
             }

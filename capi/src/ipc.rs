@@ -34,7 +34,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     answer("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        // HIP requires it, which its tests check.
+        // HIP requires this flag, and its tests check it.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
             return Err(Refusal::value("flags", problem));
@@ -59,11 +59,11 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let process = process()?;
         not_null("ptr", ptr)?;
         let mut opened = process.allocations.opened();
-        // As in HIP, any address inside closes what was opened.
+        // As in HIP, any address inside closes the opened memory.
         let around = opened.range_mut(..=address(ptr).get()).next_back();
         let around = around.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = around else {
-            // The library's error says what is at the address.
+            // The library's error describes the address.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
         let (device, last) = (entry.device, entry.memory.pop());

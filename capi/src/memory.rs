@@ -1,4 +1,4 @@
-//! `hipMalloc` and its kin, and what is at a pointer.
+//! `hipMalloc` and related functions, and queries of pointers.
 
 use crate::answer::{Refusal, answer};
 use crate::devices::{current, memory_of};
@@ -18,7 +18,7 @@ use hsa_vmm::{Address, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Memory that a program holds.
+/// Memory that the program has allocated.
 #[derive(Debug)]
 pub struct Held {
     pub memory: PoolMemory,
@@ -34,12 +34,12 @@ pub enum Kind {
     Managed,
 }
 
-/// Memory of another process that is open here.
+/// Opened memory of another process.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The device that opened it first.
     pub device: c_int,
-    /// Once for each time it was opened; never empty.
+    /// One value for each open; never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
@@ -50,16 +50,16 @@ impl Opened {
     }
 }
 
-/// Everything that was allocated and not freed, or opened and not closed, by address.
+/// All allocated and all opened memory, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
     held: Mutex<BTreeMap<usize, Arc<Held>>>,
     opened: Mutex<BTreeMap<usize, Opened>>,
-    /// Whose memory is open to whom beyond its owner: (owner, user).
+    /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-/// The entry of a map that holds an address: where it begins, and what it is.
+/// Finds the entry of a map that contains an address; returns its start, too.
 fn around<T: Clone>(
     map: &BTreeMap<usize, T>,
     at: usize,
@@ -69,18 +69,18 @@ fn around<T: Clone>(
     (at - start < size(entry)).then(|| (start, entry.clone()))
 }
 
-/// Who may use what an owner has, beyond the owner.
+/// Returns the peers with access to an owner's memory.
 fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
     peers.iter().filter(|pair| pair.0 == owner).map(|pair| pair.1).collect()
 }
 
 impl Allocations {
-    /// The memory that an address is in.
+    /// Finds the allocation that contains an address.
     pub fn at(&self, at: Address) -> Option<Arc<Held>> {
         around(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
-    /// Another process's memory that an address is in, and the device that opened it.
+    /// Finds the opened memory that contains an address, and the device that opened it.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
         let (_, opened) = around(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
@@ -90,11 +90,11 @@ impl Allocations {
         lock(&self.opened)
     }
 
-    /// Lets `user` use what `owner` has and will have.
+    /// Grants `user` access to all present and future memory of `owner`.
     pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
         if peers.contains(&(owner, user)) {
-            let words = "that peer was let in already";
+            let words = "peer access is already enabled";
             return Err(Refusal::new(errors::PEER_ACCESS_ALREADY_ENABLED, words));
         }
         let before = peers.clone();
@@ -102,11 +102,11 @@ impl Allocations {
         self.let_in(owner, &mut peers, before)
     }
 
-    /// Ends that.
+    /// Revokes access that `allow` has granted.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
-            let words = "that peer was never let in";
+            let words = "peer access is not enabled";
             return Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, words));
         };
         let before = peers.clone();
@@ -114,8 +114,9 @@ impl Allocations {
         self.let_in(owner, &mut peers, before)
     }
 
-    /// Tells the runtime who may use what `owner` has; if that fails, all is as before. It is told of
-    /// all of them each time: whom it is not told of it shuts out.
+    /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
+    /// failure. Each call sends all peers, because the runtime revokes access of agents that are
+    /// not in the list.
     fn let_in(
         &self,
         owner: AgentId,
@@ -130,7 +131,8 @@ impl Allocations {
         };
         allow(peers).map_err(|error| {
             *peers = before;
-            // What cannot be put back is open to one more or one less: no memory is lost.
+            // If the rollback fails, one agent has too much or too little access; no memory is
+            // lost.
             let _ = allow(peers);
             Refusal::from(error)
         })
@@ -149,15 +151,15 @@ impl Allocations {
         Ok(address.as_ptr())
     }
 
-    /// Frees what begins at an address, if it is of a kind that `fits`.
+    /// Frees the allocation that starts at an address, if `fits` accepts it.
     fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
         let mut map = lock(&self.held);
         let held = match map.get(&at.get()) {
             Some(held) if fits(held.kind) => held.clone(),
             Some(_) => return Err(Refusal::value("ptr", "was allocated by another call")),
-            None => return Err(Refusal::value("ptr", "is not where an allocation begins")),
+            None => return Err(Refusal::value("ptr", "is not the start of an allocation")),
         };
-        // A copy that another thread has under way keeps it a moment longer.
+        // A running copy of another thread delays the release until it ends.
         map.remove(&at.get());
         drop(map);
         let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
@@ -193,7 +195,7 @@ unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t
     })
 }
 
-/// Memory of the host that all devices reach.
+/// Allocates host memory that all devices can access.
 fn allocate_on_host(
     ptr: *mut *mut c_void,
     size: usize,
@@ -215,7 +217,7 @@ fn allocate_on_host(
     unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
 
-/// What `hipHostMalloc` may be asked for; all of it is one kind of memory here.
+/// The valid flags of `hipHostMalloc`; all of them give the same kind of memory here.
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 #[unsafe(no_mangle)]
@@ -282,7 +284,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         let agent = process.devices.agent(current())?;
         let all = process.runtime.agent(agent).map_or(0, memory_of);
         let Some(left) = process.runtime.memory_left(agent) else {
-            return Err(Refusal::not_supported("the memory that is left, on this runtime"));
+            return Err(Refusal::not_supported("querying free memory on this runtime"));
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
@@ -292,7 +294,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
     })
 }
 
-/// What an address is, to C.
+/// The kind of memory at an address.
 enum Found {
     Held(Arc<Held>),
     Opened(c_int, Arc<OpenedMemory>),
@@ -344,7 +346,7 @@ unsafe extern "C" fn hipPointerGetAttributes(
             ..nothing
         };
         let answer = match found {
-            None => return Err(Refusal::value("ptr", "is not memory of this library's")),
+            None => return Err(Refusal::value("ptr", "is not memory of this library")),
             Some(Found::Mapped(_, _, device)) => on_device(device),
             Some(Found::Opened(device, _)) => on_device(device),
             Some(Found::Held(held)) => {
@@ -385,7 +387,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
                 return Err(Refusal::new(errors::NOT_FOUND, words));
             }
         };
-        // Either result may be left out, as in HIP.
+        // Either result pointer may be null, as in HIP.
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
             if !base.is_null() {
@@ -398,7 +400,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
 
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
-    //! What C cannot see: who may use memory.
+    //! Tests of peer access, which C cannot query.
 
     use super::{Allocations, Held, Kind};
     use crate::errors;
@@ -442,7 +444,7 @@ mod tests {
         for at in [before, after, last] {
             assert_eq!(open(at), [true, false, true]);
         }
-        assert_eq!(open(others), [false, true, false], "another's memory is not concerned");
+        assert_eq!(open(others), [false, true, false], "memory of another owner is not affected");
         let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
         let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();
@@ -451,7 +453,7 @@ mod tests {
 
     #[test]
     fn failed_peer_grant_changes_nothing() {
-        // The first letting in is of the one, the second of both.
+        // The first call grants one peer, the second both.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
         let (_runtime, gpus, allocations, at) = fixture(faults);
         allocations.enable(gpus[0], gpus[1]).unwrap();

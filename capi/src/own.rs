@@ -1,4 +1,4 @@
-//! What HIP lacks (`hsavmm.h`).
+//! Extensions of HIP (`hsavmm.h`).
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
@@ -24,7 +24,7 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
     })
 }
 
-/// `HSA_SIM`, which a program that runs with more rights than its caller ignores.
+/// Returns `HSA_SIM`, which privileged programs ignore.
 fn configuration() -> String {
     let text = hsa_vmm::runtime::environment_variable("HSA_SIM").unwrap_or_default();
     text.to_string_lossy().into_owned()
@@ -188,7 +188,7 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
         for (index, entry) in all.iter().take(room).enumerate() {
             let reason = cut(&format!("{}: {}", entry.operation, entry.reason()));
             let one = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
-            // SAFETY: C promises room for as many as `count` says.
+            // SAFETY: C promises room for `count` of them.
             unsafe { write_out("list", list.wrapping_add(index), one) }?;
         }
         // SAFETY: as before.

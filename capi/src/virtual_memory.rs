@@ -36,8 +36,8 @@ fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
     }
 }
 
-/// What C's properties say. What no release of HIP makes memory of is refused here; the rest is the
-/// library's to say.
+/// Converts C's properties. Rejects kinds of memory that no release of HIP supports; the library
+/// checks the rest.
 fn properties(
     process: &Process,
     vmm: &Vmm,
@@ -161,7 +161,7 @@ unsafe extern "C" fn hipMemSetAccess(
     })
 }
 
-/// What is asked for of each agent.
+/// Reads the requested access of each agent.
 ///
 /// # Safety
 /// `desc` is null or `count` are readable.
@@ -172,7 +172,7 @@ pub unsafe fn access_list(
 ) -> Result<Vec<AccessDescriptor>, Refusal> {
     // SAFETY: as the caller says.
     let descriptors = unsafe { take_each("desc", desc, count) }?;
-    // The host may have to be added.
+    // Room for the host, which may be added.
     let mut list = Vec::with_capacity(descriptors.len() + 1);
     for one in descriptors {
         let agent = process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
@@ -184,9 +184,9 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// What the host gets, who is not named: under HIP it reaches what a device was granted, through
-/// the BAR, and programs rely on it. It follows the device that may most, up and down, unless it
-/// was given something else by name.
+/// Returns the host's access if the caller does not name the host. Under HIP the host can access
+/// through the BAR what a device was granted, and programs rely on it. The host gets the highest
+/// access of the devices, unless it was set by name.
 fn for_host(
     process: &Process,
     vmm: &Vmm,
@@ -203,7 +203,7 @@ fn for_host(
     let end = start.get().checked_add(size)?;
     let (mut at, mut most, mut changes) = (start.get(), Access::None, false);
     while at < end {
-        // Where nothing is mapped the call is refused.
+        // Without a mapping the call fails.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
         let has = |agent| {
@@ -284,7 +284,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             Location::Agent(agent) => {
                 hipMemLocation { kind: LOCATION_DEVICE, id: process.devices.number(agent) }
             }
-            // An import whose owner the runtime does not tell: HIP would invent one.
+            // The runtime does not report the owner of an import. HIP would invent one.
             _ => hipMemLocation { kind: 0, id: -1 },
         };
         let answer = hipMemAllocationProp {
@@ -338,13 +338,13 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
             // SAFETY: as lib.rs says of pointers; HIP 6 takes one to the descriptor.
             HipProfile::Hip6 => unsafe { take("os_handle", os_handle.cast::<c_int>()) }?,
             _ => c_int::try_from(os_handle as usize)
-                .map_err(|_| Refusal::value("os_handle", "is no file descriptor"))?,
+                .map_err(|_| Refusal::value("os_handle", "is not a file descriptor"))?,
         };
         if number < 0 {
-            return Err(Refusal::value("os_handle", "is no file descriptor"));
+            return Err(Refusal::value("os_handle", "is not a file descriptor"));
         }
-        // SAFETY: only its number is used before the kernel has said whether it is open, and C
-        // keeps it open while this call lasts.
+        // SAFETY: only its number is used before the kernel has checked that it is open; C keeps it
+        // open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let made = vmm.import_from_shareable_handle(descriptor, kind)?;
         // SAFETY: as lib.rs says of pointers for results.
