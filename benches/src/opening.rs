@@ -1,5 +1,4 @@
-//! What it costs to open a runtime: the runtime's own initialisation, and what the library asks it
-//! then.
+//! Measures the opening of a runtime: its initialisation, and the queries of the library.
 
 use crate::clock::Clock;
 use crate::level::hip::Hip;
@@ -11,25 +10,24 @@ use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
 use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Runtime, Vmm};
 
-/// So many at most: an initialisation takes milliseconds.
+/// The maximum number of samples: an initialisation takes milliseconds.
 const MOST: usize = 200;
 
-/// The levels that opening is measured at.
+/// The levels with a measurement of opening.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
-/// A way to open a runtime, and to close it again.
+/// Opens and closes a runtime at one level.
 trait Opener {
     fn open(&mut self) -> std::result::Result<(), BenchError>;
     fn close(&mut self) -> std::result::Result<(), BenchError>;
 }
 
-/// Opens a runtime again and again, at those of the levels that can: [`Level::Raw`] is the library
-/// loaded and `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
-/// What closing takes is not measured, and neither is the very first time, which reads the library
-/// from the disk.
+/// Measures the opening of a runtime at each supported level: [`Level::Raw`] loads the library and
+/// calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
+/// Excludes closing, and the first opening, which reads the library from disk.
 ///
-/// # Errors
-/// As for opening. No runtime may be open in this process: to open one again costs nothing.
+/// # Errors As for opening. No runtime may be open in this process, because opening another costs
+/// nothing.
 pub fn opening(
     backend: &Backend,
     samples: usize,

@@ -1,4 +1,4 @@
-//! Many figures of one thing, and what is said of them.
+//! Samples of one measurement, and their statistics.
 
 /// Nanoseconds a call, a sample each.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// The figure that so large a part of all does not exceed; `None` of no samples.
+    /// Returns a quantile; `None` without samples.
     pub fn quantile(&mut self, part: f64) -> Option<f64> {
         self.0.sort_unstable_by(f64::total_cmp);
         let last = self.0.len().checked_sub(1)?;

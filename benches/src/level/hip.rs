@@ -1,4 +1,4 @@
-//! HIP's calls in C: this library's, which are linked in, or HIP's own, loaded when this runs.
+//! HIP's calls in C: this library's, linked, or HIP's own, loaded at run time.
 
 use super::{Caller, Field, Outcome, refused};
 use crate::run::BenchError;
@@ -115,7 +115,7 @@ macro_rules! call {
     }};
 }
 
-/// What keeps the functions where they are.
+/// Keeps the functions loaded.
 #[derive(Debug)]
 enum Source {
     Linked,
@@ -162,7 +162,7 @@ impl Hip {
             .map_err(|error| BenchError::Configuration(error.to_string()))
     }
 
-    /// Ends what it opened.
+    /// Closes the runtime that it opened.
     pub fn close_linked() {
         // SAFETY: no arguments, and nothing of it is in use.
         unsafe { hsavmm_shut_down() };
@@ -175,7 +175,7 @@ impl Hip {
         // SAFETY: strings that end with a zero and outlive the calls; whoever made the `LibraryFile`
         // vouches for it.
         let status = unsafe {
-            // What another measurement left open.
+            // Close what an earlier measurement left open.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match backend {
@@ -212,7 +212,9 @@ impl Hip {
         let mut devices = 0;
         call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| wrong(&error))?;
         if devices < gpus as c_int {
-            return Err(wrong(&format_args!("it finds {devices} devices, and the runtime {gpus}")));
+            return Err(wrong(&format_args!(
+                "it finds {devices} devices, but the runtime has {gpus}"
+            )));
         }
         let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let by_pointer = name.to_string_lossy().contains(".so.6");
@@ -263,7 +265,7 @@ impl Hip {
     }
 }
 
-/// What the linker said, which the error keeps behind itself.
+/// Returns the linker's message, the source of the error.
 fn in_full(error: &libloading::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -377,7 +379,7 @@ impl Caller for Hip {
 
 impl Drop for Hip {
     fn drop(&mut self) {
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         if let Some((base, size, handle, mapped)) = self.field.take() {
             for at in mapped {
                 let _ = call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE));

@@ -1,4 +1,4 @@
-//! Values that clean up after themselves.
+//! The level of owned values.
 
 use super::{Caller, Field, Outcome};
 use crate::runtime::{BenchRuntime, SIZE};
@@ -24,7 +24,7 @@ pub(crate) struct Owned {
 }
 
 fn gone() -> Box<dyn std::error::Error> {
-    "what the round needs is not there".into()
+    "a value that the round needs is missing".into()
 }
 
 impl Owned {

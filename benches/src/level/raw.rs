@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys::*;
 
-/// Addresses and handles as the runtime answers them.
+/// Addresses and handles of the runtime.
 #[derive(Debug)]
 pub(crate) struct Raw {
     vmem: Vmem,
@@ -238,7 +238,7 @@ impl Caller for Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.field.take() else { return };
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE));
         }

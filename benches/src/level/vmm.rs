@@ -1,4 +1,4 @@
-//! HIP's calls as `Vmm` has them.
+//! The level of `Vmm`.
 
 use super::{Caller, Field, Outcome};
 use crate::runtime::{BenchRuntime, SIZE};
@@ -142,7 +142,7 @@ impl Caller for Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.field.take() else { return };
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = self.vmm.unmap(Address::new(at), SIZE);
         }

@@ -91,7 +91,7 @@ fn incomplete_library_error_names_function() {
     let work = work();
     let path = stub::make(work.path().join("init.so"), ["hsa_init"]);
     let reason = only_reason(&load(&path).unwrap_err(), &path);
-    assert_eq!(reason, "it does not export `hsa_status_string`");
+    assert_eq!(reason, "does not export `hsa_status_string`");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn each_missing_function_is_named() {
         let functions = all().filter(|name| *name != missing);
         let path = stub::make(work.path().join(missing), functions);
         let reason = only_reason(&load(&path).unwrap_err(), &path);
-        assert_eq!(reason, format!("it does not export `{missing}`"));
+        assert_eq!(reason, format!("does not export `{missing}`"));
     }
     for missing in required(Vmem::SYMBOLS) {
         let functions = all().filter(|name| *name != missing);
@@ -283,7 +283,7 @@ fn failed_search_lists_attempts_in_order() {
         return;
     }
     let listed: Vec<_> = said.lines().skip_while(|line| !line.ends_with("tried:")).collect();
-    let missing = "it does not export `hsa_status_string`";
+    let missing = "does not export `hsa_status_string`";
     let expected = [
         format!("no {FILE_NAME} could be loaded; tried:"),
         format!("  {}: ", rocm.join("lib").join(FILE_NAME).display()),
