@@ -81,7 +81,7 @@ fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
 }
 
 fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
-    // SAFETY: whoever made the `LibraryFile` vouches for it.
+    // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
     let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library?)
 }
@@ -143,7 +143,7 @@ impl Opener for Calls<'_> {
     fn open(&mut self) -> std::result::Result<(), BenchError> {
         let runtime = match self.backend {
             Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
-            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         self.open = Some(Vmm::open(&runtime)?);

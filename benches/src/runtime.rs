@@ -75,7 +75,7 @@ impl BenchRuntime {
                     config.map_err(|error| BenchError::Configuration(error.to_string()))?,
                 )?
             }
-            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         Self::on(runtime, backend)

@@ -200,7 +200,7 @@ impl Hip {
             path: path.to_owned(),
             why: error.to_string(),
         };
-        // SAFETY: whoever made the `LibraryFile` vouches for it.
+        // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| wrong(&in_full(&error)))?;
         // SAFETY: as above; it stays loaded for good.

@@ -102,7 +102,7 @@ impl MemoryFile {
 fn create(name: &str) -> Result<c_int> {
     let name = CString::new(name).map_err(|_| EINVAL)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name ends with a zero and lives until the call returns.
+    // SAFETY: the name is zero-terminated and lives until the call returns.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if descriptor < 0 { Err(Errno::last()) } else { Ok(descriptor) }
 }

@@ -103,7 +103,7 @@ pub(crate) struct Mapping {
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
     // The offset is passed on the stack, where all of its sixty-four bits have to be set.
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the caller is responsible for the address.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
     };

@@ -33,7 +33,7 @@ pub(crate) unsafe fn set(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let request = |index| {
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        // SAFETY: the caller promises the array, and each element is read on its own.
         let request = unsafe { descriptors.add(index).read_unaligned() };
         Ok((instance.agent(request.agent_handle)?, request.permissions))
     };
@@ -257,7 +257,7 @@ pub(crate) unsafe fn get(
     let address = non_null(address)?.addr().get();
     let permissions = non_null(permissions)?;
     let behaviour = instance.behaviour;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
     // In most generations the address past a mapping counts as part of it.

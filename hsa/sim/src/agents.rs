@@ -63,7 +63,7 @@ impl Instance {
         if agents.is_null() || count == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        // SAFETY: the caller promises the array, and each element is read on its own.
         (0..count).map(|index| self.agent(unsafe { agents.add(index).read_unaligned() })).collect()
     }
 }

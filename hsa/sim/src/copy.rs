@@ -382,7 +382,7 @@ pub(crate) unsafe fn copy_async(
     let agents = [instance.agent(destination_agent)?, instance.agent(source_agent)?];
     let find = |signal| instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL);
     let dependencies = (0..dependency_count as usize)
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        // SAFETY: the caller promises the array, and each element is read on its own.
         .map(|index| find(unsafe { dependencies.add(index).read_unaligned() }))
         .collect::<HsaResult<Vec<Arc<Signal>>>>()?;
     let completion = find(completion)?;

@@ -46,7 +46,7 @@ pub(crate) unsafe fn create(
         0,
         MAGIC,
     ];
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_ipc_memory_t { handle: words }) };
     Ok(())
 }
@@ -71,10 +71,10 @@ pub(crate) unsafe fn attach(
     let agents = if count == 0 {
         instance.agents().filter(|agent| matches!(agent, Agent::Gpu(_))).collect()
     } else {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(agents, count as usize)? }
     };
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     let words = unsafe { handle.read_unaligned() }.handle;
     if !instance.config.believes_ipc_lengths && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -90,7 +90,7 @@ pub(crate) unsafe fn attach(
         agents,
     };
     instance.lock().allocations.insert(start, attached);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
@@ -119,7 +119,7 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
 /// `hsa_amd_ipc_memory_detach`
 ///
 /// # Safety
-/// The memory must be no longer used.
+/// The memory must no longer be in use.
 pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
     let found = state.allocations.get(&address.addr());
@@ -160,7 +160,7 @@ pub(crate) unsafe fn export_dmabuf(
     }
     let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
     state.exports.remember(&memory);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());
         offset.write(into as u64);

@@ -114,12 +114,12 @@ impl Memory {
         };
         let name = format!("{NAME}{kind}{number}:{:016x}\0", self.token);
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero and lives until the call returns.
+        // SAFETY: the name is zero-terminated and lives until the call returns.
         let descriptor = unsafe { libc::memfd_create(name.as_ptr().cast(), flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that nobody else knows.
+        // SAFETY: a new descriptor that no other code uses.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(self.size)?;
         // SAFETY: sealing restricts operations on the file and touches no memory.
@@ -220,7 +220,7 @@ pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor that no other code uses.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn has_spare_descriptor() -> bool {
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor that no other code uses.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
 }

@@ -136,7 +136,7 @@ pub(crate) unsafe fn info(
         // SAFETY: the caller's function has allocated as many elements.
         unsafe { list.add(index).write_unaligned(instance.agent_handle(*agent)) };
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         count.write(agents.len() as u32);
         accessible.write(list);

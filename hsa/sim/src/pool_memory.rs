@@ -122,7 +122,7 @@ pub(crate) unsafe fn allocate(
         agents: Vec::new(),
     };
     instance.lock().allocations.insert(start, allocation);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
@@ -130,7 +130,7 @@ pub(crate) unsafe fn allocate(
 /// `hsa_amd_memory_pool_free`
 ///
 /// # Safety
-/// The memory must be no longer used.
+/// The memory must no longer be in use.
 pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResult {
     if address.is_null() {
         return Ok(());
@@ -169,7 +169,7 @@ pub(crate) unsafe fn allow_access(
     if elsewhere && !instance.behaviour.allow_access_knows_vmem() {
         return Err(HSA_STATUS_ERROR);
     }
-    // SAFETY: the caller vouches for the array.
+    // SAFETY: the caller promises the array.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);

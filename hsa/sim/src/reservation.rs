@@ -123,7 +123,7 @@ pub(crate) unsafe fn reserve_align(
         lingering: Ranges::default(),
     };
     state.reservations.insert(base, reservation);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { address.write(core::ptr::without_provenance_mut(base)) };
     Ok(())
 }

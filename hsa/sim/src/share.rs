@@ -89,7 +89,7 @@ pub(crate) unsafe fn export(
     _flags: u64,
 ) -> HsaResult {
     let dmabuf = non_null(dmabuf)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
     let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -177,7 +177,7 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = state.handles.insert(imported, size);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }

@@ -136,7 +136,7 @@ pub(crate) unsafe fn create(
 ) -> HsaResult {
     let signal = non_null(signal)?;
     if consumer_count > 0 {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
     let made = Arc::new(Signal::new(initial));
@@ -144,7 +144,7 @@ pub(crate) unsafe fn create(
     let handle = known.next;
     known.next += 1;
     known.signals.insert(handle, made);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { signal.write(hsa_signal_t { handle }) };
     Ok(())
 }

@@ -84,7 +84,7 @@ pub(crate) unsafe fn string(
     let text = non_null(text)?;
     let found = STATUSES.iter().find(|(known, ..)| *known == status);
     let (.., words) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { text.write(words.as_ptr()) };
     Ok(())
 }

@@ -166,6 +166,6 @@ pub(crate) unsafe fn map(
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
     let offset = if faults.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the caller is responsible for the address.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

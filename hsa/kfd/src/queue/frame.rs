@@ -74,7 +74,7 @@ unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
         flags: libc::MAP_SHARED | fixed | anonymous,
     };
     let (descriptor, offset) = page.unwrap_or((-1, 0));
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the caller is responsible for the address.
     unsafe { real::map(mapping, descriptor, offset) }.map(|address| address as usize)
 }
 

@@ -77,7 +77,7 @@ pub(crate) unsafe fn create(
         Content::Missing => state.handles.insert_nothing(made),
         _ => state.handles.insert(made, size),
     };
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
@@ -120,7 +120,7 @@ pub(crate) unsafe fn retain(
     let value = mapping.handle;
     let found = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     found.references += 1;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
@@ -138,7 +138,7 @@ pub(crate) unsafe fn properties(
     let (pool, memory_type) = (non_null(pool)?, non_null(memory_type)?);
     let state = instance.lock();
     let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         pool.write(hsa_amd_memory_pool_t { handle: found.pool });
         memory_type.write(found.memory_type);
