@@ -41,8 +41,8 @@ impl Row {
         let access = gpus.iter().map(grant).collect();
         let start = vmm.address_reserve(count * SIZE, SIZE, None).expect("addresses");
         let handle = vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory");
-        let place = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
-        let new = |page| NewMapping { address: place(page), size: SIZE, handle };
+        let address = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
+        let new = |page| NewMapping { address: address(page), size: SIZE, handle };
         Self { vmm, start, mappings: (0..count).map(new).collect(), access }
     }
 

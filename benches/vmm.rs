@@ -6,14 +6,14 @@
 //!
 //! The same as `hsa-vmm bench`, which can do more: other runtimes, HIP, JSON and a plot.
 
-use hsa_vmm_bench::{Backend, BenchError, Ground, Options, run};
+use hsa_vmm_bench::{Backend, BenchError, BenchRuntime, Options, run};
 
 fn main() -> Result<(), BenchError> {
     for (name, live) in [("nothing", 1), ("nothing", 100_000), ("gpus=2", 1), ("gpus=2", 10_000)] {
-        let ground = Ground::open(Backend::Simulated(name.to_owned()))?;
+        let target = BenchRuntime::open(Backend::Simulated(name.to_owned()))?;
         println!("\n{name}, {live} live mappings (nanoseconds)");
         println!("{:12} {:6} {:>10} {:>10} {:>10}", "", "", "median", "p99", "over raw");
-        for result in run(&ground, &Options { live, ..Options::default() }, &mut |_| ())? {
+        for result in run(&target, &Options { live, ..Options::default() }, &mut |_| ())? {
             let over = result.over_raw_ns.map(|over| format!("{over:.1}")).unwrap_or_default();
             let (operation, level) = (result.operation, result.level);
             let (median, p99) = (result.median_ns, result.p99_ns);

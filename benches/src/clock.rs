@@ -1,15 +1,15 @@
-//! The time that something takes, without what looking at the clock takes.
+//! A clock that subtracts its own cost.
 
 use std::time::{Duration, Instant};
 
-/// A clock that knows its own cost.
+/// A clock with known cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     own: Duration,
 }
 
 impl Clock {
-    /// Looks at the clock often, and takes the least that it ever cost.
+    /// Reads the clock often and stores the minimum cost.
     pub fn new() -> Self {
         let once = |_| {
             let begun = Instant::now();
@@ -18,7 +18,7 @@ impl Clock {
         Self { own: (0..10_000).map(once).min().unwrap_or_default() }
     }
 
-    /// How long something takes, in nanoseconds.
+    /// Measures the duration of a function in nanoseconds.
     pub fn time<T>(self, act: impl FnOnce() -> T) -> (T, f64) {
         let begun = Instant::now();
         let answer = act();

@@ -12,14 +12,17 @@
 //! The command's `hsa-vmm bench` and `cargo bench` both run what is here.
 
 mod clock;
-mod ground;
 mod level;
 mod opening;
 mod operation;
 mod run;
+mod runtime;
 mod samples;
 
-pub use ground::{Backend, Ground, LibraryFile};
+pub use runtime::{Backend, BenchRuntime, LibraryFile};
+/// Former name of [`BenchRuntime`].
+#[doc(hidden)]
+pub type Ground = BenchRuntime;
 pub use level::Level;
 pub use opening::opening;
 pub use operation::Operation;

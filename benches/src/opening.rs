@@ -1,40 +1,38 @@
-//! What it costs to open a runtime: the runtime's own initialisation, and what the library asks it
-//! then.
+//! Measures the opening of a runtime: its initialisation, and the queries of the library.
 
 use crate::clock::Clock;
-use crate::ground::{Backend, LibraryFile};
 use crate::level::hip::Hip;
 use crate::run::{BenchError, Order, Result, result};
+use crate::runtime::{Backend, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
 use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search};
 use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Runtime, Vmm};
 
-/// So many at most: an initialisation takes milliseconds.
+/// The maximum number of samples: an initialisation takes milliseconds.
 const MOST: usize = 200;
 
-/// The levels that opening is measured at.
+/// The levels with a measurement of opening.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
-/// A way to open a runtime, and to close it again.
+/// Opens and closes a runtime at one level.
 trait Opener {
     fn open(&mut self) -> std::result::Result<(), BenchError>;
     fn close(&mut self) -> std::result::Result<(), BenchError>;
 }
 
-/// Opens a runtime again and again, at those of the levels that can: [`Level::Raw`] is the library
-/// loaded and `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
-/// What closing takes is not measured, and neither is the very first time, which reads the library
-/// from the disk.
+/// Measures the opening of a runtime at each supported level: [`Level::Raw`] loads the library and
+/// calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
+/// Excludes closing, and the first opening, which reads the library from disk.
 ///
-/// # Errors
-/// As for opening. No runtime may be open in this process: to open one again costs nothing.
+/// # Errors As for opening. No runtime may be open in this process, because opening another costs
+/// nothing.
 pub fn opening(
     backend: &Backend,
     samples: usize,
     levels: &[Level],
-    told: &mut dyn FnMut(f64),
+    report: &mut dyn FnMut(f64),
 ) -> std::result::Result<Vec<Result>, BenchError> {
     let (clock, samples) = (Clock::new(), samples.clamp(1, MOST));
     let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
@@ -57,7 +55,7 @@ pub fn opening(
                 figures.add(nanoseconds);
             }
         }
-        told(round as f64 / samples as f64);
+        report(round as f64 / samples as f64);
     }
     let gpus = {
         let mut one = Calls { backend, open: None };
@@ -83,7 +81,7 @@ fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
 }
 
 fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
-    // SAFETY: whoever made the `LibraryFile` vouches for it.
+    // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
     let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library?)
 }
@@ -145,7 +143,7 @@ impl Opener for Calls<'_> {
     fn open(&mut self) -> std::result::Result<(), BenchError> {
         let runtime = match self.backend {
             Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
-            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         self.open = Some(Vmm::open(&runtime)?);

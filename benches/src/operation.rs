@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured operations.
 
 use core::fmt;
 use serde::Serialize;

@@ -2,12 +2,12 @@
 //! machine does befalls all of them alike.
 
 use crate::clock::Clock;
-use crate::ground::{Ground, LibraryFile};
 use crate::level::hip::Hip;
 use crate::level::owned::Owned;
 use crate::level::raw::Raw;
 use crate::level::vmm::Calls;
 use crate::level::{Caller, Field};
+use crate::runtime::{BenchRuntime, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
 use hsa_vmm::runtime::LoadError;
@@ -118,7 +118,7 @@ trait Rounds {
         &mut self,
         clock: Clock,
         operation: Operation,
-        places: &[usize],
+        addresses: &[usize],
     ) -> std::result::Result<f64, Box<dyn Error>>;
     fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>>;
 }
@@ -128,12 +128,12 @@ impl<C: Caller> Rounds for C {
         &mut self,
         clock: Clock,
         operation: Operation,
-        places: &[usize],
+        addresses: &[usize],
     ) -> std::result::Result<f64, Box<dyn Error>> {
         macro_rules! each {
             (|$n:ident, $at:ident| $call:expr) => {
                 clock.time(|| -> std::result::Result<(), Box<dyn Error>> {
-                    for ($n, &$at) in places.iter().enumerate() {
+                    for ($n, &$at) in addresses.iter().enumerate() {
                         $call?;
                     }
                     Ok(())
@@ -157,7 +157,7 @@ impl<C: Caller> Rounds for C {
             Operation::Cycle => each!(|_n, _at| self.cycle()),
         };
         outcome?;
-        Ok(nanoseconds / places.len() as f64)
+        Ok(nanoseconds / addresses.len() as f64)
     }
 
     fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>> {
@@ -167,7 +167,7 @@ impl<C: Caller> Rounds for C {
 
 impl Runner {
     fn new(
-        ground: &Ground,
+        target: &BenchRuntime,
         level: Level,
         calls: usize,
         options: &Options,
@@ -179,9 +179,9 @@ impl Runner {
             live,
             why: why.to_string(),
         };
-        let gpus = ground.runtime.gpus().count();
+        let gpus = target.runtime.gpus().count();
         let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
-        let properties = ground.properties().ok_or_else(no_gpu)?;
+        let properties = target.properties().ok_or_else(no_gpu)?;
         macro_rules! laid {
             ($caller:expr) => {{
                 let mut caller = $caller;
@@ -190,10 +190,10 @@ impl Runner {
             }};
         }
         let (caller, field) = match level {
-            Level::Raw => laid!(Raw::new(ground, calls)?),
-            Level::Vmm => laid!(Calls::new(ground, properties, calls)),
-            Level::Owned => laid!(Owned::new(ground, properties, calls)),
-            Level::C => laid!(Hip::linked(ground, calls)?),
+            Level::Raw => laid!(Raw::new(target, calls)?),
+            Level::Vmm => laid!(Calls::new(target, properties, calls)),
+            Level::Owned => laid!(Owned::new(target, properties, calls)),
+            Level::C => laid!(Hip::linked(target, calls)?),
             Level::Hip => {
                 let path = options.hip.as_ref().ok_or_else(|| {
                     BenchError::Configuration("no library of HIP's was named".into())
@@ -204,12 +204,12 @@ impl Runner {
         Ok(Self { level, caller, field, samples: BTreeMap::new() })
     }
 
-    /// Every operation, as many calls of it as there are places.
+    /// Every operation, as many calls of it as there are addresses.
     fn round(
         &mut self,
         clock: Clock,
         options: &Options,
-        places: &mut [usize],
+        addresses: &mut [usize],
         asked: &mut [usize],
     ) -> std::result::Result<(), BenchError> {
         let (level, live) = (self.level, options.live);
@@ -221,8 +221,8 @@ impl Runner {
                 why: why.to_string(),
             }
         };
-        self.field.draw_holes(places);
-        self.field.draw_mapped(places, asked);
+        self.field.draw_holes(addresses);
+        self.field.draw_mapped(addresses, asked);
         for operation in Operation::ALL {
             let is_wanted =
                 options.operations.is_empty() || options.operations.contains(&operation);
@@ -241,8 +241,8 @@ impl Runner {
             if only_if_wanted && !is_wanted && !needed {
                 continue;
             }
-            let places = if looks_up { &*asked } else { &*places };
-            let performed = self.caller.perform(clock, operation, places);
+            let addresses = if looks_up { &*asked } else { &*addresses };
+            let performed = self.caller.perform(clock, operation, addresses);
             let nanoseconds = performed.map_err(failed(operation.name()))?;
             if is_wanted {
                 self.samples.entry(operation).or_default().add(nanoseconds);
@@ -260,18 +260,18 @@ impl Runner {
 /// # Errors
 /// [`BenchError`] names the call that failed; nothing is then left behind.
 pub fn run(
-    ground: &Ground,
+    target: &BenchRuntime,
     options: &Options,
-    told: &mut dyn FnMut(f64),
+    report: &mut dyn FnMut(f64),
 ) -> std::result::Result<Vec<Result>, BenchError> {
     let clock = Clock::new();
-    let calls = options.calls.unwrap_or_else(|| ground.backend.calls_a_sample()).clamp(1, 64);
+    let calls = options.calls.unwrap_or_else(|| target.backend.calls_a_sample()).clamp(1, 64);
     let mut runners = Vec::with_capacity(options.levels.len());
     for &level in &options.levels {
-        runners.push(Runner::new(ground, level, calls, options)?);
-        told(0.0);
+        runners.push(Runner::new(target, level, calls, options)?);
+        report(0.0);
     }
-    let (mut places, mut asked) = (vec![0; calls], vec![0; calls]);
+    let (mut addresses, mut asked) = (vec![0; calls], vec![0; calls]);
     let mut order = Order::of(runners.len());
     // What is done for the first time is no sample.
     let warm = (options.samples / 10).clamp(1, 100);
@@ -280,18 +280,18 @@ pub fn run(
             runners.iter_mut().for_each(|runner| runner.samples.clear());
         }
         for &runner in order.shuffled() {
-            runners[runner].round(clock, options, &mut places, &mut asked)?;
+            runners[runner].round(clock, options, &mut addresses, &mut asked)?;
         }
-        told((round + 1) as f64 / (warm + options.samples) as f64);
+        report((round + 1) as f64 / (warm + options.samples) as f64);
     }
-    let gpus = ground.runtime.gpus().count();
+    let gpus = target.runtime.gpus().count();
     let mut results = Vec::new();
     for operation in Operation::ALL {
         let mut raw = None;
         for runner in &mut runners {
             let Some(samples) = runner.samples.get_mut(&operation) else { continue };
-            let ground = (options.live, gpus);
-            results.extend(result(operation, runner.level, ground, samples, calls, &mut raw));
+            let target = (options.live, gpus);
+            results.extend(result(operation, runner.level, target, samples, calls, &mut raw));
         }
     }
     Ok(results)
@@ -334,9 +334,9 @@ impl Order {
     }
 
     pub fn shuffled(&mut self) -> &[usize] {
-        for place in (1..self.0.len()).rev() {
+        for index in (1..self.0.len()).rev() {
             self.1 = self.1.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            self.0.swap(place, (self.1 >> 16) as usize % (place + 1));
+            self.0.swap(index, (self.1 >> 16) as usize % (index + 1));
         }
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Many figures of one thing, and what is said of them.
+//! Samples of one measurement, and their statistics.
 
 /// Nanoseconds a call, a sample each.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +13,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// The figure that so large a part of all does not exceed; `None` of no samples.
+    /// Returns a quantile; `None` without samples.
     pub fn quantile(&mut self, part: f64) -> Option<f64> {
         self.0.sort_unstable_by(f64::total_cmp);
         let last = self.0.len().checked_sub(1)?;
@@ -26,7 +26,7 @@ mod tests {
     use super::Samples;
 
     #[test]
-    fn the_middle_and_the_end_are_found_in_any_order() {
+    fn percentiles_do_not_depend_on_order() {
         let mut samples = Samples::default();
         assert_eq!(samples.quantile(0.5), None);
         (0..=100).rev().for_each(|number| samples.add(f64::from(number)));

@@ -29,7 +29,7 @@ fn script() -> &'static Path {
 }
 
 #[test]
-fn a_rise_of_more_than_three_percent_fails_and_a_fall_is_told() {
+fn compare_fails_on_rise_and_reports_fall() {
     for (map, status, words) in [
         ("1000.0", 0, "+0.0 %\n"),
         ("1029.9", 0, "+3.0 %\n"),
@@ -47,14 +47,14 @@ fn a_rise_of_more_than_three_percent_fails_and_a_fall_is_told() {
 }
 
 #[test]
-fn one_rise_is_not_made_up_for_by_a_fall() {
+fn compare_does_not_offset_rise_by_fall() {
     let (status, said) = compare(FIGURES, "map 500.0\nunmap 210.0\n");
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("less") && said.contains("MORE"), "{said}");
 }
 
 #[test]
-fn what_has_no_figure_or_was_not_counted_fails() {
+fn compare_fails_on_missing_figures() {
     let (status, said) = compare(FIGURES, "map 1000.0\nunmap 200.0\nfree 1.0\n");
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("free") && said.contains("has no figure"), "{said}");
@@ -64,7 +64,7 @@ fn what_has_no_figure_or_was_not_counted_fails() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_usage() {
+fn invalid_arguments_print_usage() {
     for arguments in [&["--compare"][..], &["--compare", "/nowhere", "/nowhere"], &["--measure"]] {
         let output = Command::new(script()).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -74,7 +74,7 @@ fn what_is_asked_for_wrongly_is_usage() {
 
 /// The figures in the repository are ones that can be compared.
 #[test]
-fn the_figures_in_the_repository_equal_themselves() {
+fn compare_passes_on_equal_figures() {
     let figures = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt"));
     let figures = figures.unwrap();
     let counted: String = figures

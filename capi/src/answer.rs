@@ -1,4 +1,4 @@
-//! What a function answers: an error's number, and what went wrong in words, kept a thread.
+//! Results of functions: an error number, and a message for each thread.
 
 use crate::errors;
 use crate::pointers::cut;
@@ -13,11 +13,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
-    /// Of a fixed place, so that a pointer to it stays good while the thread lives.
+    /// At a fixed address, so that pointers to it stay valid while the thread lives.
     static MESSAGE: RefCell<[c_char; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
-/// Why a call was not done.
+/// Why a call failed.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub code: hipError_t,
@@ -29,7 +29,7 @@ impl Refusal {
         Self { code, words: words.to_string() }
     }
 
-    /// An argument that is not what it should be.
+    /// An invalid argument.
     pub fn value(argument: &str, problem: impl Display) -> Self {
         Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
     }
@@ -39,7 +39,7 @@ impl Refusal {
     }
 }
 
-/// Each by the code that HIP of the process's profile has for it.
+/// Converts an error to the code of HIP in the process's profile.
 macro_rules! refusals {
     ($($error:ident)+) => {
         $(impl From<$error> for Refusal {
@@ -52,7 +52,7 @@ macro_rules! refusals {
 
 refusals! { Error }
 
-/// Runs what a function does, and turns its outcome into a number. No panic gets past here.
+/// Runs the body of a function and converts its result to an error number. Catches panics.
 pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
         let words = "a defect of libhsavmm: it panicked; please report what led to it";
@@ -70,7 +70,7 @@ pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipE
 fn note(function: &str, refusal: &Refusal) {
     let name = errors::name(refusal.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
-    // A thread that is ending has nobody left to ask.
+    // In an exiting thread the message is dropped: no caller can read it.
     let _ = LAST.try_with(|last| last.set(refusal.code));
     let _ = MESSAGE.try_with(|message| message.replace(cut(&printable(&text))));
 }

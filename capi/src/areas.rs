@@ -4,7 +4,7 @@ use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
 use crate::objects::{Object, OpenArea, none_such};
-use crate::pointers::{address, not_null, put};
+use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
@@ -31,7 +31,7 @@ unsafe extern "C" fn hsavmm_area_create(
         }?;
         let object = Object::Area(Arc::new(OpenArea::new(made)));
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("area", area, process.objects.insert(object)) }
+        unsafe { write_out("area", area, process.objects.insert(object)) }
     })
 }
 
@@ -47,7 +47,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
         let open = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
         if let Some(host) = NonNull::new(host.cast()) {
-            // SAFETY: the header asks C for just this: `size` bytes that stay allocated until munmap.
+            // SAFETY: the header requires `size` bytes that stay allocated until munmap.
             options = unsafe { options.with_host_pointer(host) };
         }
         let memory = open.area.mmap(size, options)?;
@@ -58,7 +58,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
         }
         mapped.memory.insert(at.get(), memory);
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, at.as_ptr()) }
+        unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
 
@@ -73,12 +73,12 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
         let mapped = open.mapped();
         let found = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device_ptr", device_ptr, found.device_address().as_ptr()) }
+        unsafe { write_out("device_ptr", device_ptr, found.device_address().as_ptr()) }
     })
 }
 
 fn not_of_area() -> Refusal {
-    Refusal::value("ptr", "is not where memory of this area begins")
+    Refusal::value("ptr", "is not the start of memory of this area")
 }
 
 #[unsafe(no_mangle)]
@@ -100,7 +100,7 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
     answer("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
-        // Held until the area is removed, so that no other thread maps memory of it meanwhile.
+        // Locked until the area is removed, so that no other thread maps its memory meanwhile.
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {

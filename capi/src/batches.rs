@@ -1,4 +1,4 @@
-//! Many at once (`hsavmm_map_many` and its siblings).
+//! Batches (`hsavmm_map_many` and related functions).
 
 use crate::answer::{Refusal, answer};
 use crate::pointers::{address, take_each};

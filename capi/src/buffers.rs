@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::objects::{Object, lock};
-use crate::pointers::{not_null, put, take_each};
+use crate::pointers::{not_null, take_each, write_out};
 use crate::process::{Process, process};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
-/// Makes a buffer of a device's memory and gives it a number.
+/// Creates a buffer in a device's memory and writes its number.
 fn make(
     to: *mut *mut c_void,
     device: c_int,
@@ -23,10 +23,10 @@ fn make(
     let properties = AllocationProperties::on(process.devices.agent(device)?);
     let object = act(process.vmm()?, &properties)?;
     // SAFETY: as lib.rs says of pointers for results.
-    unsafe { put("buffer", to, process.objects.insert(object)) }
+    unsafe { write_out("buffer", to, process.objects.insert(object)) }
 }
 
-/// The agents at locations.
+/// Reads the agents of an array of locations.
 ///
 /// # Safety
 /// `locations` is null or has `count`.
@@ -40,7 +40,7 @@ unsafe fn agents(
     process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)
 }
 
-/// Who may use a buffer: the same two functions for each kind.
+/// Defines the two access functions of each kind of buffer.
 macro_rules! rights {
     ($($kind:ident, $one:path: $grant:ident $revoke:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -85,25 +85,25 @@ rights! {
     ring, Arc::as_ref: hsavmm_ring_grant hsavmm_ring_revoke;
 }
 
-/// Writes where a buffer is and how large; either may be left out.
+/// Writes a buffer's address and size; either pointer may be null.
 ///
 /// # Safety
 /// As lib.rs says of pointers for results.
-unsafe fn put_place(
+unsafe fn write_range(
     ptr: *mut *mut c_void,
     size: *mut usize,
-    place: (Address, usize),
+    range: (Address, usize),
 ) -> Result<(), Refusal> {
     // SAFETY: as the caller says.
     unsafe {
         if !ptr.is_null() {
-            put("ptr", ptr, place.0.as_ptr())?;
+            write_out("ptr", ptr, range.0.as_ptr())?;
         }
-        if size.is_null() { Ok(()) } else { put("size", size, place.1) }
+        if size.is_null() { Ok(()) } else { write_out("size", size, range.1) }
     }
 }
 
-/// Forgets a buffer, if the number names one of this kind; what it holds goes with it.
+/// Destroys a buffer with its memory, if the number is of this kind of buffer.
 fn destroy<T>(
     number: *mut c_void,
     find: impl FnOnce(&Process) -> Result<T, Refusal>,
@@ -144,9 +144,9 @@ unsafe extern "C" fn hsavmm_growable_place(
     answer("hsavmm_growable_place", || {
         let buffer = process()?.objects.growable(buffer)?;
         let buffer = lock(&buffer);
-        let place = (buffer.address(), buffer.size());
+        let range = (buffer.address(), buffer.size());
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put_place(ptr, size, place) }
+        unsafe { write_range(ptr, size, range) }
     })
 }
 
@@ -184,7 +184,7 @@ unsafe extern "C" fn hsavmm_paged_reserve(
 }
 
 fn pages(first: usize, count: usize) -> Result<Range<usize>, Refusal> {
-    let overflow = || Refusal::value("count", "reaches beyond all pages");
+    let overflow = || Refusal::value("count", "exceeds the pages of the buffer");
     Ok(first..first.checked_add(count).ok_or_else(overflow)?)
 }
 
@@ -227,7 +227,7 @@ unsafe extern "C" fn hsavmm_paged_page_users(
         not_null("users", users)?;
         let found = process()?.objects.paged(buffer)?.page_users(page)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("users", users, found) }
+        unsafe { write_out("users", users, found) }
     })
 }
 
@@ -242,8 +242,8 @@ unsafe extern "C" fn hsavmm_paged_place(
         let buffer = process()?.objects.paged(buffer)?;
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
-            put_place(ptr, page, (buffer.address(), buffer.page_size()))?;
-            if count.is_null() { Ok(()) } else { put("count", count, buffer.pages()) }
+            write_range(ptr, page, (buffer.address(), buffer.page_size()))?;
+            if count.is_null() { Ok(()) } else { write_out("count", count, buffer.pages()) }
         }
     })
 }
@@ -293,9 +293,9 @@ unsafe extern "C" fn hsavmm_pausable_place(
     answer("hsavmm_pausable_place", || {
         let buffer = process()?.objects.pausable(buffer)?;
         let buffer = lock(&buffer);
-        let place = (buffer.address(), buffer.size());
+        let range = (buffer.address(), buffer.size());
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put_place(ptr, size, place) }
+        unsafe { write_range(ptr, size, range) }
     })
 }
 
@@ -328,7 +328,7 @@ unsafe extern "C" fn hsavmm_ring_place(
     answer("hsavmm_ring_place", || {
         let buffer = process()?.objects.ring(buffer)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put_place(ptr, size, (buffer.address(), buffer.size())) }
+        unsafe { write_range(ptr, size, (buffer.address(), buffer.size())) }
     })
 }
 

@@ -1,8 +1,8 @@
-//! Functions by their names.
+//! Look-up of functions by name.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{put, text};
+use crate::pointers::{text, write_out};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int, c_void};
 
@@ -56,15 +56,15 @@ unsafe extern "C" fn hipGetProcAddress(
         // SAFETY: as lib.rs says of pointers.
         unsafe {
             let name = text("symbol", symbol)?;
-            put("function", function, core::ptr::null_mut())?;
+            write_out("function", function, core::ptr::null_mut())?;
             let found = named(name);
             if !result.is_null() {
-                put("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
+                write_out("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
             }
             match found {
-                Some(address) => put("function", function, address),
+                Some(address) => write_out("function", function, address),
                 None => {
-                    let words = format!("there is no function `{name}` here");
+                    let words = format!("function `{name}` not found");
                     Err(Refusal::new(errors::NOT_FOUND, words))
                 }
             }

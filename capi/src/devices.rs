@@ -1,8 +1,8 @@
-//! The GPUs that a program sees, by number, and the one that a thread is at.
+//! The visible GPUs by number, and the current device of a thread.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{put, put_text};
+use crate::pointers::{write_out, write_text};
 use crate::process::process;
 use crate::types::{
     LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
@@ -23,9 +23,10 @@ pub struct Devices {
     gpus: Vec<AgentId>,
 }
 
-/// The GPUs that the environment leaves: a list of numbers and of UUIDs (`GPU-…`), which ends at the
-/// first that is none, as HIP's does. `HIP_VISIBLE_DEVICES` counts what `ROCR_VISIBLE_DEVICES`
-/// leaves, which AMD's runtime has applied itself; for the simulation it is done here.
+/// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list
+/// ends at its first invalid entry, as in HIP. `HIP_VISIBLE_DEVICES` counts the devices that
+/// `ROCR_VISIBLE_DEVICES` leaves. AMD's runtime applies the latter itself; for the simulation it is
+/// applied here.
 pub fn visible(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
@@ -59,15 +60,15 @@ impl Devices {
         self.gpus.iter().copied()
     }
 
-    /// That there is a device at all.
+    /// Fails if there is no device.
     pub fn any(&self) -> Result<(), Refusal> {
         match self.gpus.first() {
             Some(_) => Ok(()),
-            None => Err(Refusal::new(errors::NO_DEVICE, "there is no GPU, or none is visible")),
+            None => Err(Refusal::new(errors::NO_DEVICE, "no GPU found, or none is visible")),
         }
     }
 
-    /// The agent of a number.
+    /// Returns the agent of a number.
     pub fn agent(&self, device: c_int) -> Result<AgentId, Refusal> {
         self.any()?;
         let agent = usize::try_from(device).ok().and_then(|index| self.gpus.get(index));
@@ -75,18 +76,18 @@ impl Devices {
             let count = self.gpus.len();
             Refusal::new(
                 errors::INVALID_DEVICE,
-                format_args!("device {device} is none: there are {count}"),
+                format_args!("invalid device {device}: the number of devices is {count}"),
             )
         })
     }
 
-    /// The number of an agent; -1 for one that is no visible GPU.
+    /// Returns the number of an agent; -1 if it is not a visible GPU.
     pub fn number(&self, agent: AgentId) -> c_int {
         let place = self.gpus.iter().position(|gpu| *gpu == agent);
         place.and_then(|place| c_int::try_from(place).ok()).unwrap_or(-1)
     }
 
-    /// The agents at some locations.
+    /// Returns the agents of some locations.
     pub fn at_each(
         &self,
         runtime: &Runtime,
@@ -96,7 +97,8 @@ impl Devices {
         locations.iter().map(|&location| self.at(runtime, location, wrong)).collect()
     }
 
-    /// The agent at a location. `wrong` is the error for a device that is none: HIP's calls differ.
+    /// Returns the agent of a location. `wrong` is the error for an invalid device, in which HIP's
+    /// calls differ.
     pub fn at(
         &self,
         runtime: &Runtime,
@@ -123,7 +125,7 @@ impl Devices {
     }
 }
 
-/// The device of this thread.
+/// Returns the current device of this thread.
 pub fn current() -> c_int {
     CURRENT.try_with(Cell::get).unwrap_or(0)
 }
@@ -138,31 +140,31 @@ extern "C" fn hipInit(flags: c_uint) -> hipError_t {
     })
 }
 
-/// The version whose interface this is.
+/// The version of the implemented interface.
 const VERSION: c_int = 70_200_000;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDriverGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipDriverGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipRuntimeGetVersion", || unsafe { put("version", version, VERSION) })
+    answer("hipRuntimeGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
     answer("hipGetDeviceCount", || {
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("count", count, 0) }?;
+        unsafe { write_out("count", count, 0) }?;
         let process = process()?;
         process.devices.any()?;
         let number = process.devices.gpus.len().try_into().unwrap_or(c_int::MAX);
         // SAFETY: as before.
-        unsafe { put("count", count, number) }
+        unsafe { write_out("count", count, number) }
     })
 }
 
@@ -171,7 +173,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
     answer("hipGetDevice", || {
         process()?.devices.any()?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device", device, current()) }
+        unsafe { write_out("device", device, current()) }
     })
 }
 
@@ -189,11 +191,11 @@ unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> h
     answer("hipDeviceGet", || {
         process()?.devices.agent(ordinal)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("device", device, ordinal) }
+        unsafe { write_out("device", device, ordinal) }
     })
 }
 
-/// Does something with the description of a device.
+/// Runs a function with the agent of a device.
 fn of<T>(device: c_int, act: impl FnOnce(&Agent) -> Result<T, Refusal>) -> Result<T, Refusal> {
     let process = process()?;
     let id = process.devices.agent(device)?;
@@ -213,7 +215,7 @@ unsafe extern "C" fn hipDeviceGetName(
         of(device, |agent| {
             let text = if agent.product.is_empty() { agent.name() } else { &agent.product };
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put_text("name", name, length, text) }
+            unsafe { write_text("name", name, length, text) }
         })
     })
 }
@@ -222,14 +224,14 @@ unsafe extern "C" fn hipDeviceGetName(
 unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
     answer("hipDeviceGetUuid", || {
         of(device, |agent| {
-            // HIP's sixteen bytes are the digits behind `GPU-`, as text.
+            // HIP's sixteen bytes are the digits after `GPU-`, as text.
             let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
             let mut bytes = [0; 16];
             for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
                 *to = from as c_char;
             }
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put("uuid", uuid, hipUUID { bytes }) }
+            unsafe { write_out("uuid", uuid, hipUUID { bytes }) }
         })
     })
 }
@@ -243,13 +245,13 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     answer("hipDeviceGetPCIBusId", || {
         of(device, |agent| match agent.pci {
             // SAFETY: as lib.rs says of pointers for results.
-            Some(pci) => unsafe { put_text("id", id, length, &pci.to_string()) },
-            None => Err(Refusal::not_supported("a device without a place on the PCI bus")),
+            Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
+            None => Err(Refusal::not_supported("a device without a PCI address")),
         })
     })
 }
 
-/// The memory of a device in bytes.
+/// Returns the memory of a device in bytes.
 pub fn memory_of(agent: &Agent) -> usize {
     let pools = agent.pools.iter().filter(|pool| pool.holds_handles());
     let sizes = pools.map(|pool| pool.size);
@@ -260,7 +262,7 @@ pub fn memory_of(agent: &Agent) -> usize {
 unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
     answer("hipDeviceTotalMem", || {
         // SAFETY: as lib.rs says of pointers for results.
-        of(device, |agent| unsafe { put("bytes", bytes, memory_of(agent)) })
+        of(device, |agent| unsafe { write_out("bytes", bytes, memory_of(agent)) })
     })
 }
 
@@ -276,11 +278,11 @@ unsafe extern "C" fn hipDeviceGetAttribute(
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
             let pci = agent.pci;
             let answer = match which {
-                // hipHostMalloc's memory is used by devices at the same address.
+                // Devices access hipHostMalloc's memory at the same address.
                 attribute::CAN_MAP_HOST_MEMORY
                 | attribute::MANAGED_MEMORY
                 | attribute::UNIFIED_ADDRESSING => 1,
-                // Not here.
+                // Not supported by this library.
                 attribute::CONCURRENT_MANAGED_ACCESS
                 | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
                 | attribute::PAGEABLE_MEMORY_ACCESS
@@ -315,7 +317,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 }
             };
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { put("value", value, answer) }
+            unsafe { write_out("value", value, answer) }
         })
     })
 }
@@ -330,12 +332,12 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
         let owner = process()?.devices.agent(peer)?;
         // SAFETY: as lib.rs says of pointers for results.
         of(device, |agent| unsafe {
-            put("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
+            write_out("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
         })
     })
 }
 
-/// The two devices of a call about peers: the current one, and the other's agent.
+/// Returns the devices of a peer call: the current one, and the agent of the other.
 fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Refusal> {
     let process = process()?;
     let (here, there) = (process.devices.agent(current())?, process.devices.agent(peer)?);
@@ -343,12 +345,12 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Refusal> {
         return Err(Refusal::value("flags", "must be 0"));
     }
     if here == there {
-        return Err(Refusal::new(errors::INVALID_DEVICE, "a device is no peer of itself"));
+        return Err(Refusal::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));
     }
     match process.runtime.agent(here).is_some_and(|agent| agent.reaches(there)) {
         true => Ok((here, there)),
         false => {
-            let words = "the current device does not reach the other's memory";
+            let words = "the current device cannot access the other's memory";
             Err(Refusal::new(errors::PEER_ACCESS_UNSUPPORTED, words))
         }
     }

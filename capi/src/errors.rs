@@ -1,7 +1,7 @@
-//! HIP's errors: numbers, names and what they mean.
+//! HIP's errors: numbers, names and descriptions.
 
 use crate::answer::{Refusal, answer};
-use crate::pointers::put;
+use crate::pointers::write_out;
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 
@@ -10,7 +10,8 @@ macro_rules! errors {
         $(#[allow(dead_code, reason = "the list is HIP's, whole")]
         pub const $constant: hipError_t = $code;)+
 
-        /// Name and meaning of an error; of an unknown one for a number that is none.
+        /// Returns name and description of an error; for an unknown number those of "unknown
+        /// error".
         fn entry(error: hipError_t) -> (&'static CStr, &'static CStr) {
             match error {
                 $($code => ($name, $words),)+
@@ -67,7 +68,7 @@ errors! {
     RUNTIME_OTHER = 1053, c"hipErrorRuntimeOther", c"runtime call other than memory returned error";
 }
 
-/// HIP's name of an error.
+/// Returns HIP's name of an error.
 pub fn name(error: hipError_t) -> &'static CStr {
     entry(error).0
 }
@@ -85,16 +86,16 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorName", || unsafe { put("to", to, known(error)?.0.as_ptr()) })
+    answer("hipDrvGetErrorName", || unsafe { write_out("to", to, known(error)?.0.as_ptr()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorString", || unsafe { put("to", to, known(error)?.1.as_ptr()) })
+    answer("hipDrvGetErrorString", || unsafe { write_out("to", to, known(error)?.1.as_ptr()) })
 }
 
-/// Unlike the first two, the other two refuse what is no error.
+/// Unlike the two above, these reject unknown numbers.
 fn known(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Refusal> {
     match entry(error) {
         (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {

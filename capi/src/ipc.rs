@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::memory::Opened;
-use crate::pointers::{address, not_null, put};
+use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
@@ -21,7 +21,7 @@ unsafe extern "C" fn hipIpcGetMemHandle(
         not_null("handle", handle)?;
         let made = process.ipc(current())?.get_mem_handle(address(ptr))?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
+        unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
     })
 }
 
@@ -34,7 +34,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     answer("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        // HIP requires it, which its tests check.
+        // HIP requires this flag, and its tests check it.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
             return Err(Refusal::value("flags", problem));
@@ -49,7 +49,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let nothing = || Opened { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(nothing).memory.push(Arc::new(memory));
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, at.as_ptr()) }
+        unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
 
@@ -59,11 +59,11 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let process = process()?;
         not_null("ptr", ptr)?;
         let mut opened = process.allocations.opened();
-        // As in HIP, any address inside closes what was opened.
+        // As in HIP, any address inside closes the opened memory.
         let around = opened.range_mut(..=address(ptr).get()).next_back();
         let around = around.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = around else {
-            // The library's error says what is at the address.
+            // The library's error describes the address.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
         let (device, last) = (entry.device, entry.memory.pop());

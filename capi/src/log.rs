@@ -1,4 +1,4 @@
-//! The library's log on standard error, if HSA_VMM_LOG asks for it: a program in C has no other way to it.
+//! The library's log on standard error, which `HSA_VMM_LOG` enables for C programs.
 
 use crate::answer::Refusal;
 use crate::errors;
@@ -6,13 +6,13 @@ use hsa_vmm::runtime::{environment_variable, printable};
 use std::io::{self, Write};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Begins it, once; a program in Rust that has a log of its own keeps that.
+/// Starts the log once; keeps an existing logger of a Rust program.
 pub fn begin() -> Result<(), Refusal> {
-    // It shows addresses: not to the caller of a program that has more rights.
+    // The log contains addresses, which a privileged program must not disclose to its caller.
     let Some(level) = environment_variable("HSA_VMM_LOG") else { return Ok(()) };
     let level = level.to_string_lossy();
     let level: LevelFilter = level.parse().map_err(|_| refused(&level))?;
-    // It fails where there is one already.
+    // Fails if a logger is set already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Escaped)
@@ -21,7 +21,7 @@ pub fn begin() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Standard error, without characters that a terminal obeys: the log has names from the runtime.
+/// Writes to standard error without control characters: the log contains names from the runtime.
 struct Escaped;
 
 impl Write for Escaped {
@@ -38,6 +38,6 @@ impl Write for Escaped {
 
 fn refused(level: &str) -> Refusal {
     let words =
-        format!("HSA_VMM_LOG: {level:?} is no level; error, warn, info, debug and trace are");
+        format!("HSA_VMM_LOG: invalid level {level:?}: expected error, warn, info, debug or trace");
     Refusal::new(errors::NOT_INITIALIZED, words)
 }

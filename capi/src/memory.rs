@@ -1,10 +1,10 @@
-//! `hipMalloc` and its kin, and what is at a pointer.
+//! `hipMalloc` and related functions, and queries of pointers.
 
 use crate::answer::{Refusal, answer};
 use crate::devices::{current, memory_of};
 use crate::errors;
 use crate::objects::lock;
-use crate::pointers::{address, put};
+use crate::pointers::{address, write_out};
 use crate::process::{Process, process};
 use crate::types::{
     MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
@@ -18,7 +18,7 @@ use hsa_vmm::{Address, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Memory that a program holds.
+/// Memory that the program has allocated.
 #[derive(Debug)]
 pub struct Held {
     pub memory: PoolMemory,
@@ -34,12 +34,12 @@ pub enum Kind {
     Managed,
 }
 
-/// Memory of another process that is open here.
+/// Opened memory of another process.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The device that opened it first.
     pub device: c_int,
-    /// Once for each time it was opened; never empty.
+    /// One value for each open; never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
@@ -50,16 +50,16 @@ impl Opened {
     }
 }
 
-/// Everything that was allocated and not freed, or opened and not closed, by address.
+/// All allocated and all opened memory, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
     held: Mutex<BTreeMap<usize, Arc<Held>>>,
     opened: Mutex<BTreeMap<usize, Opened>>,
-    /// Whose memory is open to whom beyond its owner: (owner, user).
+    /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-/// The entry of a map that holds an address: where it begins, and what it is.
+/// Finds the entry of a map that contains an address; returns its start, too.
 fn around<T: Clone>(
     map: &BTreeMap<usize, T>,
     at: usize,
@@ -69,18 +69,18 @@ fn around<T: Clone>(
     (at - start < size(entry)).then(|| (start, entry.clone()))
 }
 
-/// Who may use what an owner has, beyond the owner.
+/// Returns the peers with access to an owner's memory.
 fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
     peers.iter().filter(|pair| pair.0 == owner).map(|pair| pair.1).collect()
 }
 
 impl Allocations {
-    /// The memory that an address is in.
+    /// Finds the allocation that contains an address.
     pub fn at(&self, at: Address) -> Option<Arc<Held>> {
         around(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
-    /// Another process's memory that an address is in, and the device that opened it.
+    /// Finds the opened memory that contains an address, and the device that opened it.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
         let (_, opened) = around(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
@@ -90,11 +90,11 @@ impl Allocations {
         lock(&self.opened)
     }
 
-    /// Lets `user` use what `owner` has and will have.
+    /// Grants `user` access to all present and future memory of `owner`.
     pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
         if peers.contains(&(owner, user)) {
-            let words = "that peer was let in already";
+            let words = "peer access is already enabled";
             return Err(Refusal::new(errors::PEER_ACCESS_ALREADY_ENABLED, words));
         }
         let before = peers.clone();
@@ -102,20 +102,21 @@ impl Allocations {
         self.let_in(owner, &mut peers, before)
     }
 
-    /// Ends that.
+    /// Revokes access that `allow` has granted.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
-        let Some(place) = peers.iter().position(|pair| *pair == (owner, user)) else {
-            let words = "that peer was never let in";
+        let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
+            let words = "peer access is not enabled";
             return Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, words));
         };
         let before = peers.clone();
-        peers.swap_remove(place);
+        peers.swap_remove(index);
         self.let_in(owner, &mut peers, before)
     }
 
-    /// Tells the runtime who may use what `owner` has; if that fails, all is as before. It is told of
-    /// all of them each time: whom it is not told of it shuts out.
+    /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
+    /// failure. Each call sends all peers, because the runtime revokes access of agents that are
+    /// not in the list.
     fn let_in(
         &self,
         owner: AgentId,
@@ -123,15 +124,16 @@ impl Allocations {
         before: Vec<(AgentId, AgentId)>,
     ) -> Result<(), Refusal> {
         let held = lock(&self.held);
-        let tell = |peers: &[(AgentId, AgentId)]| {
+        let allow = |peers: &[(AgentId, AgentId)]| {
             let users = users(peers, owner);
             let mut theirs = held.values().filter(|held| held.is_of(owner));
             theirs.try_for_each(|held| held.memory.allow(&users))
         };
-        tell(peers).map_err(|error| {
+        allow(peers).map_err(|error| {
             *peers = before;
-            // What cannot be put back is open to one more or one less: no memory is lost.
-            let _ = tell(peers);
+            // If the rollback fails, one agent has too much or too little access; no memory is
+            // lost.
+            let _ = allow(peers);
             Refusal::from(error)
         })
     }
@@ -149,15 +151,15 @@ impl Allocations {
         Ok(address.as_ptr())
     }
 
-    /// Frees what begins at an address, if it is of a kind that `fits`.
+    /// Frees the allocation that starts at an address, if `fits` accepts it.
     fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
         let mut map = lock(&self.held);
         let held = match map.get(&at.get()) {
             Some(held) if fits(held.kind) => held.clone(),
             Some(_) => return Err(Refusal::value("ptr", "was allocated by another call")),
-            None => return Err(Refusal::value("ptr", "is not where an allocation begins")),
+            None => return Err(Refusal::value("ptr", "is not the start of an allocation")),
         };
-        // A copy that another thread has under way keeps it a moment longer.
+        // A running copy of another thread delays the release until it ends.
         map.remove(&at.get());
         drop(map);
         let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
@@ -179,7 +181,7 @@ impl Held {
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
     answer("hipMalloc", || {
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+        unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
         let process = process()?;
         let device = current();
         let agent = process.devices.agent(device)?;
@@ -189,11 +191,11 @@ unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t
         let memory = PoolMemory::allocate(&process.runtime, agent, size)?;
         let held = Held { memory, kind: Kind::Device, flags: 0, device };
         // SAFETY: as before.
-        unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+        unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
     })
 }
 
-/// Memory of the host that all devices reach.
+/// Allocates host memory that all devices can access.
 fn allocate_on_host(
     ptr: *mut *mut c_void,
     size: usize,
@@ -201,7 +203,7 @@ fn allocate_on_host(
     flags: c_uint,
 ) -> Result<(), Refusal> {
     // SAFETY: as lib.rs says of pointers for results.
-    unsafe { put("ptr", ptr, core::ptr::null_mut()) }?;
+    unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
     process.devices.any()?;
     if size == 0 {
@@ -212,10 +214,10 @@ fn allocate_on_host(
     memory.allow(&devices)?;
     let held = Held { memory, kind, flags, device: current() };
     // SAFETY: as before.
-    unsafe { put("ptr", ptr, process.allocations.insert(held)?) }
+    unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
 
-/// What `hipHostMalloc` may be asked for; all of it is one kind of memory here.
+/// The valid flags of `hipHostMalloc`; all of them give the same kind of memory here.
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 #[unsafe(no_mangle)]
@@ -282,18 +284,18 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         let agent = process.devices.agent(current())?;
         let all = process.runtime.agent(agent).map_or(0, memory_of);
         let Some(left) = process.runtime.memory_left(agent) else {
-            return Err(Refusal::not_supported("the memory that is left, on this runtime"));
+            return Err(Refusal::not_supported("querying free memory on this runtime"));
         };
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
-            put("total", total, all)?;
-            put("free", free, left)
+            write_out("total", total, all)?;
+            write_out("free", free, left)
         }
     })
 }
 
-/// What an address is, to C.
-enum Place {
+/// The kind of memory at an address.
+enum Found {
     Held(Arc<Held>),
     Opened(c_int, Arc<OpenedMemory>),
     /// A mapping: start, size, device.
@@ -301,12 +303,12 @@ enum Place {
 }
 
 impl Process {
-    fn place(&self, at: Address) -> Option<Place> {
+    fn find(&self, at: Address) -> Option<Found> {
         if let Some(held) = self.allocations.at(at) {
-            return Some(Place::Held(held));
+            return Some(Found::Held(held));
         }
         if let Some((device, opened)) = self.allocations.opened_at(at) {
-            return Some(Place::Opened(device, opened));
+            return Some(Found::Opened(device, opened));
         }
         let vmm = self.vmm().ok()?;
         let (start, size) = vmm.mapped_range_at(at)?;
@@ -314,7 +316,7 @@ impl Process {
             Some(Location::Agent(agent)) => self.devices.number(agent),
             _ => -1,
         };
-        Some(Place::Mapped(start, size, device))
+        Some(Found::Mapped(start, size, device))
     }
 }
 
@@ -333,10 +335,10 @@ unsafe extern "C" fn hipPointerGetAttributes(
             allocation_flags: 0,
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("attributes", attributes, nothing) }?;
+        unsafe { write_out("attributes", attributes, nothing) }?;
         let process = process()?;
         process.devices.any()?;
-        let found = process.place(address(ptr));
+        let found = process.find(address(ptr));
         let on_device = |device| hipPointerAttribute_t {
             kind: MEMORY_DEVICE,
             device,
@@ -344,10 +346,10 @@ unsafe extern "C" fn hipPointerGetAttributes(
             ..nothing
         };
         let answer = match found {
-            None => return Err(Refusal::value("ptr", "is not memory of this library's")),
-            Some(Place::Mapped(_, _, device)) => on_device(device),
-            Some(Place::Opened(device, _)) => on_device(device),
-            Some(Place::Held(held)) => {
+            None => return Err(Refusal::value("ptr", "is not memory of this library")),
+            Some(Found::Mapped(_, _, device)) => on_device(device),
+            Some(Found::Opened(device, _)) => on_device(device),
+            Some(Found::Held(held)) => {
                 let on_host = |kind| hipPointerAttribute_t {
                     kind,
                     host_pointer: ptr.cast_mut(),
@@ -363,7 +365,7 @@ unsafe extern "C" fn hipPointerGetAttributes(
             }
         };
         // SAFETY: as before.
-        unsafe { put("attributes", attributes, answer) }
+        unsafe { write_out("attributes", attributes, answer) }
     })
 }
 
@@ -376,29 +378,29 @@ unsafe extern "C" fn hipMemGetAddressRange(
     answer("hipMemGetAddressRange", || {
         let process = process()?;
         process.devices.any()?;
-        let (start, bytes) = match process.place(address(ptr)) {
-            Some(Place::Held(held)) => (held.memory.address(), held.memory.size()),
-            Some(Place::Opened(_, opened)) => (opened.address(), opened.size()),
-            Some(Place::Mapped(start, size, _)) => (start, size),
+        let (start, bytes) = match process.find(address(ptr)) {
+            Some(Found::Held(held)) => (held.memory.address(), held.memory.size()),
+            Some(Found::Opened(_, opened)) => (opened.address(), opened.size()),
+            Some(Found::Mapped(start, size, _)) => (start, size),
             None => {
                 let words = "`ptr` is not memory of this library's";
                 return Err(Refusal::new(errors::NOT_FOUND, words));
             }
         };
-        // Either result may be left out, as in HIP.
+        // Either result pointer may be null, as in HIP.
         // SAFETY: as lib.rs says of pointers for results.
         unsafe {
             if !base.is_null() {
-                put("base", base, start.as_ptr())?;
+                write_out("base", base, start.as_ptr())?;
             }
-            if size.is_null() { Ok(()) } else { put("size", size, bytes) }
+            if size.is_null() { Ok(()) } else { write_out("size", size, bytes) }
         }
     })
 }
 
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
-    //! What C cannot see: who may use memory.
+    //! Tests of peer access, which C cannot query.
 
     use super::{Allocations, Held, Kind};
     use crate::errors;
@@ -406,7 +408,7 @@ mod tests {
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
 
     /// Three GPUs, and memory of the first.
-    fn ground(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
+    fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
         let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
         let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();
         let allocations = Allocations::default();
@@ -426,8 +428,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_let_in_shuts_nobody_out() {
-        let (runtime, gpus, allocations, before) = ground(FaultPlan::default());
+    fn granting_a_peer_keeps_other_grants() {
+        let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
         let others = allocate(&runtime, &allocations, gpus[1]);
         let open = |at| open_to(&allocations, at, &gpus);
         assert_eq!(open(before), [true, false, false]);
@@ -442,7 +444,7 @@ mod tests {
         for at in [before, after, last] {
             assert_eq!(open(at), [true, false, true]);
         }
-        assert_eq!(open(others), [false, true, false], "another's memory is not concerned");
+        assert_eq!(open(others), [false, true, false], "memory of another owner is not affected");
         let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
         let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();
@@ -450,10 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_does_not_let_a_peer_in_changes_nothing() {
-        // The first letting in is of the one, the second of both.
+    fn failed_peer_grant_changes_nothing() {
+        // The first call grants one peer, the second both.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
-        let (_runtime, gpus, allocations, at) = ground(faults);
+        let (_runtime, gpus, allocations, at) = fixture(faults);
         allocations.enable(gpus[0], gpus[1]).unwrap();
         allocations.enable(gpus[0], gpus[2]).unwrap_err();
         assert_eq!(open_to(&allocations, at, &gpus), [true, true, false]);

@@ -87,7 +87,7 @@ impl OpenArea {
     }
 }
 
-/// What a number names.
+/// An object of a C program.
 #[derive(Clone, Debug)]
 pub enum Object {
     Area(Arc<OpenArea>),
@@ -97,7 +97,7 @@ pub enum Object {
     Ring(Arc<RingBuffer>),
 }
 
-/// The next number: of the process, so that one from before a shut-down names nothing afterwards.
+/// The next number, per process, so that numbers from before a shut-down stay invalid.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// All objects of one runtime.
@@ -106,25 +106,26 @@ pub struct Objects {
     by_number: Mutex<BTreeMap<u64, Object>>,
 }
 
-/// Locks, whatever became of a thread that held it.
+/// Locks a mutex, ignoring poisoning.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn none_such() -> Refusal {
-    let words = "the number names no such object: it was destroyed, or is another's, or invented";
+    let words =
+        "invalid object number: it was destroyed, is of another kind, or was never returned";
     Refusal::new(errors::INVALID_HANDLE, words)
 }
 
 impl Objects {
-    /// Keeps an object and gives it a number, which is never 0.
+    /// Stores an object and returns its number, which is never 0.
     pub fn insert(&self, object: Object) -> *mut c_void {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         lock(&self.by_number).insert(number, object);
         number as *mut c_void
     }
 
-    /// What a number names.
+    /// Finds the object of a number.
     pub fn get(&self, number: *mut c_void) -> Result<Object, Refusal> {
         lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(none_such)
     }
@@ -142,7 +143,7 @@ impl Objects {
         areas.iter().find_map(|area| area.find(at))
     }
 
-    /// Forgets what a number names, and returns it.
+    /// Removes an object and returns it.
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Refusal> {
         lock(&self.by_number).remove(&(number as u64)).ok_or_else(none_such)
     }

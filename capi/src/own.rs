@@ -1,8 +1,8 @@
-//! What HIP lacks (`hsavmm.h`).
+//! Extensions of HIP (`hsavmm.h`).
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, cut, not_null, put, take, take_each, text};
+use crate::pointers::{address, cut, not_null, take, take_each, text, write_out};
 use crate::process::{Backend, choose, process, shut_down};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -24,7 +24,7 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
     })
 }
 
-/// `HSA_SIM`, which a program that runs with more rights than its caller ignores.
+/// Returns `HSA_SIM`, which privileged programs ignore.
 fn configuration() -> String {
     let text = hsa_vmm::runtime::environment_variable("HSA_SIM").unwrap_or_default();
     text.to_string_lossy().into_owned()
@@ -92,7 +92,7 @@ unsafe extern "C" fn hsavmm_runtime(info: *mut RuntimeInfo) -> hipError_t {
             name: cut(&about.name),
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("info", info, answer) }
+        unsafe { write_out("info", info, answer) }
     })
 }
 
@@ -138,7 +138,7 @@ unsafe extern "C" fn hsavmm_enforcement(
         let agent = process.runtime.agent(agent);
         let is = agent.is_some_and(|agent| agent.enforcement() == Enforcement::Enforced);
         // SAFETY: as before.
-        unsafe { put("enforced", enforced, c_int::from(is)) }
+        unsafe { write_out("enforced", enforced, c_int::from(is)) }
     })
 }
 
@@ -165,7 +165,7 @@ unsafe extern "C" fn hsavmm_count(usage: *mut Usage) -> hipError_t {
             quarantined: vmm.quarantine().len(),
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("usage", usage, answer) }
+        unsafe { write_out("usage", usage, answer) }
     })
 }
 
@@ -188,11 +188,11 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
         for (index, entry) in all.iter().take(room).enumerate() {
             let reason = cut(&format!("{}: {}", entry.operation, entry.reason()));
             let one = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
-            // SAFETY: C promises room for as many as `count` says.
-            unsafe { put("list", list.wrapping_add(index), one) }?;
+            // SAFETY: C promises room for `count` of them.
+            unsafe { write_out("list", list.wrapping_add(index), one) }?;
         }
         // SAFETY: as before.
-        unsafe { put("count", count, all.len()) }
+        unsafe { write_out("count", count, all.len()) }
     })
 }
 

@@ -1,4 +1,4 @@
-//! C's pointers.
+//! Checked access to C's pointers.
 
 use crate::answer::Refusal;
 use core::ffi::{CStr, c_char, c_void};
@@ -8,7 +8,7 @@ use hsa_vmm::Address;
 ///
 /// # Safety
 /// `to` is null or writable.
-pub unsafe fn put<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
+pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
     not_null(argument, to)?;
     // SAFETY: not null, so writable as the caller says. Not aligned if C was careless.
     unsafe { to.write_unaligned(value) };
@@ -25,7 +25,8 @@ pub unsafe fn take<T: Copy>(argument: &str, from: *const T) -> Result<T, Refusal
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Reads a list. No list of HIP's is longer than 65,536; a count that is nonsense is not read along.
+/// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so that such a count is
+/// invalid.
 ///
 /// # Safety
 /// `from` is null or `count` are readable.
@@ -46,7 +47,7 @@ pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Refusal> {
     if pointer.is_null() { Err(Refusal::value(argument, "is null")) } else { Ok(()) }
 }
 
-/// A text.
+/// Reads a C string.
 ///
 /// # Safety
 /// `text` is null or ends in a zero.
@@ -57,13 +58,13 @@ pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, R
     text.to_str().map_err(|_| Refusal::value(argument, "is not UTF-8"))
 }
 
-/// As much of a text as there is room for; a letter is there whole or not at all.
+/// Cuts a text to a length, at a character boundary.
 fn beginning(text: &str, room: usize) -> &str {
     let end = (0..=text.len().min(room)).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
-/// As much of a text as there is room for, with zeros behind it.
+/// Cuts a text to the size of an array and pads it with zeros.
 pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
     for (to, from) in room.iter_mut().zip(beginning(text, ROOM.saturating_sub(1)).bytes()) {
@@ -72,11 +73,11 @@ pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     room
 }
 
-/// Writes a text into room for `length` bytes, cut short if need be, with a zero behind it.
+/// Writes a zero-terminated text into `length` bytes; cuts it if needed.
 ///
 /// # Safety
 /// `to` is null or has room for `length` bytes.
-pub unsafe fn put_text(
+pub unsafe fn write_text(
     argument: &str,
     to: *mut c_char,
     length: i32,
@@ -95,7 +96,7 @@ pub unsafe fn put_text(
     Ok(())
 }
 
-/// The address that a pointer holds.
+/// Returns the address of a pointer.
 pub fn address(pointer: *const c_void) -> Address {
     Address::new(pointer as usize)
 }
@@ -105,7 +106,7 @@ mod tests {
     use super::{c_char, cut};
 
     #[test]
-    fn a_letter_is_there_whole_or_not_at_all() {
+    fn text_is_cut_between_characters() {
         let bytes = |room: &[c_char]| room.iter().map(|&it| it as u8).collect::<Vec<_>>();
         assert_eq!(bytes(&cut::<4>("abc")), b"abc\0");
         assert_eq!(bytes(&cut::<4>("abcd")), b"abc\0");

@@ -1,4 +1,4 @@
-//! The one runtime that a C program has: chosen before the first call, opened by it.
+//! The runtime of a C program: configured before the first call, which opens it.
 
 use crate::answer::Refusal;
 use crate::devices::{Devices, visible};
@@ -11,25 +11,25 @@ use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-/// What a program may say before its first call.
+/// The configuration that a program can set before its first call.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     pub runtime: Backend,
-    /// `None`: as `HSA_VMM_PROFILE` says, else the newest.
+    /// `None`: the value of `HSA_VMM_PROFILE`, else the newest.
     pub profile: Option<HipProfile>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub enum Backend {
-    /// As `HSA_VMM_RUNTIME` says, else AMD's from the usual places.
+    /// The value of `HSA_VMM_RUNTIME`, else AMD's from the usual folders.
     #[default]
     Usual,
     File(String),
-    /// With a configuration as `HSA_SIM` has it.
+    /// The simulation, with a configuration in the form of `HSA_SIM`.
     Simulation(String),
 }
 
-/// A runtime and everything of this library's that stands on it.
+/// An open runtime and the library's objects on it.
 #[derive(Debug)]
 pub struct Process {
     pub runtime: Runtime,
@@ -47,13 +47,13 @@ struct State {
 }
 
 static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Opening takes long; who comes meanwhile waits here and not at `STATE`.
+/// Serialises opening, which is slow, so that `STATE` is not locked meanwhile.
 static OPENING: Mutex<()> = Mutex::new(());
-/// The profile that errors are numbered by; that of the open runtime, if one is.
+/// The profile of error numbers; that of the open runtime, if any.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The process that opens or has opened the runtime; 0 if none is open. In a child of its fork every
-/// lock may be held by a thread that the child does not have, so that this is looked at first.
+/// The process that opens or has opened the runtime; 0 if none is open. Checked before any lock is
+/// taken: in a forked child, a lock can be held by a thread that does not exist there.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn not_forked() -> Result<(), Refusal> {
@@ -70,7 +70,7 @@ fn not_forked() -> Result<(), Refusal> {
     }
 }
 
-/// Whose errors are answered.
+/// Returns the profile of error numbers.
 pub fn profile() -> HipProfile {
     match PROFILE.load(Ordering::Relaxed) {
         6 => HipProfile::Hip6,
@@ -91,13 +91,13 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
     act(state.get_or_insert_default())
 }
 
-/// The process's runtime, opened now if it is not. An error in a child of a fork.
+/// Returns the process's runtime; opens it on first use. Fails in a forked child.
 pub fn process() -> Result<Arc<Process>, Refusal> {
     not_forked()?;
     if let Some(process) = is_open() {
         return Ok(process);
     }
-    // Before the first lock, and again if a shut-down ended meanwhile.
+    // Checked before the first lock, and again in case a shut-down ended meanwhile.
     OWNER.store(std::process::id(), Ordering::Release);
     let _alone = opening();
     OWNER.store(std::process::id(), Ordering::Release);
@@ -111,7 +111,7 @@ pub fn process() -> Result<Arc<Process>, Refusal> {
     Ok(process)
 }
 
-/// Changes what will be opened; refused once something is.
+/// Changes the configuration; fails once a runtime is open.
 pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
     not_forked()?;
     let _alone = opening();
@@ -128,13 +128,12 @@ pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
     })
 }
 
-/// Gives everything back as soon as calls that are under way have ended. An error in a child of a
-/// fork.
+/// Frees everything as soon as running calls have ended. Fails in a forked child.
 pub fn shut_down() -> Result<(), Refusal> {
     not_forked()?;
     let _alone = opening();
     let process = with_state(|state| state.open.take());
-    // Outside of the lock: it unmaps and frees.
+    // Dropped without the lock: this unmaps and frees memory.
     drop(process);
     OWNER.store(0, Ordering::Release);
     Ok(())
@@ -162,7 +161,7 @@ impl Process {
         Ok(Self { runtime, devices, allocations, objects, vmm, ipc })
     }
 
-    /// Virtual-memory management, if the runtime has any.
+    /// Virtual-memory management, if the runtime supports it.
     pub fn vmm(&self) -> Result<&Vmm, Refusal> {
         self.devices.any()?;
         self.vmm.as_ref().map_err(|error| Refusal::from(error.clone()))
@@ -211,7 +210,7 @@ fn profile_by_environment() -> Result<HipProfile, Refusal> {
     }
 }
 
-/// Answers "no device" for a runtime that does not start, as HIP does.
+/// Returns "no device" for a runtime that does not start, as HIP does.
 fn not_opened(error: Error) -> Refusal {
     let code = match error.kind() {
         ErrorKind::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,

@@ -1,4 +1,4 @@
-//! Copies and fills, done when they return.
+//! Synchronous copies and fills.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
@@ -17,10 +17,10 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, AgentId, Error, Vmm};
 use std::sync::Arc;
 
-/// What passes through this process at a time on its way from one memory to another.
+/// The size of the intermediate buffer of a copy.
 const PORTION: usize = 4 << 20;
 
-/// Which way a copy goes (`hipMemcpyKind`): whether destination and source are a device's.
+/// The direction of a copy (`hipMemcpyKind`): whether destination and source are device memory.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
     match kind {
         0 => Ok(Some((false, false))),
@@ -39,19 +39,19 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
 enum End {
     /// Memory of an area: where the memory begins, and an offset into it.
     Area(Arc<OpenArea>, usize, usize),
-    /// Memory of this library's, and where in it.
+    /// Memory of this library, and an offset into it.
     Held(Arc<Held>, usize),
-    /// Another process's, open here, and where in it.
+    /// Opened memory of another process, and an offset into it.
     Opened(Arc<OpenedMemory>, usize),
     Mapped(Address),
-    /// The program's own.
+    /// The program's own memory.
     Own(usize),
 }
 
 impl End {
-    /// What all of a range is; an error if it is partly one thing and partly another.
+    /// Finds the memory of a range; fails if the range spans several kinds.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Refusal> {
-        let beyond = || Refusal::value(argument, "and the size reach beyond what is there");
+        let beyond = || Refusal::value(argument, "and the size exceed the memory");
         let inside = |start: Address, whole: usize| {
             let offset = at.get() - start.get();
             if whole - offset >= size { Ok(offset) } else { Err(beyond()) }
@@ -74,7 +74,7 @@ impl End {
             let offset = inside(opened.address(), opened.size())?;
             return Ok(Self::Opened(opened, offset));
         }
-        // The library says what of a reservation is mapped.
+        // The library reports which parts of a reservation are mapped.
         let reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
         let last = Address::new(end - 1);
         if reserved(at) {
@@ -92,8 +92,8 @@ impl End {
         Ok(Self::Own(at.get()))
     }
 
-    /// Whether it is a device's, as far as a program has to say so; what the host has too may be
-    /// called either.
+    /// Returns whether `kind` must call it device memory; `None` if either is valid because the
+    /// host can access it, too.
     fn may_be(&self, device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || device,
@@ -194,8 +194,8 @@ fn in_area(
     Ok(act(memory)?)
 }
 
-/// Does something with each mapping's part of a range, by an agent that was granted what it needs
-/// there: the owner of the memory rather than another GPU, a GPU rather than this process.
+/// Runs a function for each mapping in a range, with an agent that has the needed access:
+/// preferably the owner of the memory, else another GPU, else this process.
 ///
 /// One copy may span mappings of several devices, each granted to its own alone.
 fn by_those_who_may(
@@ -234,8 +234,7 @@ fn by_those_who_may(
     Ok(())
 }
 
-/// # Safety
-/// What of both is the program's own must be `size` bytes long and, at the destination, writable.
+/// # Safety The program's own memory must be `size` bytes long; at the destination, writable.
 unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
@@ -253,9 +252,8 @@ unsafe fn copy(
     let to = End::of(&process, "destination", address(destination), size)?;
     let from = End::of(&process, "source", address(source), size)?;
     if let Some((device_to, device_from)) = direction {
-        let wrong = |argument| {
-            Err(Refusal::value(argument, "is not what `kind` says, a device's or the host's"))
-        };
+        let wrong =
+            |argument| Err(Refusal::value(argument, "contradicts `kind` (device or host memory)"));
         if !to.may_be(device_to) {
             return wrong("destination");
         }
@@ -263,7 +261,7 @@ unsafe fn copy(
             return wrong("source");
         }
     }
-    // Where they overlap, what is read must not have been written before.
+    // If the ranges overlap, read each part before it is overwritten.
     let (first_to, first_from) =
         (to.comparable(destination as usize), from.comparable(source as usize));
     let backwards = first_to > first_from && first_to - first_from < size;
@@ -354,10 +352,9 @@ unsafe extern "C" fn hipMemcpyAsync(
     })
 }
 
-/// Fills memory with a pattern over and over; `count` times.
+/// Fills memory with `count` copies of a pattern.
 ///
-/// # Safety
-/// What is the program's own must be that long and writable.
+/// # Safety The program's own memory must be that long and writable.
 unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
     let process = process()?;
     process.devices.any()?;
@@ -366,9 +363,9 @@ unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<
     }
     not_null("destination", destination)?;
     if !(destination as usize).is_multiple_of(pattern.len()) {
-        return Err(Refusal::value("destination", "is not aligned to what it is filled with"));
+        return Err(Refusal::value("destination", "is not aligned to the size of the value"));
     }
-    let overflow = || Refusal::value("count", "reaches beyond the address space");
+    let overflow = || Refusal::value("count", "exceeds the address space");
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let end = End::of(&process, "destination", address(destination), size)?;
     if !end.may_be(true) {

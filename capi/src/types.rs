@@ -1,6 +1,6 @@
 //! C's types, as HIP lays them out (`hip_runtime_api.h`).
 //!
-//! Enumerations are numbers here: C may pass any, and a Rust `enum` of one that is none would be
+//! Enumerations are integers: C can pass any value, and an invalid value of a Rust `enum` is
 //! undefined behaviour.
 
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
@@ -99,7 +99,7 @@ pub mod attribute {
     pub const PCI_CHIP_ID: c_int = 10_020;
 }
 
-// What a C compiler makes of the headers is compared with this by tests/abi/layout.rs.
+// tests/abi/layout.rs compares these layouts with those of a C compiler.
 const _: () = {
     assert!(size_of::<hipMemAllocationProp>() == 32);
     assert!(size_of::<hipMemAccessDesc>() == 12);

@@ -1,6 +1,6 @@
-//! What HIP has and this library has not: streams, events, kernels.
+//! Unsupported functions of HIP: streams, events, kernels.
 //!
-//! They exist so that programs link, and answer `hipErrorNotSupported`; never success.
+//! They exist so that programs link, and return `hipErrorNotSupported`, never success.
 
 use crate::answer::{Refusal, answer};
 use crate::types::{hipError_t, hipStream_t};
@@ -13,7 +13,7 @@ macro_rules! unsupported {
     ($what:literal: $($function:ident)+) => {
         $(#[unsafe(no_mangle)]
         extern "C" fn $function() -> hipError_t {
-            // Its arguments are nobody's concern; C's convention lets them be.
+            // The arguments are ignored, which C's calling convention permits.
             refuse(stringify!($function), $what)
         })+
     };
@@ -24,9 +24,9 @@ unsupported!("events": hipEventCreate hipEventRecord hipEventSynchronize hipEven
 unsupported!("kernels": hipModuleLoad hipModuleUnload hipModuleGetFunction hipModuleLaunchKernel
     hipLaunchKernel);
 
-/// That it is the null stream, whose calls have ended when they return.
+/// Checks that a stream is the null stream, whose calls are synchronous.
 pub fn null_stream(stream: hipStream_t) -> Result<(), Refusal> {
-    // HIP's names of the null stream: none, hipStreamLegacy, hipStreamPerThread.
+    // HIP's values of the null stream: null, hipStreamLegacy, hipStreamPerThread.
     if (stream as usize) <= 2 {
         Ok(())
     } else {

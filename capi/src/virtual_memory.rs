@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, put, take, take_each};
+use crate::pointers::{address, not_null, take, take_each, write_out};
 use crate::process::{Process, process};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
@@ -36,8 +36,8 @@ fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
     }
 }
 
-/// What C's properties say. What no release of HIP makes memory of is refused here; the rest is the
-/// library's to say.
+/// Converts C's properties. Rejects kinds of memory that no release of HIP supports; the library
+/// checks the rest.
 fn properties(
     process: &Process,
     vmm: &Vmm,
@@ -86,7 +86,7 @@ unsafe extern "C" fn hipMemAddressReserve(
         Operation::AddressReserve.check_flags(flags)?;
         let start = vmm.address_reserve(size, alignment, near)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("ptr", ptr, start.as_ptr()) }
+        unsafe { write_out("ptr", ptr, start.as_ptr()) }
     })
 }
 
@@ -112,7 +112,7 @@ unsafe extern "C" fn hipMemCreate(
         Operation::Create.check_flags(flags)?;
         let made = vmm.create(size, &properties)?;
         // SAFETY: as before.
-        unsafe { put("handle", to, pointer(made)) }
+        unsafe { write_out("handle", to, pointer(made)) }
     })
 }
 
@@ -161,7 +161,7 @@ unsafe extern "C" fn hipMemSetAccess(
     })
 }
 
-/// What is asked for of each agent.
+/// Reads the requested access of each agent.
 ///
 /// # Safety
 /// `desc` is null or `count` are readable.
@@ -172,7 +172,7 @@ pub unsafe fn access_list(
 ) -> Result<Vec<AccessDescriptor>, Refusal> {
     // SAFETY: as the caller says.
     let descriptors = unsafe { take_each("desc", desc, count) }?;
-    // The host may have to be added.
+    // Room for the host, which may be added.
     let mut list = Vec::with_capacity(descriptors.len() + 1);
     for one in descriptors {
         let agent = process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
@@ -184,9 +184,9 @@ pub unsafe fn access_list(
     Ok(list)
 }
 
-/// What the host gets, who is not named: under HIP it reaches what a device was granted, through
-/// the BAR, and programs rely on it. It follows the device that may most, up and down, unless it
-/// was given something else by name.
+/// Returns the host's access if the caller does not name the host. Under HIP the host can access
+/// through the BAR what a device was granted, and programs rely on it. The host gets the highest
+/// access of the devices, unless it was set by name.
 fn for_host(
     process: &Process,
     vmm: &Vmm,
@@ -203,7 +203,7 @@ fn for_host(
     let end = start.get().checked_add(size)?;
     let (mut at, mut most, mut changes) = (start.get(), Access::None, false);
     while at < end {
-        // Where nothing is mapped the call is refused.
+        // Without a mapping the call fails.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
         let has = |agent| {
@@ -243,7 +243,7 @@ unsafe extern "C" fn hipMemGetAccess(
         let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
         // SAFETY: as before.
-        unsafe { put("flags", flags, c_ulonglong::from(access.to_bits())) }
+        unsafe { write_out("flags", flags, c_ulonglong::from(access.to_bits())) }
     })
 }
 
@@ -267,7 +267,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
         // SAFETY: as before.
-        unsafe { put("granularity", granularity, granule) }
+        unsafe { write_out("granularity", granularity, granule) }
     })
 }
 
@@ -284,7 +284,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             Location::Agent(agent) => {
                 hipMemLocation { kind: LOCATION_DEVICE, id: process.devices.number(agent) }
             }
-            // An import whose owner the runtime does not tell: HIP would invent one.
+            // The runtime does not report the owner of an import. HIP would invent one.
             _ => hipMemLocation { kind: 0, id: -1 },
         };
         let answer = hipMemAllocationProp {
@@ -300,7 +300,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             usage: 0,
         };
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("prop", prop, answer) }
+        unsafe { write_out("prop", prop, answer) }
     })
 }
 
@@ -319,7 +319,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         Operation::ExportToShareableHandle.check_flags(flags)?;
         let descriptor = vmm.export_to_shareable_handle(handle(which), kind)?;
         // SAFETY: as lib.rs says of pointers for results; what HIP writes there is an `int`.
-        unsafe { put("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
+        unsafe { write_out("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
 
@@ -338,17 +338,17 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
             // SAFETY: as lib.rs says of pointers; HIP 6 takes one to the descriptor.
             HipProfile::Hip6 => unsafe { take("os_handle", os_handle.cast::<c_int>()) }?,
             _ => c_int::try_from(os_handle as usize)
-                .map_err(|_| Refusal::value("os_handle", "is no file descriptor"))?,
+                .map_err(|_| Refusal::value("os_handle", "is not a file descriptor"))?,
         };
         if number < 0 {
-            return Err(Refusal::value("os_handle", "is no file descriptor"));
+            return Err(Refusal::value("os_handle", "is not a file descriptor"));
         }
-        // SAFETY: only its number is used before the kernel has said whether it is open, and C
-        // keeps it open while this call lasts.
+        // SAFETY: only its number is used before the kernel has checked that it is open; C keeps it
+        // open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let made = vmm.import_from_shareable_handle(descriptor, kind)?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", to, pointer(made)) }
+        unsafe { write_out("handle", to, pointer(made)) }
     })
 }
 
@@ -363,7 +363,7 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
         not_null("handle", to)?;
         let found = vmm.retain_allocation_handle(address(at))?;
         // SAFETY: as lib.rs says of pointers for results.
-        unsafe { put("handle", to, pointer(found)) }
+        unsafe { write_out("handle", to, pointer(found)) }
     })
 }
 

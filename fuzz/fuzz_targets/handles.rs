@@ -11,7 +11,7 @@ use hsa_vmm::{
 use libfuzzer_sys::fuzz_target;
 
 /// A machine, the library on it, a handle that may be used, and one that was.
-struct Ground {
+struct Fixture {
     vmm: Vmm,
     ipc: Ipc,
     live: Handle,
@@ -23,10 +23,10 @@ struct Ground {
 }
 
 thread_local! {
-    static GROUND: Ground = Ground::new();
+    static FIXTURE: Fixture = Fixture::new();
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let runtime = Runtime::simulated(Config::mi300x(2)).expect("a simulation");
         let vmm = Vmm::open(&runtime).expect("virtual memory");
@@ -55,7 +55,7 @@ impl Ground {
 
 fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
     let (bits, agent, like, bytes) = input;
-    GROUND.with(|it| {
+    FIXTURE.with(|it| {
         let (handle, agent) = (it.handle(bits, like), AgentId::from_bits(agent));
         let before = (it.vmm.usage(), it.vmm.mappings());
         assert_eq!(Handle::from_bits(handle.to_bits()), handle);
@@ -79,7 +79,7 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
 });
 
 /// Opens the bytes of an IPC handle, missing ones as this process's own has them.
-fn open(it: &Ground, bytes: &[u8]) {
+fn open(it: &Fixture, bytes: &[u8]) {
     let mut all = it.shared.to_bytes();
     let length = bytes.len().min(all.len());
     all[..length].copy_from_slice(&bytes[..length]);

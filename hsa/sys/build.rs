@@ -1,4 +1,4 @@
-//! With the feature `bindgen`: turns `include/hsa_abi.h` into Rust. Without it: nothing.
+//! With the feature `bindgen`, generates bindings of `include/hsa_abi.h`. Without it, does nothing.
 
 fn main() {
     println!("cargo:rerun-if-changed=include/hsa_abi.h");
@@ -28,7 +28,7 @@ fn generate() {
     let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let raw = out.join("bindings.rs");
     bindings.write_to_file(&raw).expect("OUT_DIR is writable");
-    // The toolchain's own formatter, so that what is checked in can be read.
+    // Formats the checked-in file with the toolchain's rustfmt.
     let rustfmt = std::env::var_os("RUSTFMT").unwrap_or_else(|| "rustfmt".into());
     let status = std::process::Command::new(rustfmt)
         .args(["--edition", "2024", "--config", "max_width=100"])

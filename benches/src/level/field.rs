@@ -1,9 +1,9 @@
-//! Where live mappings are, and holes between them.
+//! The layout of live mappings and of the free pages between them.
 
-use crate::ground::SIZE;
+use crate::runtime::SIZE;
 
-/// How many holes there are for new mappings: so many that those of a round are not in the
-/// processor's caches from the last.
+/// The number of free pages for new mappings: so many that those of a round have left the CPU
+/// caches before the next.
 const HOLES: usize = 4096;
 
 /// Pages of a reservation: live mappings, and holes evenly between them.
@@ -12,12 +12,12 @@ pub(crate) struct Field {
     pub base: usize,
     live: usize,
     holes: usize,
-    /// Of the places that are drawn.
+    /// The state of the random numbers.
     seed: u64,
 }
 
 impl Field {
-    /// The bytes that a field takes.
+    /// Returns the size of a field in bytes.
     pub fn size(live: usize) -> usize {
         (live + Self::holes(live)) * SIZE
     }
@@ -39,12 +39,12 @@ impl Field {
         self.live + self.holes
     }
 
-    /// The page of a hole: every so many pages one.
+    /// Returns the page of a hole; holes are evenly spaced.
     fn hole_page(&self, hole: usize) -> usize {
         (hole * self.pages()).div_ceil(self.holes).min(self.pages() - 1)
     }
 
-    /// The addresses to be mapped before anything is measured.
+    /// Returns the addresses to map before the measurement.
     pub fn live(&self) -> impl Iterator<Item = usize> {
         let mut hole = 0;
         (0..self.pages()).filter_map(move |page| {
@@ -54,7 +54,7 @@ impl Field {
         })
     }
 
-    /// A number below `end`, drawn.
+    /// Returns a random number below `end`.
     fn draw(&mut self, end: usize) -> usize {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
@@ -62,24 +62,23 @@ impl Field {
         (self.seed % end as u64) as usize
     }
 
-    /// As many holes as there are places to fill, all different and far apart, beginning with one
-    /// that is drawn.
-    pub fn draw_holes(&mut self, places: &mut [usize]) {
-        let (first, step) = (self.draw(self.holes), self.holes / places.len().max(1));
-        for (number, place) in places.iter_mut().enumerate() {
-            *place = self.page(self.hole_page((first + number * step) % self.holes));
+    /// Fills `addresses` with distinct, distant holes, starting at a random one.
+    pub fn draw_holes(&mut self, addresses: &mut [usize]) {
+        let (first, step) = (self.draw(self.holes), self.holes / addresses.len().max(1));
+        for (number, address) in addresses.iter_mut().enumerate() {
+            *address = self.page(self.hole_page((first + number * step) % self.holes));
         }
     }
 
-    /// As many mapped addresses as there are places to fill, drawn; `mapped` are those in holes.
-    pub fn draw_mapped(&mut self, mapped: &[usize], places: &mut [usize]) {
-        for place in places {
+    /// Fills `addresses` with random mapped addresses; `mapped` are those in holes.
+    pub fn draw_mapped(&mut self, mapped: &[usize], addresses: &mut [usize]) {
+        for address in addresses {
             let page = self.draw(self.pages());
             // The hole at or before this page, if it is that page.
             let hole = page * self.holes / self.pages();
             let is_hole =
                 (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
-            *place = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
+            *address = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
         }
     }
 }
@@ -90,7 +89,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn live_mappings_and_holes_are_everything() {
+    fn live_mappings_and_holes_cover_the_range() {
         for live in [1, 2, 63, 64, 65, 1000, 4097, 100_000] {
             let mut field = Field::new(SIZE, live);
             let mapped: BTreeSet<usize> = field.live().collect();

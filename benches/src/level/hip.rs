@@ -1,8 +1,8 @@
-//! HIP's calls in C: this library's, which are linked in, or HIP's own, loaded when this runs.
+//! HIP's calls in C: this library's, linked, or HIP's own, loaded at run time.
 
 use super::{Caller, Field, Outcome, refused};
-use crate::ground::{Backend, Ground, LibraryFile, SIZE};
 use crate::run::BenchError;
+use crate::runtime::{Backend, BenchRuntime, LibraryFile, SIZE};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::ptr::null_mut;
 use std::error::Error;
@@ -115,7 +115,7 @@ macro_rules! call {
     }};
 }
 
-/// What keeps the functions where they are.
+/// Keeps the functions loaded.
 #[derive(Debug)]
 enum Source {
     Linked,
@@ -148,10 +148,10 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// This library, through C, on a runtime like the ground's.
-    pub fn linked(ground: &Ground, n: usize) -> Result<Self, BenchError> {
-        Self::choose_linked(&ground.backend)?;
-        let gpus = ground.runtime.gpus().count();
+    /// This library, through C, on a runtime like the target's.
+    pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
+        Self::choose_linked(&target.backend)?;
+        let gpus = target.runtime.gpus().count();
         Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
     }
 
@@ -162,7 +162,7 @@ impl Hip {
             .map_err(|error| BenchError::Configuration(error.to_string()))
     }
 
-    /// Ends what it opened.
+    /// Closes the runtime that it opened.
     pub fn close_linked() {
         // SAFETY: no arguments, and nothing of it is in use.
         unsafe { hsavmm_shut_down() };
@@ -175,7 +175,7 @@ impl Hip {
         // SAFETY: strings that end with a zero and outlive the calls; whoever made the `LibraryFile`
         // vouches for it.
         let status = unsafe {
-            // What another measurement left open.
+            // Close what an earlier measurement left open.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match backend {
@@ -200,7 +200,7 @@ impl Hip {
             path: path.to_owned(),
             why: error.to_string(),
         };
-        // SAFETY: whoever made the `LibraryFile` vouches for it.
+        // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| wrong(&in_full(&error)))?;
         // SAFETY: as above; it stays loaded for good.
@@ -212,7 +212,9 @@ impl Hip {
         let mut devices = 0;
         call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| wrong(&error))?;
         if devices < gpus as c_int {
-            return Err(wrong(&format_args!("it finds {devices} devices, and the runtime {gpus}")));
+            return Err(wrong(&format_args!(
+                "it finds {devices} devices, but the runtime has {gpus}"
+            )));
         }
         let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let by_pointer = name.to_string_lossy().contains(".so.6");
@@ -263,7 +265,7 @@ impl Hip {
     }
 }
 
-/// What the linker said, which the error keeps behind itself.
+/// Returns the linker's message, the source of the error.
 fn in_full(error: &libloading::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -377,7 +379,7 @@ impl Caller for Hip {
 
 impl Drop for Hip {
     fn drop(&mut self) {
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         if let Some((base, size, handle, mapped)) = self.field.take() {
             for at in mapped {
                 let _ = call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE));

@@ -1,4 +1,4 @@
-//! The ways to the same calls.
+//! The levels: interfaces to the same calls.
 
 mod field;
 pub(crate) mod hip;
@@ -12,7 +12,7 @@ use core::fmt;
 use serde::Serialize;
 use std::error::Error;
 
-/// A way to call.
+/// An interface to the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// As it is written in results.
+    /// Returns its name in results.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,13 +51,12 @@ impl fmt::Display for Level {
 /// How a call ended.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
-/// Says what was answered.
+/// Describes a failed call.
 pub(crate) fn refused(call: &str, answer: impl fmt::Display) -> Box<dyn Error> {
     format!("{call} answered {answer}").into()
 }
 
-/// A level at work: each call is made on the `n`th of the things that a round has, `at` the `n`th
-/// address that it was given.
+/// The calls of a level. Each acts on the `n`th object of a round, at the `n`th address.
 pub(crate) trait Caller {
     fn reserve(&mut self, n: usize) -> Outcome;
     fn create(&mut self, n: usize) -> Outcome;
@@ -71,8 +70,8 @@ pub(crate) trait Caller {
     fn unmap(&mut self, n: usize, at: usize) -> Outcome;
     fn release(&mut self, n: usize) -> Outcome;
     fn free(&mut self, n: usize) -> Outcome;
-    /// The whole life of a mapping, with things of its own.
+    /// The whole life of a mapping, with its own objects.
     fn cycle(&mut self) -> Outcome;
-    /// Drops the references that `retain` took, the descriptors and what was imported.
+    /// Drops the references of `retain`, the descriptors and the imports.
     fn tidy(&mut self) -> Outcome;
 }

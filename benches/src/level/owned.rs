@@ -1,7 +1,7 @@
-//! Values that clean up after themselves.
+//! The level of owned values.
 
 use super::{Caller, Field, Outcome};
-use crate::ground::{Ground, SIZE};
+use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
 };
@@ -24,14 +24,14 @@ pub(crate) struct Owned {
 }
 
 fn gone() -> Box<dyn std::error::Error> {
-    "what the round needs is not there".into()
+    "a value that the round needs is missing".into()
 }
 
 impl Owned {
-    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
         Self {
-            vmm: ground.vmm.clone(),
-            gpus: ground.runtime.gpus().map(|gpu| gpu.id()).collect(),
+            vmm: target.vmm.clone(),
+            gpus: target.runtime.gpus().map(|gpu| gpu.id()).collect(),
             properties,
             reserved: (0..n).map(|_| None).collect(),
             created: (0..n).map(|_| None).collect(),

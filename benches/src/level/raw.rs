@@ -1,13 +1,13 @@
 //! The runtime's own functions.
 
 use super::{Caller, Field, Outcome, refused};
-use crate::ground::{Ground, SIZE};
 use crate::run::BenchError;
+use crate::runtime::{BenchRuntime, SIZE};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys::*;
 
-/// Addresses and handles as the runtime answers them.
+/// Addresses and handles of the runtime.
 #[derive(Debug)]
 pub(crate) struct Raw {
     vmem: Vmem,
@@ -81,10 +81,10 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
 }
 
 impl Raw {
-    pub fn new(ground: &Ground, n: usize) -> Result<Self, BenchError> {
+    pub fn new(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
         let lacking = |what: &str| BenchError::Configuration(format!("the runtime has no {what}"));
-        let vmem = ground.table.vmem.map_err(|missing| lacking(missing.0))?;
-        let (gpus, pool) = discover(&ground.table.core);
+        let vmem = target.table.vmem.map_err(|missing| lacking(missing.0))?;
+        let (gpus, pool) = discover(&target.table.core);
         let gpu = *gpus.first().ok_or_else(|| lacking("GPU"))?;
         let grant = |&agent_handle| hsa_amd_memory_access_desc_t {
             permissions: HSA_ACCESS_PERMISSION_RW,
@@ -238,7 +238,7 @@ impl Caller for Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.field.take() else { return };
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE));
         }

@@ -1,7 +1,7 @@
-//! HIP's calls as `Vmm` has them.
+//! The level of `Vmm`.
 
 use super::{Caller, Field, Outcome};
-use crate::ground::{Ground, SIZE};
+use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
     Vmm,
@@ -26,11 +26,11 @@ pub(crate) struct Calls {
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Calls {
-    pub fn new(ground: &Ground, properties: AllocationProperties, n: usize) -> Self {
-        let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
+        let gpus: Vec<_> = target.runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
         Self {
-            vmm: ground.vmm.clone(),
+            vmm: target.vmm.clone(),
             gpu: gpus[0],
             properties,
             grants: gpus.iter().rev().map(grant).collect(),
@@ -142,7 +142,7 @@ impl Caller for Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.field.take() else { return };
-        // Nobody is left to tell of a failure.
+        // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = self.vmm.unmap(Address::new(at), SIZE);
         }

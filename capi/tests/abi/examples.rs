@@ -28,7 +28,7 @@ fn judge(printed: &str, parts: &[&str]) {
 }
 
 #[test]
-fn on_the_simulation() {
+fn examples_run_on_the_simulation() {
     for (program, parts) in examples() {
         for era in ["a", "b", "c", "d"] {
             let output =
@@ -39,8 +39,10 @@ fn on_the_simulation() {
 }
 
 #[test]
-fn on_amds_runtime() {
-    let Some(installations) = test::installations("examples::on_amds_runtime") else { return };
+fn examples_run_on_amds_runtime() {
+    let Some(installations) = test::installations("examples::examples_run_on_amds_runtime") else {
+        return;
+    };
     for (program, parts) in examples() {
         for installation in installations {
             let mut command = program.on_release(installation, &Emulation::gpus(2));

@@ -33,7 +33,7 @@ fn functions() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_function_ends_in_a_forked_child() {
+fn every_function_returns_in_a_forked_child() {
     let all = functions();
     assert!(all.len() > 60 && all.contains("hipFree"), "{all:?}");
     let program = Program::compile("tests/c/fork.c", Language::C99, &["-pthread", "-ldl"]);

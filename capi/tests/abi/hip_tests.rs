@@ -209,7 +209,7 @@ fn all_pass(
 const PROFILES: [&str; 2] = ["hip6", "hip7"];
 
 #[test]
-fn every_case_passes_in_every_era_of_the_simulation() {
+fn cases_pass_on_every_generation() {
     for era in ["a", "b", "c", "d"] {
         for gpus in [1, 2] {
             for profile in PROFILES {
@@ -227,14 +227,14 @@ fn every_case_passes_in_every_era_of_the_simulation() {
 }
 
 #[test]
-fn every_case_is_cplusplus_too() {
+fn cases_compile_as_cplusplus() {
     let programs = compile(Language::Cpp17);
     all_pass(&programs, "C++", 2, true, |program| program.on_simulation("era=d,gpus=2"));
 }
 
 #[test]
-fn every_case_passes_on_every_release() {
-    let name = "hip_tests::every_case_passes_on_every_release";
+fn cases_pass_on_every_release() {
+    let name = "hip_tests::cases_pass_on_every_release";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
         for profile in PROFILES {

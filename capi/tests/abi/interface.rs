@@ -33,7 +33,7 @@ fn declared(header: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_library_exports_what_the_headers_declare_and_nothing_else() {
+fn exports_match_the_headers() {
     let output = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library_folder().join("libhsavmm.so"))
@@ -52,7 +52,7 @@ fn the_library_exports_what_the_headers_declare_and_nothing_else() {
 }
 
 #[test]
-fn every_function_is_found_by_name() {
+fn get_proc_address_finds_every_function() {
     let mut names: Vec<String> = declared("hip/hip_runtime_api.h").into_iter().collect();
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("by_name.c");
@@ -84,7 +84,7 @@ fn install(prefix: &Path) {
 }
 
 #[test]
-fn what_is_installed_is_found_by_pkg_config() {
+fn pkg_config_finds_the_installation() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("prefix");
     install(&prefix);
@@ -92,7 +92,7 @@ fn what_is_installed_is_found_by_pkg_config() {
     found.args(["--cflags", "--libs", "--print-errors", "hsavmm"]);
     let output = found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output();
     let Ok(output) = output else {
-        test::tell("SKIPPED interface::what_is_installed_is_found_by_pkg_config: no pkg-config");
+        test::report("SKIPPED interface::pkg_config_finds_the_installation: no pkg-config");
         return;
     };
     let flags = well(&output, "pkg-config");
@@ -112,9 +112,9 @@ fn what_is_installed_is_found_by_pkg_config() {
 }
 
 #[test]
-fn what_is_installed_is_found_by_cmake() {
+fn cmake_finds_the_installation() {
     if Command::new("cmake").arg("--version").output().is_err() {
-        test::tell("SKIPPED interface::what_is_installed_is_found_by_cmake: there is no cmake");
+        test::report("SKIPPED interface::cmake_finds_the_installation: there is no cmake");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

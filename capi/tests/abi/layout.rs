@@ -9,7 +9,7 @@ use std::process::Command;
 const SOURCE: &str = "tests/c/layout.c";
 
 #[test]
-fn what_c_and_cplusplus_make_of_the_header_is_the_same() {
+fn layout_is_equal_in_c_and_cplusplus() {
     let [c, cplusplus] = Language::ALL.map(|language| {
         let program = Program::compile(SOURCE, language, &[]);
         well(&Command::new(program.file()).output().unwrap(), "print")
@@ -41,12 +41,12 @@ fn printed_with(folder: &Path) -> String {
 }
 
 #[test]
-fn the_header_agrees_with_amds() {
+fn header_agrees_with_amds() {
     let folders = amd();
     if folders.is_empty() {
         let why = "HSA_VMM_HIP_INCLUDE names no folder of AMD's headers";
         assert!(!test::is_required("hip-headers"), "HSA_VMM_REQUIRE asks for them: {why}");
-        test::tell(&format!("SKIPPED layout::the_header_agrees_with_amds: {why}"));
+        test::report(&format!("SKIPPED layout::header_agrees_with_amds: {why}"));
         return;
     }
     let program = Program::compile(SOURCE, Language::C99, &[]);

@@ -4,7 +4,7 @@ use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, test};
 
 #[test]
-fn what_hip_lacks_does_what_it_says() {
+fn extensions_work() {
     for language in Language::ALL {
         let program = Program::compile("tests/c/own.c", language, &[]);
         for era in ["a", "b", "c", "d"] {
@@ -15,8 +15,8 @@ fn what_hip_lacks_does_what_it_says() {
 }
 
 #[test]
-fn what_hip_lacks_does_what_it_says_on_amds_runtime() {
-    let name = "own::what_hip_lacks_does_what_it_says_on_amds_runtime";
+fn extensions_work_on_amds_runtime() {
+    let name = "own::extensions_work_on_amds_runtime";
     let Some(installations) = test::installations(name) else { return };
     let program = Program::compile("tests/c/own.c", Language::C99, &[]);
     for installation in installations {
@@ -88,7 +88,7 @@ fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_environment_chooses_devices() {
+fn environment_selects_devices() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let all = devices(&program, &[]);
     let places: Vec<&str> = all.split_whitespace().skip(2).collect();
@@ -116,7 +116,7 @@ fn the_environment_chooses_devices() {
 }
 
 #[test]
-fn without_a_runtime_the_error_says_what_was_tried() {
+fn missing_runtime_error_lists_attempts() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let mut command = program.on_simulation("");
     let output = command.env("HSA_VMM_RUNTIME", "/nowhere/libhsa.so").output().unwrap();
@@ -126,7 +126,7 @@ fn without_a_runtime_the_error_says_what_was_tried() {
 }
 
 #[test]
-fn the_log_is_printed_if_it_is_asked_for() {
+fn log_is_printed_on_request() {
     let program = Program::compile("examples/cycle.c", Language::C99, &[]);
     let with = |level: Option<&str>| {
         let mut command = program.on_simulation("gpus=2");
@@ -138,5 +138,5 @@ fn the_log_is_printed_if_it_is_asked_for() {
     assert!(well && said.contains("hsa_amd_vmem_map"), "{said}");
     assert_eq!(with(None), (true, String::new()));
     let (well, said) = with(Some("loud"));
-    assert!(!well && said.contains("HSA_VMM_LOG: \"loud\" is no level"), "{said}");
+    assert!(!well && said.contains("HSA_VMM_LOG: invalid level \"loud\""), "{said}");
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 #[test]
 fn privileged_program_ignores_variables() {
@@ -30,12 +30,12 @@ fn privileged_program_ignores_variables() {
     assert_eq!(run(0, None), "privileged 0: hipSuccess, 3 devices\n");
     assert_eq!(run(0, Some("sim")), "privileged 0: hipSuccess, 3 devices\n");
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
-    let text = run(NOBODY, None);
+    let text = run(UNPRIVILEGED, None);
     if !text.starts_with("privileged 1: ") {
         eprintln!("SKIPPED: a set-user-id program gets no privileges here (nosuid): {text}");
         return;
     }
     assert_eq!(text, "privileged 1: hipErrorSharedObjectInitFailed, 0 devices\n");
     // The program's own choice, and not its caller's configuration.
-    assert_eq!(run(NOBODY, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
+    assert_eq!(run(UNPRIVILEGED, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
 }

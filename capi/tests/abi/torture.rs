@@ -21,14 +21,14 @@ fn survives(mut command: Command, seed: &str, what: &str) {
 }
 
 #[test]
-fn calls_at_random_on_the_simulation() {
+fn random_calls_on_the_simulation() {
     let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     survives(program.on_simulation("era=b,gpus=2"), "1", "simulation");
 }
 
 #[test]
-fn calls_at_random_on_amds_runtime() {
-    let name = "torture::calls_at_random_on_amds_runtime";
+fn random_calls_on_amds_runtime() {
+    let name = "torture::random_calls_on_amds_runtime";
     let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     let releases = test::installations(name).unwrap_or_default().iter();
     for installation in releases.filter(|one| one.release() == Release::R6_4_3) {

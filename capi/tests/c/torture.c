@@ -16,7 +16,7 @@
 enum { RANGES = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
 
 /* What is mapped at a granule of a reservation, and whether a mapping begins there. */
-struct place {
+struct slot {
   hipMemGenericAllocationHandle_t handle;
   int begins;
 };
@@ -25,7 +25,7 @@ struct place {
 static struct range {
   char *start;
   size_t count;
-  struct place places[GRANULES];
+  struct slot slots[GRANULES];
 } ranges[RANGES];
 
 static struct {
@@ -74,20 +74,20 @@ static struct range *range_at(char *at) {
   return NULL;
 }
 
-static struct place *place_at(char *at) {
+static struct slot *slot_at(char *at) {
   struct range *range = range_at(at);
-  return range ? &range->places[(size_t)(at - range->start) / granule] : NULL;
+  return range ? &range->slots[(size_t)(at - range->start) / granule] : NULL;
 }
 
 static hipMemGenericAllocationHandle_t mapped_at(char *at) {
-  struct place *place = place_at(at);
-  return place ? place->handle : NULL;
+  struct slot *slot = slot_at(at);
+  return slot ? slot->handle : NULL;
 }
 
 /* Whether no mapping goes on from before an address. */
 static int is_edge(char *at) {
-  struct place *place = place_at(at);
-  return !place || !place->handle || place->begins;
+  struct slot *slot = slot_at(at);
+  return !slot || !slot->handle || slot->begins;
 }
 
 /* Whether all of some granules of one reservation are mapped, as whole mappings, or none is. */
@@ -105,8 +105,8 @@ static int is_run(char *at, size_t size, int mapped) {
 static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) {
   size_t done;
   for (done = 0; done < size; done += granule) {
-    place_at(at + done)->handle = handle;
-    place_at(at + done)->begins = done == 0;
+    slot_at(at + done)->handle = handle;
+    slot_at(at + done)->begins = done == 0;
   }
 }
 

@@ -1,37 +1,37 @@
-//! The fault that this thread's call suffers, for the places where it shows.
+//! The fault of the call that this thread executes.
 
-use crate::Wrong;
+use crate::FaultKind;
 use std::cell::Cell;
 
 thread_local! {
-    static NOW: Cell<Option<Wrong>> = const { Cell::new(None) };
+    static CURRENT: Cell<Option<FaultKind>> = const { Cell::new(None) };
 }
 
-/// Ends the fault, also if the call panics.
-struct Until(Option<Wrong>);
+/// Restores the previous fault when dropped, also after a panic.
+struct Restore(Option<FaultKind>);
 
-impl Drop for Until {
+impl Drop for Restore {
     fn drop(&mut self) {
-        NOW.set(self.0);
+        CURRENT.set(self.0);
     }
 }
 
-/// Performs a call that suffers a fault.
-pub fn during<T>(wrong: Option<Wrong>, call: impl FnOnce() -> T) -> T {
-    let _until = Until(NOW.replace(wrong));
+/// Runs `call` with a fault active on this thread.
+pub fn with_fault<T>(fault: Option<FaultKind>, call: impl FnOnce() -> T) -> T {
+    let _restore = Restore(CURRENT.replace(fault));
     call()
 }
 
-/// What the call that this thread is in suffers, to hand it on to another thread.
+/// Returns the fault of the current call, to pass it to another thread.
 #[must_use]
-pub fn now() -> Option<Wrong> {
-    NOW.get()
+pub fn current_fault() -> Option<FaultKind> {
+    CURRENT.get()
 }
 
-/// Whether the call that this thread is in suffers this.
+/// Returns whether the current call has this fault.
 #[must_use]
-pub fn suffers(wrong: Wrong) -> bool {
-    NOW.get() == Some(wrong)
+pub fn has_fault(wrong: FaultKind) -> bool {
+    CURRENT.get() == Some(wrong)
 }
 
 #[cfg(test)]
@@ -39,13 +39,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_lasts_as_long_as_its_call() {
-        during(Some(Wrong::Wide), || {
-            assert!(suffers(Wrong::Wide) && !suffers(Wrong::Narrow));
-            during(None, || assert_eq!(now(), None));
-            assert_eq!(now(), Some(Wrong::Wide));
+    fn fault_ends_with_its_call() {
+        with_fault(Some(FaultKind::Wide), || {
+            assert!(has_fault(FaultKind::Wide) && !has_fault(FaultKind::Narrow));
+            with_fault(None, || assert_eq!(current_fault(), None));
+            assert_eq!(current_fault(), Some(FaultKind::Wide));
         });
-        let panicked = std::panic::catch_unwind(|| during(Some(Wrong::Leak), || panic!("once")));
-        assert!(panicked.is_err() && !suffers(Wrong::Leak));
+        let panicked =
+            std::panic::catch_unwind(|| with_fault(Some(FaultKind::Leak), || panic!("once")));
+        assert!(panicked.is_err() && !has_fault(FaultKind::Leak));
     }
 }

@@ -1,25 +1,25 @@
-//! What can become of a call, and its words.
+//! The effects of faults, and their names in a plan.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What becomes of a call; `C` is what it answers when it is refused.
+/// The effect of a rule on a call; `C` is the type of error codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect<C> {
-    /// It answers this and is not performed.
-    Answers(C),
-    /// It lasts so much longer.
-    Takes(Duration),
-    /// It answers success and does something else.
-    Goes(Wrong),
+    /// The call returns this error and is not performed.
+    Fail(C),
+    /// The call takes this much longer.
+    Delay(Duration),
+    /// The call returns success and misbehaves.
+    Misbehave(FaultKind),
 }
 
-/// How a call that answers success goes wrong.
+/// How a call that returns success misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wrong {
-    /// Performed so much after it has answered.
+pub enum FaultKind {
+    /// Performed this long after it has returned.
     Late(Duration),
     /// Not performed.
     Lost,
@@ -29,56 +29,56 @@ pub enum Wrong {
     Crash,
     /// Allows reading and writing, whatever was asked for.
     Wide,
-    /// Allows reading alone.
+    /// Allows only reading.
     Narrow,
     /// Shows the memory from its second page on.
     Shifted,
-    /// Shows or hands out other memory than was named.
+    /// Shows or exports other memory than requested.
     Other,
-    /// What it gives back or hands out stays taken.
+    /// Leaks the resource that it frees or returns.
     Leak,
-    /// A bit of the contents is wrong.
+    /// Flips a bit of the contents.
     Garbled,
-    /// Half the size.
+    /// Halves the size.
     Half,
-    /// Twice the size.
+    /// Doubles the size.
     Double,
 }
 
-const WORDS: [(&str, Wrong); 11] = [
-    ("lost", Wrong::Lost),
-    ("hang", Wrong::Hang),
-    ("crash", Wrong::Crash),
-    ("wide", Wrong::Wide),
-    ("narrow", Wrong::Narrow),
-    ("shifted", Wrong::Shifted),
-    ("other", Wrong::Other),
-    ("leak", Wrong::Leak),
-    ("garbled", Wrong::Garbled),
-    ("half", Wrong::Half),
-    ("double", Wrong::Double),
+const NAMES: [(&str, FaultKind); 11] = [
+    ("lost", FaultKind::Lost),
+    ("hang", FaultKind::Hang),
+    ("crash", FaultKind::Crash),
+    ("wide", FaultKind::Wide),
+    ("narrow", FaultKind::Narrow),
+    ("shifted", FaultKind::Shifted),
+    ("other", FaultKind::Other),
+    ("leak", FaultKind::Leak),
+    ("garbled", FaultKind::Garbled),
+    ("half", FaultKind::Half),
+    ("double", FaultKind::Double),
 ];
 
-impl Wrong {
-    /// The fault of this word.
+impl FaultKind {
+    /// Returns the fault of this name.
     #[must_use]
-    pub fn named(word: &str) -> Option<Self> {
+    pub fn from_name(word: &str) -> Option<Self> {
         if let Some(delay) = word.strip_prefix("late:") {
             return time(delay).map(Self::Late);
         }
-        WORDS.iter().find(|known| known.0 == word).map(|known| known.1)
+        NAMES.iter().find(|known| known.0 == word).map(|known| known.1)
     }
 
-    /// Its word, without what a `late` has behind it.
+    /// Returns the name, without the delay of `late`.
     #[must_use]
-    pub fn word(self) -> &'static str {
-        WORDS.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for FaultKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.word())?;
+        formatter.write_str(self.name())?;
         match self {
             Self::Late(delay) => write!(formatter, ":{}us", delay.as_micros()),
             _ => Ok(()),
@@ -89,14 +89,14 @@ impl fmt::Display for Wrong {
 impl<C: fmt::Display> fmt::Display for Effect<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Answers(code) => code.fmt(formatter),
-            Self::Takes(time) => write!(formatter, "{}us", time.as_micros()),
-            Self::Goes(wrong) => wrong.fmt(formatter),
+            Self::Fail(code) => code.fmt(formatter),
+            Self::Delay(time) => write!(formatter, "{}us", time.as_micros()),
+            Self::Misbehave(wrong) => wrong.fmt(formatter),
         }
     }
 }
 
-/// A time such as `20us`, `5ms` or `1s`.
+/// Parses a time such as `20us`, `5ms` or `1s`.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);

@@ -1,39 +1,39 @@
-//! A plan while calls come in.
+//! Decides for each call which faults apply.
 
-use crate::effect::{Effect, Wrong};
+use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A plan, and how many calls each rule has seen.
+/// A plan, and a counter of calls for each rule.
 #[derive(Debug)]
 pub struct Injector<C> {
     plan: Plan<C>,
     seen: Vec<AtomicU64>,
 }
 
-/// What is planned for one call.
+/// The faults of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection<C> {
     time: Duration,
-    fate: Result<Option<Wrong>, C>,
+    outcome: Result<Option<FaultKind>, C>,
 }
 
 impl<C> Default for Injector<C> {
     fn default() -> Self {
-        Self::of(Plan::default())
+        Self::new(Plan::default())
     }
 }
 
 impl<C> Injector<C> {
-    /// A plan at its beginning.
+    /// Creates an injector with all counters at zero.
     #[must_use]
-    pub fn of(plan: Plan<C>) -> Self {
+    pub fn new(plan: Plan<C>) -> Self {
         let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
         Self { plan, seen }
     }
 
-    /// Whether nothing is planned.
+    /// Returns whether the plan has no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
@@ -41,55 +41,54 @@ impl<C> Injector<C> {
 }
 
 impl<C: Copy> Injector<C> {
-    /// Counts a call of that name: what is planned for it.
+    /// Counts a call of that name and returns its faults.
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
-        let mut injection = Injection { time: Duration::ZERO, fate: Ok(None) };
+        let mut injection = Injection { time: Duration::ZERO, outcome: Ok(None) };
         for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
-            if !rule.call.as_deref().is_none_or(|call| is(name, call)) {
+            if !rule.call.as_deref().is_none_or(|call| applies_to(name, call)) {
                 continue;
             }
             if !rule.which.contain(seen.fetch_add(1, Ordering::Relaxed) + 1) {
                 continue;
             }
             match rule.effect {
-                Effect::Takes(more) => injection.time = injection.time.saturating_add(more),
-                _ if !matches!(injection.fate, Ok(None)) => {}
-                Effect::Answers(code) => injection.fate = Err(code),
-                Effect::Goes(wrong) => injection.fate = Ok(Some(wrong)),
+                Effect::Delay(more) => injection.time = injection.time.saturating_add(more),
+                _ if !matches!(injection.outcome, Ok(None)) => {}
+                Effect::Fail(code) => injection.outcome = Err(code),
+                Effect::Misbehave(wrong) => injection.outcome = Ok(Some(wrong)),
             }
         }
         injection
     }
 }
 
-/// Whether a call is what a rule names, or an operation of it: `GEM_VA.MAP` is `GEM_VA`.
-fn is(name: &str, call: &str) -> bool {
+/// Returns whether `name` is `call` or an operation of it: `GEM_VA.MAP` is one of `GEM_VA`.
+fn applies_to(name: &str, call: &str) -> bool {
     name.strip_prefix(call).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl<C> Injection<C> {
-    /// What the call is refused with, if it is.
+    /// Returns the error of the call, if it is to fail.
     #[must_use]
     pub fn refused(&self) -> Option<&C> {
-        self.fate.as_ref().err()
+        self.outcome.as_ref().err()
     }
 
-    /// Waits as long as is planned, and answers what else is: the refusal, or how the call goes
-    /// wrong. Does not return from `hang` and `crash`.
+    /// Sleeps for the planned delay, then returns the planned misbehaviour. Does not return for
+    /// `hang` and `crash`.
     ///
-    /// # Errors
-    /// What the call is refused with.
-    pub fn undergo(self) -> Result<Option<Wrong>, C> {
+    /// # Errors The planned error code.
+    pub fn apply(self) -> Result<Option<FaultKind>, C> {
         if !self.time.is_zero() {
             std::thread::sleep(self.time);
         }
-        match self.fate {
-            Ok(Some(Wrong::Hang)) => loop {
+        match self.outcome {
+            Ok(Some(FaultKind::Hang)) => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            Ok(Some(Wrong::Crash)) => std::process::abort(),
-            fate => fate,
+            Ok(Some(FaultKind::Crash)) => std::process::abort(),
+            outcome => outcome,
         }
     }
 }
@@ -101,45 +100,45 @@ mod tests {
 
     fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
         let plan = Plan::default();
-        Injector::of(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
+        Injector::new(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
     }
 
     #[test]
-    fn each_rule_counts_for_itself() {
+    fn each_rule_counts_its_own_calls() {
         let two = Calls { first: 2, last: 3 };
         let injector = rules(&[
-            (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Answers(5)),
-            (Some("MAP"), two, Effect::Answers(7)),
-            (Some("FREE"), Calls::from(2), Effect::Goes(Wrong::Leak)),
-            (None, Calls::one(7), Effect::Goes(Wrong::Lost)),
+            (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
+            (Some("MAP"), two, Effect::Fail(7)),
+            (Some("FREE"), Calls::from(2), Effect::Misbehave(FaultKind::Leak)),
+            (None, Calls::one(7), Effect::Misbehave(FaultKind::Lost)),
         ]);
-        let maps = [(); 4].map(|()| injector.count("MAP").undergo());
+        let maps = [(); 4].map(|()| injector.count("MAP").apply());
         assert_eq!(maps, [Err(5), Err(5), Err(7), Ok(None)]);
-        let frees = [(); 2].map(|()| injector.count("FREE").undergo());
-        assert_eq!(frees, [Ok(None), Ok(Some(Wrong::Leak))]);
-        assert_eq!(injector.count("COPY").undergo(), Ok(Some(Wrong::Lost)), "the seventh of all");
-        assert_eq!(injector.count("COPY").undergo(), Ok(None));
+        let frees = [(); 2].map(|()| injector.count("FREE").apply());
+        assert_eq!(frees, [Ok(None), Ok(Some(FaultKind::Leak))]);
+        assert_eq!(injector.count("COPY").apply(), Ok(Some(FaultKind::Lost)), "the seventh of all");
+        assert_eq!(injector.count("COPY").apply(), Ok(None));
     }
 
     #[test]
-    fn an_operation_is_its_call() {
-        let all = |call, code| (Some(call), Calls::from(2), Effect::Answers(code));
+    fn rule_for_call_applies_to_its_operations() {
+        let all = |call, code| (Some(call), Calls::from(2), Effect::Fail(code));
         let injector = rules(&[all("VA.MAP", 1), all("VA", 2)]);
-        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).undergo());
+        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).apply());
         assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
     }
 
     #[test]
     fn times_add_up() {
-        let time = |micros| Effect::Takes(Duration::from_micros(micros));
+        let time = |micros| Effect::Delay(Duration::from_micros(micros));
         let injector =
             rules(&[(Some("MAP"), Calls::one(2), time(20_000)), (None, Calls::from(2), time(5))]);
         let times = [0, 20_005, 5].map(Duration::from_micros);
         assert_eq!([(); 3].map(|()| injector.count("MAP").time), times);
-        let ever = (None, Calls::ALL, Effect::Takes(Duration::MAX));
+        let ever = (None, Calls::ALL, Effect::Delay(Duration::MAX));
         assert_eq!(rules(&[ever, ever]).count("MAP").time, Duration::MAX, "and no more");
         let began = std::time::Instant::now();
-        assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").undergo(), Ok(None));
+        assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").apply(), Ok(None));
         assert!(began.elapsed() >= Duration::from_millis(20));
     }
 }

@@ -1,8 +1,8 @@
-//! Planned faults: which calls go wrong, and how.
+//! Planned faults: which calls fail or misbehave, and how.
 //!
-//! One language for the simulation and for the emulated kernel driver. This crate knows its words
-//! and counts the calls; what an effect does to a call is written beside the call, behind
-//! [`suffers`], so that a call that nothing is planned for is not touched.
+//! The simulation and the emulated kernel driver share this language. This crate parses plans and
+//! counts calls. The effects are implemented beside each call and test [`has_fault`], so that calls
+//! without faults take no other path.
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ mod effect;
 mod injector;
 mod plan;
 
-pub use current::{during, now, suffers};
-pub use effect::{Effect, Wrong};
+pub use current::{current_fault, has_fault, with_fault};
+pub use effect::{Effect, FaultKind};
 pub use injector::{Injection, Injector};
 pub use plan::{Calls, Plan, PlanError, Rule, Target};

@@ -1,29 +1,29 @@
-//! A plan as data, and as text.
+//! Plans, and their text form.
 
-use crate::effect::{Effect, Wrong, time};
+use crate::effect::{Effect, FaultKind, time};
 use std::fmt;
 
-/// What is to go wrong.
+/// A fault plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan<C> {
-    /// In the order in which they were written.
+    /// The rules, in the order of the text.
     pub rules: Vec<Rule<C>>,
 }
 
-/// What is to become of some calls.
+/// A rule: an effect on certain calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rule<C> {
-    /// The calls' name; `None` is any, and all are counted together.
+    /// The name of the calls; `None` matches every call, with one common counter.
     pub call: Option<String>,
-    /// Which of them.
+    /// Which of these calls.
     pub which: Calls,
-    /// What becomes of them.
+    /// The effect on them.
     pub effect: Effect<C>,
 }
 
-/// Which calls of a name: from the first of these to the last, counted from 1.
+/// A range of calls of one name, both ends included, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     /// The first.
@@ -33,16 +33,16 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Every one.
+    /// Every call.
     pub const ALL: Self = Self::from(1);
 
-    /// One alone.
+    /// A single call.
     #[must_use]
     pub const fn one(number: u64) -> Self {
         Self { first: number, last: number }
     }
 
-    /// One and all that follow.
+    /// A call and all that follow.
     #[must_use]
     pub const fn from(first: u64) -> Self {
         Self { first, last: u64::MAX }
@@ -61,7 +61,7 @@ impl Calls {
     }
 }
 
-/// A part of a plan that is not understood, and why.
+/// An invalid rule of a plan, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     rule: String,
@@ -76,20 +76,20 @@ impl fmt::Display for PlanError {
 
 impl std::error::Error for PlanError {}
 
-/// What a plan is for: which calls there are, and what can become of them.
+/// The target of a plan: its calls, and which faults each supports.
 pub trait Target {
-    /// What a call answers when it is refused.
+    /// The error code that a call can return.
     type Code;
 
-    /// The answer of a name or number.
+    /// Parses an error code, given by name or number.
     fn code(&self, word: &str) -> Option<Self::Code>;
 
-    /// The calls' names, as a list for people.
+    /// Returns the names of the calls, for messages.
     fn calls(&self) -> Vec<&str>;
 
-    /// Whether a call can go wrong so, beyond what any call can: being lost, late, for ever, or
-    /// the end.
-    fn can(&self, call: &str, wrong: Wrong) -> bool;
+    /// Returns whether a call supports a fault. Every call supports delays, `lost`, `hang` and
+    /// `crash`.
+    fn can(&self, call: &str, wrong: FaultKind) -> bool;
 }
 
 impl<C> Default for Plan<C> {
@@ -99,11 +99,10 @@ impl<C> Default for Plan<C> {
 }
 
 impl<C> Plan<C> {
-    /// Reads a plan, every part of which must be for that target.
+    /// Parses a plan for a target.
     ///
-    /// # Errors
-    /// The first part that is not understood, and why: no such call, no such effect, or one that
-    /// this call cannot have.
+    /// # Errors The first invalid rule and the reason: unknown call, unknown effect, or an effect
+    /// that the call does not support.
     pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         let rule = |text: &str| {
@@ -113,13 +112,13 @@ impl<C> Plan<C> {
         Ok(Self { rules: rules.map(rule).collect::<Result<_, _>>()? })
     }
 
-    /// Whether nothing goes wrong.
+    /// Returns whether the plan has no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// One rule more.
+    /// Adds a rule.
     #[must_use]
     pub fn and(mut self, call: Option<&str>, which: Calls, effect: Effect<C>) -> Self {
         self.rules.push(Rule { call: call.map(Into::into), which, effect });
@@ -129,7 +128,7 @@ impl<C> Plan<C> {
 
 impl<C> Rule<C> {
     fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, String> {
-        let (calls, effect) = text.split_once('=').ok_or("it must be CALL=EFFECT")?;
+        let (calls, effect) = text.split_once('=').ok_or("expected CALL=EFFECT")?;
         let (call, which) = match calls.split_once('#') {
             Some((call, which)) => {
                 let which = Calls::parse(which);
@@ -141,24 +140,27 @@ impl<C> Rule<C> {
         let named = Some(call).filter(|&call| call != "*");
         let all = target.calls();
         if named.is_some_and(|call| !all.contains(&call)) {
-            return Err(format!("there is no such call; there are: {}", all.join(", ")));
+            return Err(format!("unknown call; the calls are: {}", all.join(", ")));
         }
-        let wrong = Wrong::named(effect);
+        let wrong = FaultKind::from_name(effect);
         if let Some(wrong) = wrong {
-            let any = matches!(wrong, Wrong::Lost | Wrong::Hang | Wrong::Crash);
+            let any = matches!(wrong, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash);
             if !any && !named.is_some_and(|call| target.can(call, wrong)) {
-                let word = wrong.word();
+                let word = wrong.name();
                 let can = |call: &&&str| target.can(call, wrong);
                 let those: Vec<_> = all.iter().filter(can).copied().collect();
-                return Err(format!("{call} cannot be {word}; these can: {}", those.join(", ")));
+                return Err(format!(
+                    "{call} does not support `{word}`; these calls do: {}",
+                    those.join(", ")
+                ));
             }
         }
         let effect = wrong
-            .map(Effect::Goes)
-            .or_else(|| time(effect).map(Effect::Takes))
-            .or_else(|| target.code(effect).map(Effect::Answers))
+            .map(Effect::Misbehave)
+            .or_else(|| time(effect).map(Effect::Delay))
+            .or_else(|| target.code(effect).map(Effect::Fail))
             .ok_or(
-                "the effect is neither an error, nor a time as 20us, nor a word of the plan's",
+                "unknown effect: expected an error code, a time such as 20us, or a fault such as `lost`",
             )?;
         Ok(Self { call: named.map(Into::into), which, effect })
     }
@@ -207,10 +209,10 @@ mod tests {
             vec!["MAP", "FREE", "COPY"]
         }
 
-        fn can(&self, call: &str, wrong: Wrong) -> bool {
+        fn can(&self, call: &str, wrong: FaultKind) -> bool {
             match wrong {
-                Wrong::Late(_) => call == "MAP",
-                Wrong::Leak => call == "FREE",
+                FaultKind::Late(_) => call == "MAP",
+                FaultKind::Leak => call == "FREE",
                 _ => false,
             }
         }
@@ -221,16 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_read_and_written() {
+    fn plan_round_trips_through_text() {
         let text = "MAP=12;MAP#3=5ms, FREE#2-4=leak,MAP=late:1s;*#7-=hang,,COPY = crash";
         let plan = parse(text).unwrap();
         let expected = Plan::default()
-            .and(Some("MAP"), Calls::ALL, Effect::Answers(12))
-            .and(Some("MAP"), Calls::one(3), Effect::Takes(Duration::from_millis(5)))
-            .and(Some("FREE"), Calls { first: 2, last: 4 }, Effect::Goes(Wrong::Leak))
-            .and(Some("MAP"), Calls::ALL, Effect::Goes(Wrong::Late(Duration::from_secs(1))))
-            .and(None, Calls::from(7), Effect::Goes(Wrong::Hang))
-            .and(Some("COPY"), Calls::ALL, Effect::Goes(Wrong::Crash));
+            .and(Some("MAP"), Calls::ALL, Effect::Fail(12))
+            .and(Some("MAP"), Calls::one(3), Effect::Delay(Duration::from_millis(5)))
+            .and(Some("FREE"), Calls { first: 2, last: 4 }, Effect::Misbehave(FaultKind::Leak))
+            .and(
+                Some("MAP"),
+                Calls::ALL,
+                Effect::Misbehave(FaultKind::Late(Duration::from_secs(1))),
+            )
+            .and(None, Calls::from(7), Effect::Misbehave(FaultKind::Hang))
+            .and(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
         assert_eq!(plan, expected);
         let written = "MAP=12;MAP#3=5000us;FREE#2-4=leak;MAP=late:1000000us;*#7-=hang;COPY=crash";
         assert_eq!(plan.to_string(), written);
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_is_refused_by_name() {
+    fn parse_rejects_invalid_rules() {
         for (rule, why) in [
             ("MAP", "CALL=EFFECT"),
             ("MAP#0=1", "counted from 1"),
@@ -247,13 +253,13 @@ mod tests {
             ("MAP#=1", "counted from 1"),
             ("MAP#-=1", "counted from 1"),
             ("MAPS=1", "MAP, FREE, COPY"),
-            ("MAP=often", "neither an error"),
-            ("MAP=late", "neither an error"),
-            ("MAP=late:5", "neither an error"),
-            ("MAP=us", "neither an error"),
-            ("MAP=leak", "these can: FREE"),
-            ("*=leak", "these can: FREE"),
-            ("COPY=late:5ms", "these can: MAP"),
+            ("MAP=often", "unknown effect"),
+            ("MAP=late", "unknown effect"),
+            ("MAP=late:5", "unknown effect"),
+            ("MAP=us", "unknown effect"),
+            ("MAP=leak", "these calls do: FREE"),
+            ("*=leak", "these calls do: FREE"),
+            ("COPY=late:5ms", "these calls do: MAP"),
         ] {
             let error = parse(&format!("MAP=1,{rule}")).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{rule:?}: ")), "{error}");
@@ -262,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_its_own() {
+    fn fault_names_round_trip() {
         let words = "lost hang crash wide narrow shifted other leak garbled half double late:3us";
         for word in words.split(' ') {
-            assert_eq!(Wrong::named(word).unwrap().to_string(), word);
+            assert_eq!(FaultKind::from_name(word).unwrap().to_string(), word);
         }
     }
 }

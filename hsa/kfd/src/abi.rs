@@ -1,4 +1,4 @@
-//! Structs of the kernel's interfaces: their bytes, and how the log has their fields.
+//! Structs of the kernel's interfaces: their bytes, and their fields for the log.
 
 /// A struct of the kernel's interface.
 ///
@@ -6,8 +6,8 @@
 ///
 /// Every bit pattern is a value, and there is no padding: plain integers only.
 pub(crate) unsafe trait Plain: Copy + Send + 'static {
-    /// Tells each field by its name, as a log is to have it.
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String));
+    /// Passes the name and value of each field, for the log.
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
     /// The call's name with the operation it asks for, if it is one of several.
     fn operation(&self, name: &'static str) -> &'static str {
@@ -32,19 +32,19 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
 
 // SAFETY: an integer.
 unsafe impl Plain for u32 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", self.to_string());
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+        visit("value", self.to_string());
     }
 }
 
 // SAFETY: an integer.
 unsafe impl Plain for u64 {
-    fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-        tell("value", format!("{self:#x}"));
+    fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+        visit("value", format!("{self:#x}"));
     }
 }
 
-/// How the log has a field.
+/// Formats a field for the log.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }
@@ -101,8 +101,8 @@ macro_rules! structs {
             };
             // SAFETY: integers only, and the sizes add up, so there is no padding.
             unsafe impl $crate::abi::Plain for $name {
-                fn fields(&self, tell: &mut dyn FnMut(&'static str, String)) {
-                    $(tell(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
+                fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
+                    $(visit(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
                 }
 
                 $(fn operation(&self, _: &'static str) -> &'static str {

@@ -1,4 +1,4 @@
-//! Buffer objects, and where in a device's file each can be mapped.
+//! Buffer objects, and their offsets in a device's file.
 
 use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::faults::Faults;
@@ -7,26 +7,26 @@ use crate::metadata::Metadata;
 use crate::page_table::PAGE;
 use crate::real;
 use crate::vram::Claim;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// Where the first buffer object can be mapped; below lies what is not one (`DRM_FILE_PAGE_OFFSET`).
+/// The offset of the first buffer object (`DRM_FILE_PAGE_OFFSET`); lower offsets have other uses.
 const FIRST_OFFSET: u64 = 1 << 32;
 
-/// One piece of memory, however many handles and mappings name it.
+/// The memory of a buffer object, shared by all of its handles and mappings.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub(crate) label: Label,
     pub(crate) size: u64,
-    /// What `mmap` of a device's file takes.
+    /// Its offset for `mmap` of a device's file.
     pub(crate) offset: u64,
-    /// Made when it is first needed.
+    /// Created on first use.
     file: OnceLock<MemoryFile>,
-    /// What this process has written on it.
+    /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     home: Weak<Buffers>,
-    /// None of another process's, which has claimed it.
+    /// None if another process claims the memory.
     _claim: Option<Claim>,
 }
 
@@ -40,14 +40,14 @@ impl Buffer {
         Ok(self.file.get_or_init(|| made))
     }
 
-    /// Writes on the memory what importers may read.
+    /// Attaches metadata for importers.
     pub(crate) fn describe(&self, metadata: Metadata) -> Result<()> {
         let file = metadata.publish(self.label)?;
         *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((metadata, file));
         Ok(())
     }
 
-    /// What was written on the memory, in whatever process.
+    /// Returns the metadata that any process has attached.
     pub(crate) fn metadata(&self) -> Metadata {
         let own = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
         own.as_ref().map_or_else(|| Metadata::of_other(self.label), |(metadata, _)| *metadata)
@@ -56,10 +56,10 @@ impl Buffer {
     /// A new descriptor of the memory.
     pub(crate) fn export(&self, close_on_exec: bool, faults: &Faults) -> Result<libc::c_int> {
         let file = self.file()?;
-        if faults.suffers(Wrong::Leak) {
+        if faults.has_fault(FaultKind::Leak) {
             real::duplicate(file.descriptor(), close_on_exec)?;
         }
-        if faults.suffers(Wrong::Other) {
+        if faults.has_fault(FaultKind::Other) {
             let other = MemoryFile::labelled(self.label, self.size)?;
             return real::duplicate(other.descriptor(), close_on_exec);
         }
@@ -120,7 +120,7 @@ impl Buffers {
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// The memory a dma-buf names: the process's own if it has it, else another process's.
+    /// Imports a dma-buf: returns the process's own buffer if it has one of this memory.
     pub(crate) fn import(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         if size == 0 {
@@ -193,7 +193,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn memory_is_given_back_with_the_last_reference() {
+    fn memory_is_freed_with_the_last_reference() {
         let (vram, buffers) = (Vram::new(Memory::alone(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
@@ -212,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_of_offsets() {
+    fn offsets_run_out() {
         let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
-        // Another process may have made what passes for a dma-buf, as large as a file can be.
+        // Another process may have created a fake dma-buf of the maximum file size.
         let [one, other, third] =
             [1, 2, 3].map(|token| MemoryFile::labelled(label(token), i64::MAX as u64).unwrap());
         let buffers = Buffers::new();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_import_one_memory_get_one_buffer() {
+    fn concurrent_imports_share_one_buffer() {
         let theirs = Buffers::new();
         let claim = Vram::new(Memory::alone(), 0, 4096).claim(4096).unwrap();
         let buffer = theirs.create(0, 1, 4096, claim).unwrap();

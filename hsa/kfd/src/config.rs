@@ -1,4 +1,4 @@
-//! What the environment asks for.
+//! The configuration from the environment.
 
 use crate::environment;
 use crate::faults::Faults;
@@ -15,11 +15,11 @@ pub(crate) struct Config {
     /// Processes that name the same machine share the memory of its GPUs.
     pub(crate) machine: Option<String>,
     pub(crate) faults: Faults,
-    /// The file that gets the page tables when the process ends.
+    /// The file to which page tables are appended at exit.
     pub(crate) page_tables: Option<PathBuf>,
 }
 
-/// As many as one machine holds.
+/// The maximum number of GPUs.
 pub(crate) const MOST_GPUS: usize = 8;
 
 impl Config {
@@ -34,7 +34,7 @@ impl Config {
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
         if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
-            // The process may be in another folder when it ends.
+            // The process may have changed its folder when it exits.
             let path = std::path::absolute(path)
                 .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
             config.page_tables = Some(path);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_are_read() {
+    fn config_parses_every_field() {
         let config = Config::read("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
         assert_eq!((config.gpus, config.memory), (2, 512 << 20), "in whatever order");
         assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_name() {
+    fn config_rejects_unknown_words() {
         for field in [
             "gpus=0",
             "gpus=9",

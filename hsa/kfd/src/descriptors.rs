@@ -1,7 +1,7 @@
-//! Which descriptors of the process are devices.
+//! The table of the process's descriptors that are devices.
 //!
-//! A number can come to name something else without passing by here (`fclose`, a system call
-//! made directly), so the file behind it is compared too.
+//! A number can be reused without an interposed call (`fclose`, a direct system call), so the file
+//! behind it is compared, too.
 
 use crate::drm::DrmFile;
 use crate::memory_file;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is open behind a descriptor.
+/// The device of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
     /// `/dev/kfd`, and the process that opened it: amdkfd serves no other.
@@ -36,7 +36,7 @@ pub(crate) struct Open {
 
 pub(crate) type Table = HashMap<c_int, Open>;
 
-/// Descriptors below this are told from others without a lock.
+/// Descriptors below this are checked without a lock.
 const QUICK: usize = 1 << 16;
 
 static TRACKED: [AtomicBool; QUICK] = [const { AtomicBool::new(false) }; QUICK];
@@ -47,7 +47,7 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// parent's memory, so that it must not change the table.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// The table, for as long as no fork may happen.
+/// Locks the table; a fork waits meanwhile.
 pub(crate) type Held = MutexGuard<'static, Table>;
 
 /// The table.
@@ -56,17 +56,17 @@ pub(crate) fn table() -> Held {
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process that asks, as the kernel's calls take it.
+/// Returns the calling process, by a system call.
 pub(crate) fn this_process() -> libc::pid_t {
     std::process::id() as libc::pid_t
 }
 
-/// The table is this process's from now on.
+/// Makes the table this process's.
 pub(crate) fn own() {
     OWNER.store(this_process(), Ordering::Relaxed);
 }
 
-/// The process whose table it is, without asking the kernel.
+/// Returns the process that owns the table, without a system call.
 pub(crate) fn owner() -> libc::pid_t {
     OWNER.load(Ordering::Relaxed)
 }
@@ -88,7 +88,7 @@ fn may_be_device(descriptor: c_int) -> bool {
     }
 }
 
-/// The device behind a descriptor, if it is one.
+/// Returns the device of a descriptor.
 pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) {
         return None;
@@ -99,13 +99,13 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if Some(open.file) == file {
         return Some(open.device.clone());
     }
-    // It is another file by now.
+    // The number refers to another file now.
     drop(table);
     drop(remove(descriptor));
     None
 }
 
-/// A descriptor now is a device.
+/// Registers a descriptor of a device.
 pub(crate) fn insert(descriptor: c_int, device: Device) {
     let Ok(file) = memory_file::identity(descriptor) else { return };
     let replaced = table().insert(descriptor, Open { device, file });
@@ -135,7 +135,7 @@ pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
     removed.map(|open| open.device)
 }
 
-/// The descriptors of a range are no longer devices.
+/// Removes the descriptors of a range.
 pub(crate) fn remove_within(first: u32, last: u32) {
     let known: Vec<c_int> = table().keys().copied().collect();
     for descriptor in known {
@@ -145,7 +145,7 @@ pub(crate) fn remove_within(first: u32, last: u32) {
     }
 }
 
-/// A descriptor is a duplicate of another.
+/// Registers a duplicate of a descriptor.
 pub(crate) fn copy(from: c_int, to: c_int) {
     if to >= 0 && from != to && is_owner() {
         drop(remove(to));
@@ -155,7 +155,7 @@ pub(crate) fn copy(from: c_int, to: c_int) {
     }
 }
 
-/// The render nodes that are open, each once.
+/// Returns the open render nodes, each once.
 pub(crate) fn render_files() -> Vec<Arc<DrmFile>> {
     let mut files: Vec<Arc<DrmFile>> = Vec::new();
     for open in table().values() {

@@ -1,4 +1,4 @@
-//! The emulated machine: its GPUs, and what the process holds of them.
+//! The emulated machine: its GPUs and the process's resources.
 
 use crate::buffer::Buffers;
 use crate::config::Config;
@@ -16,13 +16,13 @@ pub(crate) const FIRST_RENDER: usize = 128;
 /// The major number of DRM's devices.
 pub(crate) const DRM_MAJOR: u32 = 226;
 
-/// The major number of `/dev/kfd`, which the kernel hands out as it comes.
+/// The major number of `/dev/kfd`, which the kernel assigns dynamically.
 pub(crate) const KFD_MAJOR: u32 = 511;
 
 /// One GPU.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    /// What amdkfd calls it.
+    /// amdkfd's identifier of the GPU.
     pub(crate) id: u32,
     pub(crate) vram: Vram,
 }
@@ -43,7 +43,8 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// The driver the environment asks for, or what is wrong in the environment.
+    /// Creates the driver that the environment configures; fails with a message about an invalid
+    /// variable.
     fn new() -> std::result::Result<Self, String> {
         let config = Config::from_environment()?;
         let log = Log::from_environment().map_err(|wrong| format!("HSA_KFD_LOG: {wrong}"))?;
@@ -65,7 +66,7 @@ impl Driver {
         Ok(Self { config, log, gpus, host, windows, buffers, process, tree })
     }
 
-    /// Which GPU amdkfd calls so.
+    /// Finds a GPU by amdkfd's identifier.
     pub(crate) fn gpu(&self, id: u32) -> Result<usize> {
         let index = id.checked_sub(FIRST_ID).ok_or(EINVAL)? / ID_STEP;
         let gpu = self.gpus.get(index as usize).filter(|gpu| gpu.id == id);
@@ -76,28 +77,27 @@ impl Driver {
 const FIRST_ID: u32 = 0x1001;
 const ID_STEP: u32 = 0x111;
 
-/// Sixteen bits, as they are part of what `mmap` takes.
+/// Sixteen bits, because they are part of an `mmap` offset.
 pub(crate) fn gpu_id(index: usize) -> u32 {
     FIRST_ID + ID_STEP * index as u32
 }
 
 static CURRENT: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The turn to start a driver.
+/// Serialises the start of the driver.
 pub(crate) fn birth() -> MutexGuard<'static, ()> {
     static BIRTH: Mutex<()> = Mutex::new(());
     BIRTH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver, if the process has one by now.
+/// Returns the driver, if it is started.
 pub(crate) fn current() -> Option<&'static Driver> {
     // SAFETY: null, or leaked by `get` and never freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The driver, started when the process first names one of its paths. If the environment asks for
-/// something that cannot be, the process ends: it must not run on another machine than it was
-/// meant to.
+/// Returns the driver; starts it on first use. An invalid configuration ends the process, which
+/// must not run on another machine than intended.
 pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {
         return driver;
@@ -108,7 +108,7 @@ pub(crate) fn get() -> &'static Driver {
     }
     let driver = Driver::new().unwrap_or_else(|wrong| {
         log::complain(format_args!("{wrong}"));
-        // SAFETY: ends the process at once; no handler runs that could come back here.
+        // SAFETY: ends the process at once, without exit handlers.
         unsafe { libc::_exit(2) }
     });
     let driver: &'static Driver = Box::leak(Box::new(driver));
@@ -116,7 +116,7 @@ pub(crate) fn get() -> &'static Driver {
     driver
 }
 
-/// The process has no driver: it is a child, and that was its parent's.
+/// Forgets the driver: it was the parent's, and this process is a forked child.
 pub(crate) fn forget() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }

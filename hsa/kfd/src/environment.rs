@@ -4,19 +4,19 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Whether the process runs with more rights than its caller (set-user-id, set-group-id, file
-/// capabilities): the caller's variables must not name the files that it writes.
+/// Returns whether the process has more privileges than its caller (set-user-id, set-group-id, file
+/// capabilities). The caller's variables must not name files that such a process writes.
 fn is_privileged() -> bool {
     // SAFETY: it reads the vector that the kernel has put on the stack.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The variable's value; always `None` in a privileged process.
+/// Returns a variable's value; always `None` in a privileged process.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     if is_privileged() { None } else { env::var_os(name) }
 }
 
-/// The folder for temporary files: `TMPDIR`, or `/tmp`.
+/// Returns the folder for temporary files: `TMPDIR`, or `/tmp`.
 pub(crate) fn temporary_folder() -> PathBuf {
     if is_privileged() { PathBuf::from("/tmp") } else { env::temp_dir() }
 }

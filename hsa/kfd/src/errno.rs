@@ -6,7 +6,7 @@ use libc::c_int;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// Defines the numbers that are used, and the names of all that a plan can ask for.
+/// Defines constants of the error numbers in use, and names of all that a fault plan can contain.
 macro_rules! numbers {
     ($($name:ident),*; $($other:ident),*) => {
         $(pub(crate) const $name: Errno = Errno(libc::$name);)*
@@ -26,17 +26,17 @@ numbers! {
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {
-    /// What the last system call of this thread left.
+    /// Returns `errno` of this thread.
     pub(crate) fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// The number of a name such as `ENOMEM`.
+    /// Finds a number by name, such as `ENOMEM`.
     pub(crate) fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|known| known.0 == name).map(|known| Self(known.1))
     }
 
-    /// Leaves the number where the caller of libc looks for it, and gives what libc returns.
+    /// Sets `errno` and returns -1, as libc does.
     pub(crate) fn leave(self) -> c_int {
         // SAFETY: the address is that of this thread's own errno.
         unsafe { *libc::__errno_location() = self.0 };

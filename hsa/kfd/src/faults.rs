@@ -1,26 +1,26 @@
-//! What is planned to go wrong at the driver's calls, and which call can go wrong in which way.
+//! Planned faults of the driver's calls, and which faults each call supports.
 //!
-//! The words and the counting are `hsa-faults`'. A place where a fault shows asks
-//! [`Faults::suffers`], which is one comparison as long as nothing is planned.
+//! `hsa-faults` parses plans and counts calls. The code that implements a fault tests
+//! [`Faults::has_fault`], which is one comparison while the plan is empty.
 
 use crate::errno::{Errno, Result};
 use crate::page_table::{READABLE, WRITABLE};
 use crate::queue::without_signals;
 use crate::{drm, kfd};
-use hsa_faults::{Injector, Plan, Target, Wrong, during};
+use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
 use std::thread;
 
-/// What the driver does that is no `ioctl`: mapping a device for the processor, and the copies and
-/// fills of a GPU's engines.
+/// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
+/// GPU's engines.
 const OTHERS: [&str; 3] = ["MMAP", "COPY", "FILL"];
 
-/// A plan, and how far it has come.
+/// A plan and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     injector: Injector<Errno>,
 }
 
-/// The emulated driver, as a plan sees it.
+/// The emulated driver as the target of a plan.
 struct Driver;
 
 impl Target for Driver {
@@ -34,78 +34,80 @@ impl Target for Driver {
         [kfd::NAMES, drm::NAMES, &drm::VA_OPERATIONS, &OTHERS].concat()
     }
 
-    fn can(&self, call: &str, wrong: Wrong) -> bool {
+    fn can(&self, call: &str, wrong: FaultKind) -> bool {
         const FREEING: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
         const EXPORTING: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
         const MEASURING: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
         let is_engine = call == "COPY" || call == "FILL";
         let maps = call == "GEM_VA" || call == "GEM_VA.MAP";
         match wrong {
-            Wrong::Lost | Wrong::Hang | Wrong::Crash => true,
-            Wrong::Late(_) => call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine,
-            Wrong::Wide | Wrong::Narrow | Wrong::Shifted => maps || call == "MMAP",
-            Wrong::Other => EXPORTING.contains(&call),
-            Wrong::Leak => FREEING.contains(&call) || EXPORTING.contains(&call),
-            Wrong::Garbled => is_engine,
-            Wrong::Half => maps || is_engine || MEASURING.contains(&call),
-            Wrong::Double => MEASURING.contains(&call),
-            // What this driver does not know cannot come about in it.
+            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
+            FaultKind::Late(_) => {
+                call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine
+            }
+            FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => maps || call == "MMAP",
+            FaultKind::Other => EXPORTING.contains(&call),
+            FaultKind::Leak => FREEING.contains(&call) || EXPORTING.contains(&call),
+            FaultKind::Garbled => is_engine,
+            FaultKind::Half => maps || is_engine || MEASURING.contains(&call),
+            FaultKind::Double => MEASURING.contains(&call),
+            // Faults that the driver does not implement.
             _ => false,
         }
     }
 }
 
 impl Faults {
-    /// The plan, if each of its rules is one that can come about here.
+    /// Parses a plan; rejects unsupported rules.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
-        Ok(Self { injector: Injector::of(plan) })
+        Ok(Self { injector: Injector::new(plan) })
     }
 
-    /// What is planned for a call of that name now: it has waited when this returns.
-    pub(crate) fn meet(&self, name: &str) -> Result<Option<Wrong>> {
+    /// Counts a call and applies its planned delay; returns its error or its misbehaviour.
+    pub(crate) fn next(&self, name: &str) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
         }
-        self.injector.count(name).undergo()
+        self.injector.count(name).apply()
     }
 
-    /// Whether the call that this thread is in goes wrong so.
-    pub(crate) fn suffers(&self, wrong: Wrong) -> bool {
-        !self.injector.is_empty() && hsa_faults::suffers(wrong)
+    /// Returns whether the current call has this fault.
+    pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
+        !self.injector.is_empty() && hsa_faults::has_fault(wrong)
     }
 
-    /// A size, as the call tells it.
+    /// Returns the size that the call reports.
     pub(crate) fn size(&self, size: u64) -> u64 {
         match () {
-            () if self.suffers(Wrong::Half) => size / 2,
-            () if self.suffers(Wrong::Double) => size.saturating_mul(2),
+            () if self.has_fault(FaultKind::Half) => size / 2,
+            () if self.has_fault(FaultKind::Double) => size.saturating_mul(2),
             () => size,
         }
     }
 
-    /// What a page table's entry is to allow, as it comes to allow it.
+    /// Returns the permissions that a page-table entry gets.
     pub(crate) fn page_flags(&self, flags: u32) -> u32 {
         match () {
-            () if self.suffers(Wrong::Wide) => flags | READABLE | WRITABLE,
-            () if self.suffers(Wrong::Narrow) => (flags | READABLE) & !WRITABLE,
+            () if self.has_fault(FaultKind::Wide) => flags | READABLE | WRITABLE,
+            () if self.has_fault(FaultKind::Narrow) => (flags | READABLE) & !WRITABLE,
             () => flags,
         }
     }
 
-    /// What the processor is to be allowed, as it comes to be.
+    /// Returns the protection that the CPU gets.
     pub(crate) fn protection(&self, protection: libc::c_int) -> libc::c_int {
         match () {
-            () if self.suffers(Wrong::Wide) => libc::PROT_READ | libc::PROT_WRITE,
-            () if self.suffers(Wrong::Narrow) => libc::PROT_READ,
+            () if self.has_fault(FaultKind::Wide) => libc::PROT_READ | libc::PROT_WRITE,
+            () if self.has_fault(FaultKind::Narrow) => libc::PROT_READ,
             () => protection,
         }
     }
 }
 
-/// Performs a call that goes wrong so, if it does.
+/// Performs a call with its fault, if any.
 pub(crate) fn perform<C, T, E>(
-    wrong: Option<Wrong>,
+    wrong: Option<FaultKind>,
     context: &C,
     argument: &mut T,
     run: impl FnOnce(&C, &mut T) -> std::result::Result<(), E> + Send + 'static,
@@ -117,19 +119,19 @@ where
 {
     match wrong {
         None => run(context, argument),
-        Some(Wrong::Lost) => Ok(()),
-        Some(Wrong::Late(delay)) => {
+        Some(FaultKind::Lost) => Ok(()),
+        Some(FaultKind::Late(delay)) => {
             let (context, mut argument) = (context.clone(), argument.clone());
             let later = move || {
                 thread::sleep(delay);
-                // Nobody is there any more to be told.
+                // The caller has returned already, so the result is dropped.
                 drop(run(&context, &mut argument));
             };
-            // Without a thread it is lost and not late.
+            // If no thread can be started, the call is lost.
             drop(without_signals(|| thread::Builder::new().name("kfd-late".into()).spawn(later)));
             Ok(())
         }
-        Some(_) => during(wrong, || run(context, argument)),
+        Some(_) => with_fault(wrong, || run(context, argument)),
     }
 }
 
@@ -142,16 +144,16 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_named_call_fails_and_no_other() {
+    fn only_the_named_call_fails() {
         let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
-        assert_eq!(faults.meet("GEM_VA.MAP"), Ok(None));
-        assert_eq!(faults.meet("GEM_VA.UNMAP"), Err(ENOMEM), "the second of them");
-        assert_eq!(faults.meet("GEM_VA.UNMAP"), Ok(Some(Wrong::Lost)));
-        assert_eq!(faults.meet("MMAP"), Ok(None));
+        assert_eq!(faults.next("GEM_VA.MAP"), Ok(None));
+        assert_eq!(faults.next("GEM_VA.UNMAP"), Err(ENOMEM), "the second of them");
+        assert_eq!(faults.next("GEM_VA.UNMAP"), Ok(Some(FaultKind::Lost)));
+        assert_eq!(faults.next("MMAP"), Ok(None));
     }
 
     #[test]
-    fn what_could_not_come_about_is_refused() {
+    fn parse_rejects_impossible_faults() {
         for rule in ["GEM_V=EIO", "GEM_VA=garbled", "GEM_VA.UNMAP=wide", "COPY=leak", "MMAP=EWHAT"]
         {
             let error = Faults::parse(&format!("GEM_VA=EIO,{rule}")).unwrap_err();
@@ -160,16 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_lost_late_or_done() {
+    fn calls_are_lost_late_or_performed() {
         let done = Arc::new(AtomicU32::new(0));
         let count = |done: &Arc<AtomicU32>, by: &mut u32| {
             done.fetch_add(*by, Ordering::SeqCst);
             Err::<(), _>(ENOMEM)
         };
         assert_eq!(perform(None, &done, &mut 1, count), Err(ENOMEM));
-        assert_eq!(perform(Some(Wrong::Leak), &done, &mut 10, count), Err(ENOMEM));
-        assert_eq!(perform(Some(Wrong::Lost), &done, &mut 100, count), Ok(()));
-        let late = Wrong::Late(Duration::from_millis(30));
+        assert_eq!(perform(Some(FaultKind::Leak), &done, &mut 10, count), Err(ENOMEM));
+        assert_eq!(perform(Some(FaultKind::Lost), &done, &mut 100, count), Ok(()));
+        let late = FaultKind::Late(Duration::from_millis(30));
         assert_eq!(perform(Some(late), &done, &mut 1000, count), Ok(()));
         assert_eq!(done.load(Ordering::SeqCst), 11);
         let began = Instant::now();

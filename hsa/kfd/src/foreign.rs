@@ -1,25 +1,25 @@
-//! What another process of the machine has open.
+//! Files that another process has open.
 //!
-//! There is no kernel here that all processes share; what the kernel would remember for them is
-//! found in the files of the process that said it.
+//! The emulation has no kernel that all processes share. State that the kernel would keep for
+//! others is read from the files of the process that created it.
 
 use crate::own;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Opens a memory file of another process's, if it has a name that is wanted.
+/// Opens a memory file of another process, if its name matches.
 pub(crate) fn open(process: u32, number: u32, wanted: impl Fn(&str) -> bool) -> Option<File> {
     open_at(Path::new(&format!("/proc/{process}/fd/{number}")), wanted)
 }
 
-/// The memory file of a name, among all that another process has open.
+/// Finds a memory file by name among the open files of another process.
 pub(crate) fn find(process: u32, name: &str) -> Option<File> {
     let files = fs::read_dir(format!("/proc/{process}/fd")).ok()?;
     files.flatten().find_map(|file| open_at(&file.path(), |found| found == name))
 }
 
 fn open_at(path: &Path, wanted: impl Fn(&str) -> bool) -> Option<File> {
-    // What is no memory file must not even be opened: that of a pipe could wait for ever.
+    // Open only memory files: opening a pipe could block forever.
     let name = fs::read_link(path).ok()?;
     let name = name.to_str()?.strip_prefix("/memfd:")?;
     if !wanted(name.strip_suffix(" (deleted)").unwrap_or(name)) {

@@ -1,8 +1,8 @@
-//! What becomes of the emulation when the process forks.
+//! Fork handling.
 //!
-//! The locks that every process has are taken before a fork, so that the child gets them
-//! free and what they guard whole. The driver of the parent stays behind, with all its locks: the
-//! child has none until it opens a device, as amdkfd keeps nothing of the parent for it.
+//! The per-process locks are taken before a fork, so that the child gets them free and their data
+//! consistent. The parent's driver, with all its locks, is abandoned: like amdkfd, the emulation
+//! gives the child nothing until it opens a device.
 
 use crate::interpose::lists;
 use crate::{descriptors, driver, own};
@@ -28,7 +28,7 @@ extern "C" fn before() {
         _lists: lists::open(),
         _turn: own::turn(),
     };
-    // A thread that is ending has no such place any more; its locks are free again at once.
+    // A thread that is exiting has no thread-local storage left; its locks are released at once.
     let _ = HELD.try_with(|held| held.replace(Some(locks)));
 }
 
@@ -49,7 +49,7 @@ extern "C" fn begin() {
     unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
 }
 
-/// Run by the loader before the program is.
+/// Called by the loader before the program starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;

@@ -20,7 +20,7 @@ pub(crate) struct Log {
     mapped: Mutex<Mapped>,
 }
 
-/// Where mappings of devices end that start there, and whose they are.
+/// Mappings of devices by start: their end and device.
 type Mapped = BTreeMap<u64, (u64, String)>;
 
 const PROTECTIONS: [(u32, &str); 3] = [(1, "R"), (2, "W"), (4, "X")];
@@ -31,7 +31,7 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
-/// Says on standard error, if anybody can hear it, what stands in the way.
+/// Prints a problem to standard error; ignores failures.
 pub(crate) fn complain(what: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "hsa-kfd: {what}");
 }
@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// An end of mappings, if it is one of a device's file.
+    /// Logs an unmapping, if it is of a device's file.
     pub(crate) fn unmap(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         let mut mapped = self.mapped();
@@ -152,7 +152,7 @@ impl Log {
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");
-        // A log that cannot be written must not fail the call it tells of.
+        // A log that cannot be written must not make the logged call fail.
         let _ = file.write_all(line.as_bytes());
     }
 }

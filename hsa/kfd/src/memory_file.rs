@@ -1,4 +1,4 @@
-//! A memory file: what stands for the memory of a buffer object, and for a dma-buf.
+//! Memory files, which represent the memory of buffer objects and dma-bufs.
 
 use crate::errno::{EBADF, EINVAL, EIO, Errno, Result};
 use crate::own;
@@ -6,14 +6,14 @@ use crate::real;
 use libc::c_int;
 use std::ffi::CString;
 
-/// What a dma-buf's file carries in its name, so that another process can tell what it is.
+/// The properties in the name of a dma-buf's file, which identify it in other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     /// The GPU that owns the memory, counted from 0.
     pub(crate) gpu: usize,
     /// The flags it was allocated with.
     pub(crate) flags: u32,
-    /// Which memory it is, in every process.
+    /// Identifies the memory in all processes.
     pub(crate) token: u64,
     /// The process that allocated it.
     pub(crate) process: u32,
@@ -53,7 +53,7 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// A file of zeros, for what is no buffer object.
+    /// Creates a file of zeros that is not a buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
         let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
         let descriptor = own::above(|floor| {
@@ -68,7 +68,7 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// A file of one's own for the memory behind a descriptor.
+    /// Opens a new file of the memory of a descriptor.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
         let descriptor = own::above(|floor| {
             let copy = real::duplicate(descriptor, true)?;
@@ -102,7 +102,7 @@ impl MemoryFile {
 fn create(name: &str) -> Result<c_int> {
     let name = CString::new(name).map_err(|_| EINVAL)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name ends with a zero and lives until the call returns.
+    // SAFETY: the name is zero-terminated and lives until the call returns.
     let descriptor = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if descriptor < 0 { Err(Errno::last()) } else { Ok(descriptor) }
 }
@@ -113,8 +113,8 @@ fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
     if sealed < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// A file that stands for a device, for the program, under the lowest number that is free. It
-/// has nothing in it, and nothing can be written to it.
+/// Creates a file that represents a device, under the lowest free number. It is empty and not
+/// writable.
 pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
     if let Err(error) = seal(descriptor, SEALS | libc::F_SEAL_WRITE) {
@@ -138,7 +138,7 @@ pub(crate) fn readable(name: &str, text: &str, close_on_exec: bool) -> Result<c_
     Ok(descriptor)
 }
 
-/// Which file a descriptor leads to: its device and its number there.
+/// Returns the file of a descriptor: device and inode.
 pub(crate) fn identity(descriptor: c_int) -> Result<(u64, u64)> {
     status(descriptor).map(|status| (status.st_dev, status.st_ino))
 }
@@ -168,7 +168,7 @@ impl Drop for MemoryFile {
     }
 }
 
-/// What buffer object a descriptor is a dma-buf of; a plain memory file is none.
+/// Recognises a dma-buf of a buffer object; rejects plain memory files.
 pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
     let seals = real::seals(descriptor).map_err(|error| match error {
         EBADF => error,
@@ -198,7 +198,7 @@ pub(crate) fn link(descriptor: c_int, prefix: &str) -> Option<String> {
     Some(std::str::from_utf8(target).ok()?.strip_prefix(prefix)?.to_owned())
 }
 
-/// Sixty-four bits that nobody guesses, never zero.
+/// Returns 64 unpredictable bits, never zero.
 pub(crate) fn token() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: writes at most the eight bytes of the array.
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_object_is_told_from_a_plain_memory_file() {
+    fn buffer_objects_differ_from_plain_memory_files() {
         let label = Label { gpu: 3, flags: 0xb000_0001, token: token(), process: 7 };
         let file = MemoryFile::labelled(label, 8192).unwrap();
         assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));

@@ -1,11 +1,11 @@
-//! What a driver in user space has written on a buffer object, for whoever imports it.
+//! Metadata that user-space drivers attach to a buffer object, for importers.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The most that can be written.
+/// The maximum size.
 pub(crate) const MOST: usize = 256;
 const SIZE: usize = 8 + 8 + 4 + MOST;
 
@@ -21,7 +21,7 @@ pub(crate) struct Metadata {
 impl Metadata {
     pub(crate) const NONE: Self = Self { flags: 0, tiling: 0, size: 0, data: [0; MOST] };
 
-    /// Keeps it in a file that other processes find by the buffer's token.
+    /// Stores it in a file that other processes find by the buffer's token.
     pub(crate) fn publish(&self, label: Label) -> Result<MemoryFile> {
         if self.size as usize > MOST {
             return Err(EINVAL);
@@ -36,10 +36,10 @@ impl Metadata {
         Ok(file)
     }
 
-    /// What the process that made the buffer has written on it, if it is another and still runs. On a
-    /// buffer of this process's that nobody here has written on, nobody has.
+    /// Reads the metadata from the process that created the buffer, if it is another one and still
+    /// runs.
     pub(crate) fn of_other(label: Label) -> Self {
-        // To look through all that a process has open takes long.
+        // Searching all open files of a process is slow.
         if label.process == std::process::id() {
             return Self::NONE;
         }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_has_written_is_found_while_it_runs() {
+    fn metadata_is_found_while_the_writer_runs() {
         let token = token();
         let (mut reader, writer) = std::io::pipe().unwrap();
         // SAFETY: the child runs this thread's code only, and ends without returning.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_refused() {
+    fn oversized_metadata_is_rejected() {
         let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
         let written = Metadata { size: MOST as u32 + 1, ..written() };
         assert_eq!(written.publish(label).map(drop), Err(EINVAL));

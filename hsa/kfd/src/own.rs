@@ -1,7 +1,7 @@
-//! What is the emulation's own: descriptors and files.
+//! The emulation's own descriptors and files.
 //!
-//! A driver's memory takes no descriptor of a process, so these are kept out of its sight: they lie
-//! above what it may open, are not listed, and it cannot close them.
+//! A real driver's memory uses no descriptors of the process. The emulation's are therefore hidden:
+//! they lie above the process's limit, are not listed, and the program cannot close them.
 
 use crate::errno::Errno;
 use libc::{c_int, rlimit};
@@ -11,13 +11,13 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Descriptors from here up are not told from the program's; no kernel gives as many by default.
+/// Descriptors from here on are not distinguished from the program's; default limits are lower.
 const MOST: usize = 1 << 20;
 /// The kernel's table of descriptors is as long as its highest one.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
 static OWN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
-/// One more than the highest there was.
+/// One more than the highest ever used.
 static END: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -43,18 +43,18 @@ pub(crate) fn is(descriptor: c_int) -> bool {
     flag(descriptor).is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
-/// How many there are.
+/// Returns their number.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Those of a range, in order.
+/// Returns those in a range, in order.
 pub(crate) fn within(first: usize, last: usize) -> impl Iterator<Item = usize> {
     let end = END.load(Ordering::Acquire).min(last.saturating_add(1));
     (first.min(end)..end).filter(|descriptor| OWN[*descriptor].load(Ordering::Acquire))
 }
 
-/// Forgets and closes all of them: what a child has of its parent's.
+/// Closes all of them, in a forked child.
 pub(crate) fn close_all() {
     for descriptor in within(0, MOST) {
         set(descriptor as c_int, false);
@@ -62,14 +62,14 @@ pub(crate) fn close_all() {
     }
 }
 
-/// The turn to raise the limit for a moment.
+/// Serialises temporary changes of the limit.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs while the process may open as many files as it could allow itself to, with the number
-/// from which on the program's own are not looked for.
+/// Runs with the soft limit of open files raised to the hard limit. Passes the number from which on
+/// the emulation's descriptors are placed.
 pub(crate) fn above<T>(run: impl FnOnce(c_int) -> T) -> T {
     let _turn = turn();
     let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -87,7 +87,7 @@ pub(crate) fn above<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor out of the program's way and makes it the emulation's.
+/// Moves a descriptor above the program's and makes it the emulation's.
 pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: touches no memory; the descriptor is one the emulation has just opened.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
@@ -100,7 +100,7 @@ pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     kept
 }
 
-/// The same of a file of the standard library.
+/// Does the same for a `File`.
 pub(crate) fn keep_file(file: File) -> io::Result<File> {
     let kept = above(|floor| keep(file.into_raw_fd(), floor));
     if kept < 0 {
@@ -110,12 +110,12 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(kept) })
 }
 
-/// Lets a file that was kept be closed.
+/// Closes a kept file.
 pub(crate) fn forget_file(file: &File) {
     set(std::os::fd::AsRawFd::as_raw_fd(file), false);
 }
 
-/// Whose the files are that processes share.
+/// The user that owns the files shared between processes.
 pub(crate) fn user() -> libc::uid_t {
     // SAFETY: asks for a number and touches no memory.
     unsafe { libc::geteuid() }

@@ -1,4 +1,4 @@
-//! The page table of one GPU in one process: which address leads to which memory.
+//! The page table of one GPU in one process.
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
@@ -12,7 +12,7 @@ pub(crate) const READABLE: u32 = 1 << 1;
 pub(crate) const WRITABLE: u32 = 1 << 2;
 pub(crate) const EXECUTABLE: u32 = 1 << 3;
 
-/// A range of addresses and what is behind it.
+/// A range of addresses and its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
     pub(crate) offset: u64,
     /// Readable, writable, executable: `AMDGPU_VM_PAGE_*`.
     pub(crate) flags: u32,
-    /// None for memory of the process itself that the GPU was told about.
+    /// None for user memory that was registered with the GPU.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
 
@@ -45,8 +45,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
-    /// Where the entries are that lead to each buffer, by its token.
-    places: HashMap<u64, BTreeSet<u64>>,
+    /// The addresses of the entries of each buffer, by its token.
+    addresses: HashMap<u64, BTreeSet<u64>>,
 }
 
 impl PageTable {
@@ -61,7 +61,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Puts an entry where others may be, cutting those that reach out of its range.
+    /// Inserts an entry, replacing others in its range; splits those that reach out of it.
     pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
         entry.check(address)?;
         self.clear(address, entry.size)?;
@@ -71,7 +71,7 @@ impl PageTable {
 
     fn insert(&mut self, address: u64, entry: Entry) {
         if let Some(buffer) = &entry.buffer {
-            self.places.entry(buffer.label.token).or_default().insert(address);
+            self.addresses.entry(buffer.label.token).or_default().insert(address);
         }
         self.entries.insert(address, entry);
     }
@@ -79,23 +79,23 @@ impl PageTable {
     fn remove(&mut self, address: u64) -> Option<Entry> {
         let entry = self.entries.remove(&address)?;
         if let Some(buffer) = &entry.buffer
-            && let Some(places) = self.places.get_mut(&buffer.label.token)
+            && let Some(addresses) = self.addresses.get_mut(&buffer.label.token)
         {
-            places.remove(&address);
-            if places.is_empty() {
-                self.places.remove(&buffer.label.token);
+            addresses.remove(&address);
+            if addresses.is_empty() {
+                self.addresses.remove(&buffer.label.token);
             }
         }
         Some(entry)
     }
 
-    /// The entry an address lies in, and where it starts.
+    /// Finds the entry of an address, and its start.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address - start < entry.size).then(|| (*start, entry.clone()))
     }
 
-    /// Has an entry show the memory from a page further on, round its end.
+    /// Shifts an entry by one page of its memory, wrapping at the end.
     pub(crate) fn shift(&mut self, address: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.offset += PAGE;
@@ -116,7 +116,7 @@ impl PageTable {
         self.remove(address).ok_or(ENOENT)
     }
 
-    /// Removes whatever lies in a range, cutting entries that reach out of it.
+    /// Removes the entries in a range; splits those that reach out of it.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
         let end = end(address, size)?;
         let touched = self.entries.range(..end).rev();
@@ -140,9 +140,9 @@ impl PageTable {
         Ok(())
     }
 
-    /// Removes every entry of a buffer: what closing its last handle does.
+    /// Removes every entry of a buffer, when its last handle is closed.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
-        for address in self.places.remove(&buffer.label.token).unwrap_or_default() {
+        for address in self.addresses.remove(&buffer.label.token).unwrap_or_default() {
             self.entries.remove(&address);
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_refused_and_a_hole_is_cut() {
+    fn map_rejects_overlap_and_clear_splits() {
         let mut table = PageTable::default();
         table.map(0x10000, entry(0x4000)).unwrap();
         for (address, size) in [(0x10000, 0x1000), (0xf000, 0x2000), (0x13000, 0x1000)] {
@@ -206,7 +206,7 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// What a page leads to: which buffer, and which page of it.
+    /// For each page, its buffer and the page in it.
     type Model = [Option<(u64, u64)>; PAGES];
 
     fn as_model(table: &PageTable) -> Model {
@@ -214,16 +214,16 @@ mod tests {
         for (address, entry) in table.entries() {
             let token = entry.buffer.as_ref().map_or(0, |buffer| buffer.label.token);
             for page in 0..entry.size / PAGE {
-                let place = &mut model[(address / PAGE + page) as usize];
-                assert_eq!(*place, None, "entries overlap");
-                *place = Some((token, entry.offset / PAGE + page));
+                let slot = &mut model[(address / PAGE + page) as usize];
+                assert_eq!(*slot, None, "entries overlap");
+                *slot = Some((token, entry.offset / PAGE + page));
             }
         }
         model
     }
 
     #[test]
-    fn it_does_what_a_row_of_pages_does() {
+    fn page_table_agrees_with_page_array() {
         let buffers = Buffers::new();
         let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
         let memory = [(); 3]

@@ -1,4 +1,4 @@
-//! Which paths belong to the driver, and where they lead.
+//! Paths of the driver.
 
 use crate::driver::{self, Driver, FIRST_RENDER};
 use crate::sysfs::Counter;
@@ -6,20 +6,20 @@ use libc::{c_char, c_int};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 
-/// Where a path leads.
+/// A path of the driver.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum DriverPath {
     /// `/dev/kfd`.
     Kfd,
     /// The render node of a GPU, counted from 0.
     Render(usize),
-    /// A file whose text is made when it is opened.
+    /// A file whose contents are generated on open.
     Counter(Counter),
     /// A file or folder of the written tree.
     Tree(CString),
 }
 
-/// What the kernel serves of the driver. Everything else is the machine's own.
+/// The paths that the driver serves. All others pass through to the machine.
 const OURS: [&str; 8] = [
     "/dev/kfd",
     "/dev/dri",
@@ -31,21 +31,21 @@ const OURS: [&str; 8] = [
     "/sys/kernel/debug/dri",
 ];
 
-/// Where a path leads if it belongs to the driver. A path of anybody else costs a comparison
-/// and starts nothing.
-pub(crate) fn resolve(path: *const c_char) -> Option<Place> {
-    place(text(path)?)
+/// Resolves a path of the driver. For other paths it only compares strings and does not start the
+/// driver.
+pub(crate) fn resolve(path: *const c_char) -> Option<DriverPath> {
+    driver_path(text(path)?)
 }
 
-/// The same of a path that may start at a folder's descriptor.
-pub(crate) fn resolve_at(folder: c_int, path: *const c_char) -> Option<Place> {
+/// Resolves a path that may be relative to a folder's descriptor.
+pub(crate) fn resolve_at(folder: c_int, path: *const c_char) -> Option<DriverPath> {
     let path = text(path)?;
     if path.starts_with('/') || folder == libc::AT_FDCWD || path.is_empty() {
-        return place(path);
+        return driver_path(path);
     }
     // Only of a folder that was opened here.
     let folder = crate::memory_file::link(folder, &driver::current()?.tree)?;
-    place(&format!("{folder}/{path}"))
+    driver_path(&format!("{folder}/{path}"))
 }
 
 fn text<'a>(path: *const c_char) -> Option<&'a str> {
@@ -56,43 +56,45 @@ fn text<'a>(path: *const c_char) -> Option<&'a str> {
     unsafe { CStr::from_ptr(path) }.to_str().ok()
 }
 
-fn place(path: &str) -> Option<Place> {
+fn driver_path(path: &str) -> Option<DriverPath> {
     let path = plain(path)?;
     if !belongs(&path) {
         return None;
     }
     let driver = driver::get();
     if path == "/dev/kfd" {
-        return Some(Place::Kfd);
+        return Some(DriverPath::Kfd);
     }
     if let Some(minor) = path.strip_prefix("/dev/dri/renderD") {
         let gpu = minor.parse::<usize>().ok().and_then(|minor| minor.checked_sub(FIRST_RENDER));
         if let Some(gpu) = gpu.filter(|gpu| *gpu < driver.gpus.len()) {
-            return Some(Place::Render(gpu));
+            return Some(DriverPath::Render(gpu));
         }
     }
     if let Some(counter) = Counter::named(driver, &path) {
-        return Some(Place::Counter(counter));
+        return Some(DriverPath::Counter(counter));
     }
-    in_tree(driver, &path).map(Place::Tree)
+    in_tree(driver, &path).map(DriverPath::Tree)
 }
 
 fn in_tree(driver: &Driver, path: &str) -> Option<CString> {
     CString::new(format!("{}{path}", driver.tree)).ok()
 }
 
-/// The file of the tree that stands for a place; a device's and a counter's are empty.
-pub(crate) fn stand_in(place: Place) -> Option<CString> {
+/// Returns the file in the tree for a driver path; those of devices and counters are empty.
+pub(crate) fn stand_in(driver_path: DriverPath) -> Option<CString> {
     let driver = driver::get();
-    match place {
-        Place::Kfd => in_tree(driver, "/dev/kfd"),
-        Place::Render(gpu) => in_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu)),
-        Place::Counter(_) => in_tree(driver, "/counter"),
-        Place::Tree(path) => Some(path),
+    match driver_path {
+        DriverPath::Kfd => in_tree(driver, "/dev/kfd"),
+        DriverPath::Render(gpu) => {
+            in_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu))
+        }
+        DriverPath::Counter(_) => in_tree(driver, "/counter"),
+        DriverPath::Tree(path) => Some(path),
     }
 }
 
-/// An absolute path without `.`, `..` and empty names, if it may be one of the driver's.
+/// Normalises an absolute path (no `.`, `..` or empty names), if it can be a path of the driver.
 fn plain(path: &str) -> Option<Cow<'_, str>> {
     if !path.starts_with('/') {
         return None;
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_drivers_paths_belong() {
+    fn only_driver_paths_are_recognised() {
         for path in ["/dev/kfd", "/dev/dri", "/dev/dri/card0", "/sys/dev/char/226:128/device"] {
             assert!(belongs(path), "{path}");
         }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_told_however_it_is_written() {
+    fn path_forms_resolve_alike() {
         for path in ["/dev/kfd", "/dev//kfd", "//dev/./kfd", "/dev/dri/../kfd", "/dev/kfd/"] {
             assert_eq!(plain(path).as_deref(), Some("/dev/kfd"), "{path}");
         }

@@ -10,9 +10,9 @@ pub(crate) struct Profile {
     /// AMDGPU_FAMILY_*.
     pub(crate) family: u32,
     pub(crate) revision: u32,
-    /// Whether the processor reaches all of its memory.
+    /// Whether the CPU can access all of its memory (large BAR).
     pub(crate) large_bar: bool,
-    /// Whether it is part of the processor, and its memory a part of the machine's.
+    /// Whether it is integrated, with memory carved out of the system's.
     pub(crate) integrated: bool,
     pub(crate) compute_units: u32,
     pub(crate) simds_per_unit: u32,
@@ -124,17 +124,17 @@ pub(crate) const PROFILES: [Profile; 4] = [
     },
 ];
 
-/// What the processor reaches of a GPU without a large BAR.
+/// The size of the CPU's window without a large BAR.
 const SMALL_BAR: u64 = GIB / 4;
 
 impl Profile {
-    /// How much of so much memory the processor reaches.
+    /// Returns how many of `vram` bytes the CPU can access.
     pub(crate) fn visible(&self, memory: u64) -> u64 {
         if self.large_bar { memory } else { memory.min(SMALL_BAR) }
     }
 }
 
-/// The profile of a name.
+/// Finds a profile by name.
 pub(crate) fn named(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }

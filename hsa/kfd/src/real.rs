@@ -1,7 +1,7 @@
 //! The functions of libc behind the interposed ones.
 //!
-//! What the emulation itself needs of descriptors goes to the kernel directly ([`close`],
-//! [`map`], [`duplicate`]), so that it never comes back in through an interposed name.
+//! The emulation's own operations on descriptors call the kernel directly ([`close`], [`map`],
+//! [`duplicate`]), so that they never reach an interposed function.
 
 use crate::errno::{Errno, Result};
 use libc::{c_int, c_void};
@@ -72,7 +72,7 @@ pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int>
     if copy < 0 { Err(Errno::last()) } else { Ok(copy as c_int) }
 }
 
-/// Says whether a descriptor is closed when another program begins.
+/// Sets whether a descriptor is closed on `exec`.
 pub(crate) fn set_close_on_exec(descriptor: c_int, closes: bool) {
     let flags = if closes { libc::FD_CLOEXEC } else { 0 };
     // SAFETY: sets a flag of a descriptor and touches no memory.
@@ -86,7 +86,7 @@ pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
     if seals < 0 { Err(Errno::last()) } else { Ok(seals as c_int) }
 }
 
-/// Where and how a file is to be mapped, as `mmap` takes it.
+/// The arguments of `mmap`, without file and offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     pub(crate) address: *mut c_void,
@@ -99,11 +99,11 @@ pub(crate) struct Mapping {
 ///
 /// # Safety
 ///
-/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+/// As `mmap`: `MAP_FIXED` replaces existing mappings.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
     // The offset is passed on the stack, where all of its sixty-four bits have to be set.
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the caller is responsible for the address.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)
     };

@@ -25,7 +25,7 @@ impl Request {
         self.code as u8
     }
 
-    /// How many bytes the caller's struct has, which an older or newer caller sets otherwise.
+    /// Returns the size of the caller's struct, which differs for older and newer callers.
     fn size(self) -> usize {
         (self.code >> 16) as usize & 0x3fff
     }
@@ -40,8 +40,9 @@ impl Request {
         self.code >> 31 & 1 != 0
     }
 
-    /// Answers: copies the argument in, runs, copies it out. What the caller's struct lacks is
-    /// zero, what it has beyond is left alone, as amdkfd and the DRM core do.
+    /// Executes the call: copies the argument in, runs, copies it out. Fields that the caller's
+    /// struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd and the
+    /// DRM core.
     pub(crate) fn answer<T: Plain, C: Clone + Send + 'static>(
         self,
         driver: &Driver,
@@ -59,10 +60,10 @@ impl Request {
         };
         let before = value;
         let result = copied
-            .and_then(|()| driver.config.faults.meet(value.operation(name)))
+            .and_then(|()| driver.config.faults.next(value.operation(name)))
             .and_then(|wrong| faults::perform(wrong, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
-        // What a call that failed has done so far is told too, as in amdkfd.
+        // A failed call also reports its progress, as in amdkfd.
         if copied.is_ok() && self.is_out() {
             user::write(address, &value.bytes()[..size]).map_err(|_| EFAULT)?;
         }

@@ -1,4 +1,4 @@
-//! Things under small numbers, as the kernel's IDR gives them: always the lowest that is free.
+//! A table of values by small numbers. Like the kernel's IDR, it assigns the lowest free number.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_free_number_comes_first() {
+    fn insert_reuses_lowest_free_number() {
         let mut slots = Slots::default();
         assert_eq!([slots.insert('a'), slots.insert('b'), slots.insert('c')], [1, 2, 3]);
         assert_eq!(slots.remove(2), Some('b'));

@@ -1,5 +1,5 @@
-//! The process's own memory at addresses it named, which may lead nowhere: the kernel does the
-//! copying, so that a bad address is `EFAULT` and no crash.
+//! Access to the caller's memory at untrusted addresses. The kernel copies, so that an invalid
+//! address is `EFAULT` and not a crash.
 
 use crate::abi::Plain;
 use crate::descriptors::owner;
@@ -38,11 +38,11 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
     whole(moved, bytes.len())
 }
 
-/// So many addresses are looked at in one system call (`IOV_MAX`).
+/// The maximum number of addresses in one system call (`IOV_MAX`).
 const AT_ONCE: usize = 1024;
 
-/// `EFAULT` if a page of a range is not the process's to read. A driver that is lent memory takes hold
-/// of every page of it; this looks at a byte of each.
+/// Returns `EFAULT` if a page of a range is not readable. A driver pins every page of user memory;
+/// this reads one byte of each.
 pub(crate) fn check(address: u64, size: u64) -> Result<()> {
     address.checked_add(size).ok_or(EFAULT)?;
     let mut pages = (address..address + size).step_by(PAGE as usize);
@@ -69,8 +69,8 @@ pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
     Ok(value)
 }
 
-/// Copies a value to the process, or as much of it as there is room for.
-pub(crate) fn put<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
+/// Copies a struct to the process, or as much of it as fits.
+pub(crate) fn write_struct<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
     let bytes = value.bytes();
     write(address, &bytes[..room.min(bytes.len())])
 }
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_address_is_an_error() {
+    fn bad_address_is_an_error() {
         let number = 7u64;
         assert_eq!(get((&raw const number) as u64), Ok(7u64));
         assert_eq!(get::<u64>(0), Err(EFAULT));
-        assert_eq!(put(8, 8, &1u64), Err(EFAULT));
-        assert_eq!(put(u64::MAX - 3, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(8, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(u64::MAX - 3, 8, &1u64), Err(EFAULT));
         let constant: &'static [u8; 8] = b"constant";
-        assert_eq!(put(constant.as_ptr() as u64, 8, &1u64), Err(EFAULT));
+        assert_eq!(write_struct(constant.as_ptr() as u64, 8, &1u64), Err(EFAULT));
     }
 }

@@ -1,9 +1,8 @@
-//! The memory of the GPUs, and which process has taken how much of it.
+//! Accounts the memory of the GPUs by process.
 //!
-//! Processes of one machine, named by `HSA_KFD=machine=NAME`, share a small file with a place for
-//! each. A process holds a lock on its place, which the kernel takes back when the process ends in
-//! whatever way; what is in a place without a lock is nobody's. Without a name a process is alone
-//! on its machine.
+//! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each. A
+//! process holds a lock on its slot; the kernel releases it when the process ends. Counts in
+//! unlocked slots are ignored. Without a name a process has its own machine.
 
 use crate::config::MOST_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
@@ -16,33 +15,33 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many processes a machine has room for.
-const PLACES: usize = 512;
+/// The maximum number of processes of a machine.
+const SLOTS: usize = 512;
 
-/// Bytes that a process has taken of each GPU's memory.
-type Place = [AtomicU64; MOST_GPUS];
+/// Bytes of each GPU's memory that a process uses.
+type Slot = [AtomicU64; MOST_GPUS];
 
-/// The byte of the file whose lock is a turn to count; the places' follow.
-const TURN: i64 = 0;
+/// The byte of the file whose lock serialises counting; the bytes of the slots follow.
+const COUNT_LOCK: i64 = 0;
 
-/// What is taken of the machine's GPUs.
+/// The used memory of the machine's GPUs.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    places: &'static [Place],
+    slots: &'static [Slot],
     own: usize,
     /// None if the process is alone.
     file: Option<File>,
-    turn: Mutex<()>,
+    count_lock: Mutex<()>,
 }
 
 impl Memory {
     /// A process alone on its machine.
     pub(crate) fn alone() -> Arc<Self> {
-        let places = Box::leak(Box::new([Place::default()]));
-        Arc::new(Self { places, own: 0, file: None, turn: Mutex::default() })
+        let slots = Box::leak(Box::new([Slot::default()]));
+        Arc::new(Self { slots, own: 0, file: None, count_lock: Mutex::default() })
     }
 
-    /// The process's place on a machine that others may be on too.
+    /// The process's slot on a machine that others may be on too.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
         let user = own::user();
         let mut options = OpenOptions::new();
@@ -52,41 +51,41 @@ impl Memory {
         if status.uid() != user || !status.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        let size = PLACES * size_of::<Place>();
+        let size = SLOTS * size_of::<Slot>();
         file.set_len(size as u64)?;
-        let free = (0..PLACES).find(|place| lock(&file, libc::F_OFD_SETLK, byte(*place)).is_ok());
+        let free = (0..SLOTS).find(|slot| lock(&file, libc::F_OFD_SETLK, byte(*slot)).is_ok());
         let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
-        let places = map(&file, size)?;
-        // What a process that is gone has left there.
-        places[own].iter().for_each(|used| used.store(0, Ordering::Relaxed));
-        Ok(Arc::new(Self { places, own, file: Some(file), turn: Mutex::default() }))
+        let slots = map(&file, size)?;
+        // Clear the counts of a previous process.
+        slots[own].iter().for_each(|used| used.store(0, Ordering::Relaxed));
+        Ok(Arc::new(Self { slots, own, file: Some(file), count_lock: Mutex::default() }))
     }
 
-    /// Whether the process whose place it is still runs.
-    fn is_live(&self, place: usize) -> bool {
-        let Some(file) = self.file.as_ref().filter(|_| place != self.own) else { return true };
-        is_locked(file, byte(place))
+    /// Returns whether the process of a slot still runs.
+    fn is_live(&self, slot: usize) -> bool {
+        let Some(file) = self.file.as_ref().filter(|_| slot != self.own) else { return true };
+        is_locked(file, byte(slot))
     }
 
     fn used(&self, gpu: usize) -> u64 {
-        let places = self.places.iter().enumerate();
-        let used = places.map(|(place, used)| (place, used[gpu].load(Ordering::Relaxed)));
-        used.filter(|(place, used)| *used > 0 && self.is_live(*place)).map(|(_, used)| used).sum()
+        let slots = self.slots.iter().enumerate();
+        let used = slots.map(|(slot, used)| (slot, used[gpu].load(Ordering::Relaxed)));
+        used.filter(|(slot, used)| *used > 0 && self.is_live(*slot)).map(|(_, used)| used).sum()
     }
 
     fn claim(&self, gpu: usize, size: u64, most: u64) -> Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.count_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.file.as_ref();
-        file.map_or(Ok(()), |file| lock(file, libc::F_OFD_SETLKW, TURN))?;
+        file.map_or(Ok(()), |file| lock(file, libc::F_OFD_SETLKW, COUNT_LOCK))?;
         let total = self.used(gpu).checked_add(size);
         let claimed = match total {
             Some(total) if total <= most => {
-                self.places[self.own][gpu].fetch_add(size, Ordering::Relaxed);
+                self.slots[self.own][gpu].fetch_add(size, Ordering::Relaxed);
                 Ok(())
             }
             _ => Err(ENOMEM),
         };
-        file.map_or(Ok(()), |file| unlock(file, TURN))?;
+        file.map_or(Ok(()), |file| unlock(file, COUNT_LOCK))?;
         claimed
     }
 }
@@ -95,8 +94,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
             own::set(file.as_raw_fd(), false);
-            let (start, size) = (self.places.as_ptr(), size_of_val(self.places));
-            // SAFETY: mapped by `shared`, and nobody else has the places.
+            let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
+            // SAFETY: mapped by `shared`, and nobody else has the slots.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
@@ -107,8 +106,8 @@ fn path(user: u32, name: &str) -> PathBuf {
     environment::temporary_folder().join(format!("hsa-kfd-{user}-{name}.machine"))
 }
 
-fn byte(place: usize) -> i64 {
-    TURN + 1 + place as i64
+fn byte(slot: usize) -> i64 {
+    COUNT_LOCK + 1 + slot as i64
 }
 
 fn range(kind: libc::c_int, byte: i64) -> libc::flock {
@@ -148,8 +147,8 @@ fn is_locked(file: &File, byte: i64) -> bool {
     command(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
 }
 
-/// Maps the places. A child does not inherit the mapping: it would keep the lock alive.
-fn map(file: &File, size: usize) -> io::Result<&'static [Place]> {
+/// Maps the slots. A child does not inherit the mapping: it would keep the lock alive.
+fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
     let mapped = unsafe {
@@ -170,7 +169,7 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Place]> {
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
     // SAFETY: `size` bytes of pages, unmapped when nobody has them any more, of a file that is never cut; every process
     // uses its numbers atomically, and any bits are numbers.
-    Ok(unsafe { std::slice::from_raw_parts(mapped as *const Place, size / size_of::<Place>()) })
+    Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }
 
 /// The memory of one GPU.
@@ -193,14 +192,14 @@ impl Vram {
 
     /// Bytes that this process has taken.
     pub(crate) fn held(&self) -> u64 {
-        self.memory.places[self.memory.own][self.gpu].load(Ordering::Relaxed)
+        self.memory.slots[self.memory.own][self.gpu].load(Ordering::Relaxed)
     }
 
     pub(crate) fn available(&self) -> u64 {
         self.size.saturating_sub(self.used())
     }
 
-    /// Takes some, which is given back when the claim is dropped.
+    /// Claims bytes; dropping the claim releases them.
     pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
         self.memory.claim(self.gpu, size, self.size)?;
         Ok(Claim { memory: self.memory.clone(), gpu: self.gpu, size })
@@ -217,7 +216,7 @@ pub(crate) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.memory.places[self.memory.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
+        self.memory.slots[self.memory.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_machine_share_its_memory() {
+    fn processes_of_a_machine_share_memory() {
         // Two that open the file have two open files, as two processes do.
         let name = format!("test{}", std::process::id());
         let [first, second] = [(); 2].map(|()| Memory::shared(&name).unwrap());
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_comes_back_when_it_is_gone() {
+    fn memory_of_dead_processes_is_reclaimed() {
         let name = format!("gone{}", std::process::id());
         let lost = Memory::shared(&name).unwrap();
         let kept = Vram::new(Memory::shared(&name).unwrap(), 0, 100);

@@ -1,9 +1,9 @@
 //! Descriptors: which are devices, and which the program does not get to see.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::under;
+use fixture::under;
 use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
 use libc::EMFILE;
 use std::fs;
@@ -17,8 +17,8 @@ fn is_render(descriptor: i32) -> bool {
 }
 
 #[test]
-fn duplicates_are_the_device_too() {
-    under("duplicates_are_the_device_too", &[], || {
+fn duplicated_descriptors_are_devices() {
+    under("duplicated_descriptors_are_devices", &[], || {
         let gpu = Gpu::open();
         let (handle, _) = gpu.alloc(MIB, VRAM).unwrap();
         let descriptor = gpu.export(handle).unwrap();
@@ -51,8 +51,8 @@ fn duplicates_are_the_device_too() {
 }
 
 #[test]
-fn a_number_that_names_another_file_is_no_device() {
-    under("a_number_that_names_another_file_is_no_device", &[], || {
+fn reused_descriptor_is_not_a_device() {
+    under("reused_descriptor_is_not_a_device", &[], || {
         // SAFETY: here and below, each closes the test's own descriptor.
         let directly = |descriptor: i32| unsafe { libc::syscall(libc::SYS_close, descriptor) };
         let of_range = |descriptor: i32| {
@@ -88,8 +88,8 @@ fn listed() -> Vec<i32> {
 }
 
 #[test]
-fn the_drivers_descriptors_are_its_own() {
-    under("the_drivers_descriptors_are_its_own", &[], || {
+fn driver_descriptors_are_protected() {
+    under("driver_descriptors_are_protected", &[], || {
         let before = listed();
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
@@ -120,8 +120,8 @@ fn the_drivers_descriptors_are_its_own() {
 }
 
 #[test]
-fn running_out_of_descriptors_loses_nothing() {
-    under("running_out_of_descriptors_loses_nothing", &[], || {
+fn descriptor_exhaustion_loses_nothing() {
+    under("descriptor_exhaustion_loses_nothing", &[], || {
         let gpu = Gpu::open();
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
@@ -158,8 +158,8 @@ fn running_out_of_descriptors_loses_nothing() {
 }
 
 #[test]
-fn a_device_is_not_written_to() {
-    under("a_device_is_not_written_to", &[], || {
+fn device_rejects_write() {
+    under("device_rejects_write", &[], || {
         for path in ["/dev/kfd", "/dev/dri/renderD128"] {
             let descriptor = open(path).unwrap();
             // SAFETY: reads a byte of a constant.

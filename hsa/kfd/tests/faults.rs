@@ -1,9 +1,9 @@
 //! Calls of the driver that answer success and go wrong, as planned.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::{again, under};
+use fixture::{again, under};
 use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 use std::os::unix::process::ExitStatusExt;
@@ -32,10 +32,10 @@ fn map_to_read(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
 }
 
 #[test]
-fn page_tables_go_wrong() {
+fn page_table_faults() {
     let plan = "GEM_VA.MAP#1=lost,GEM_VA.UNMAP#1=lost,GEM_VA.MAP#3=wide,GEM_VA.MAP#4=narrow,\
                 GEM_VA.MAP#5=half,GEM_VA.MAP#6=shifted";
-    planned("page_tables_go_wrong", plan, || {
+    planned("page_table_faults", plan, || {
         let gpu = Gpu::open();
         let (_, gem) = memory(gpu);
         let (map, unmap) =
@@ -61,9 +61,9 @@ fn page_tables_go_wrong() {
 }
 
 #[test]
-fn the_processor_is_shown_wrong_memory() {
+fn mmap_faults() {
     let plan = "MMAP#2=lost,MMAP#3=shifted,MMAP#4=narrow";
-    planned("the_processor_is_shown_wrong_memory", plan, || {
+    planned("mmap_faults", plan, || {
         let gpu = Gpu::open();
         let (_, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let [right, lost, shifted, narrow] =
@@ -82,9 +82,9 @@ fn the_processor_is_shown_wrong_memory() {
 }
 
 #[test]
-fn what_is_given_back_stays_taken() {
+fn leak_fault_keeps_memory() {
     let plan = "FREE_MEMORY_OF_GPU#1=leak,GEM_CLOSE#2=leak,EXPORT_DMABUF#3=leak";
-    planned("what_is_given_back_stays_taken", plan, || {
+    planned("leak_fault_keeps_memory", plan, || {
         let gpu = Gpu::open();
         for left in [62, 60, 60] {
             let (handle, gem) = memory(gpu);
@@ -103,8 +103,8 @@ fn what_is_given_back_stays_taken() {
 }
 
 #[test]
-fn an_export_is_of_other_memory() {
-    planned("an_export_is_of_other_memory", "EXPORT_DMABUF#2=other", || {
+fn export_fault_substitutes_memory() {
+    planned("export_fault_substitutes_memory", "EXPORT_DMABUF#2=other", || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let memory = mmap(gpu.drm, offset, 4096).unwrap();
@@ -121,8 +121,8 @@ fn an_export_is_of_other_memory() {
 }
 
 #[test]
-fn it_is_late() {
-    planned("it_is_late", "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms", || {
+fn late_fault_delays_the_call() {
+    planned("late_fault_delays_the_call", "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms", || {
         let gpu = Gpu::open();
         let (handle, gem) = memory(gpu);
         gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
@@ -143,11 +143,15 @@ fn it_is_late() {
 }
 
 #[test]
-fn sizes_are_told_wrong() {
-    planned("sizes_are_told_wrong", "AVAILABLE_MEMORY#1=half,AVAILABLE_MEMORY#2=double", || {
-        let gpu = Gpu::open();
-        assert_eq!([(); 3].map(|()| gpu.available()), [32 * MIB, 128 * MIB, 64 * MIB]);
-    });
+fn size_faults_change_reported_sizes() {
+    planned(
+        "size_faults_change_reported_sizes",
+        "AVAILABLE_MEMORY#1=half,AVAILABLE_MEMORY#2=double",
+        || {
+            let gpu = Gpu::open();
+            assert_eq!([(); 3].map(|()| gpu.available()), [32 * MIB, 128 * MIB, 64 * MIB]);
+        },
+    );
 }
 
 /// How a process ends whose first question after opening goes wrong like this.
@@ -158,8 +162,8 @@ fn ended(name: &str, effect: &str) -> Option<i32> {
 }
 
 #[test]
-fn it_crashes_and_it_hangs() {
-    let name = "it_crashes_and_it_hangs";
+fn crash_and_hang_faults() {
+    let name = "crash_and_hang_faults";
     if std::env::var_os("INSIDE").is_some() {
         // SAFETY: has this process killed in a second.
         unsafe { libc::alarm(1) };

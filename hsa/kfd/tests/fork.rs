@@ -1,9 +1,9 @@
 //! What a child has of its parent's devices.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::under;
+use fixture::under;
 use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EBADF, ENOENT};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,8 +32,8 @@ fn in_child(run: impl FnOnce()) {
 }
 
 #[test]
-fn a_child_begins_anew() {
-    under("a_child_begins_anew", &[("HSA_KFD", "vram=64MiB")], || {
+fn forked_child_starts_empty() {
+    under("forked_child_starts_empty", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(48 * MIB, VRAM | PUBLIC).unwrap();
         let descriptor = gpu.export(handle).unwrap();
@@ -68,8 +68,8 @@ fn a_child_begins_anew() {
 }
 
 #[test]
-fn a_fork_while_others_are_in_the_driver_does_not_hang() {
-    under("a_fork_while_others_are_in_the_driver_does_not_hang", &[], || {
+fn fork_during_driver_calls_does_not_hang() {
+    under("fork_during_driver_calls_does_not_hang", &[], || {
         let gpu = Gpu::open();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -108,8 +108,8 @@ fn a_fork_while_others_are_in_the_driver_does_not_hang() {
 }
 
 #[test]
-fn a_child_of_vfork_takes_nothing_from_its_parent() {
-    under("a_child_of_vfork_takes_nothing_from_its_parent", &[], || {
+fn vfork_child_leaves_parent_intact() {
+    under("vfork_child_leaves_parent_intact", &[], || {
         let gpu = Gpu::open();
         let mut status = 0;
         // SAFETY: the child closes descriptors, which are its own, and ends.

@@ -1,9 +1,9 @@
 //! Calls that no sane program makes must fail, and never crash the one that makes them.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::under;
+use fixture::under;
 use kernel::Gpu;
 
 /// Numbers that look random and are the same each time.
@@ -43,8 +43,8 @@ impl Dice {
 }
 
 #[test]
-fn garbage_is_refused() {
-    under("garbage_is_refused", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
+fn garbage_is_rejected() {
+    under("garbage_is_rejected", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
         // Pages of their own: what a call may write to must not be another's.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
@@ -129,8 +129,8 @@ fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u6
 
 /// Calls of which one word at most is wrong get further into the driver.
 #[test]
-fn what_is_nearly_right_is_answered_or_refused() {
-    let name = "what_is_nearly_right_is_answered_or_refused";
+fn nearly_valid_calls_return() {
+    let name = "nearly_valid_calls_return";
     under(name, &[("HSA_KFD", "vram=1GiB")], || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
@@ -178,8 +178,8 @@ fn what_is_nearly_right_is_answered_or_refused() {
 
 /// A count of bytes that is near its end goes on from 0, and the queue is read on.
 #[test]
-fn a_queue_may_begin_anywhere() {
-    under("a_queue_may_begin_anywhere", &[], || {
+fn queue_accepts_any_start() {
+    under("queue_accepts_any_start", &[], || {
         let gpu = Gpu::open();
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();

@@ -1,9 +1,9 @@
 //! Memory at the kernel's interface: page tables, counters, dma-bufs, errors.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::under;
+use fixture::under;
 use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
 use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY};
 use std::fs;
@@ -12,8 +12,8 @@ const MIB: u64 = 1 << 20;
 const AT: u64 = 0x1000_0000;
 
 #[test]
-fn mappings_come_and_go_in_the_page_table() {
-    under("mappings_come_and_go_in_the_page_table", &[("HSA_KFD", "vram=64MiB")], || {
+fn mappings_appear_in_the_page_table() {
+    under("mappings_appear_in_the_page_table", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
         let (handle, _) = gpu.alloc(2 * MIB, VRAM).unwrap();
@@ -64,8 +64,8 @@ fn memory_is_counted() {
 }
 
 #[test]
-fn memory_is_one_however_it_is_reached() {
-    under("memory_is_one_however_it_is_reached", &[], || {
+fn memory_aliases_agree() {
+    under("memory_aliases_agree", &[], || {
         let gpu = Gpu::open();
         for flags in [VRAM | PUBLIC, GTT] {
             let (handle, offset) = gpu.alloc(MIB, flags).unwrap();
@@ -143,14 +143,14 @@ fn errors_are_the_kernels() {
         let (_, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
         assert_eq!(mmap(drm, offset, 2 * MIB as usize), Err(EINVAL));
         assert_eq!(mmap(drm, offset + 4096, 4096), Err(EINVAL));
-        let stranger = open("/dev/dri/renderD129").unwrap();
-        assert_eq!(mmap(stranger, offset, 4096), Err(EACCES));
+        let unopened = open("/dev/dri/renderD129").unwrap();
+        assert_eq!(mmap(unopened, offset, 4096), Err(EACCES));
     });
 }
 
 #[test]
-fn memory_that_is_lent_must_be_there() {
-    under("memory_that_is_lent_must_be_there", &[], || {
+fn user_memory_must_exist() {
+    under("user_memory_must_exist", &[], || {
         let gpu = Gpu::open();
         // More pages than are looked at at once.
         let size = 8 * MIB as usize;
@@ -178,8 +178,8 @@ fn memory_that_is_lent_must_be_there() {
 }
 
 #[test]
-fn a_small_bar_shows_no_memory() {
-    under("a_small_bar_shows_no_memory", &[("HSA_KFD", "profile=rdna3")], || {
+fn small_bar_maps_no_memory() {
+    under("small_bar_maps_no_memory", &[("HSA_KFD", "profile=rdna3")], || {
         let gpu = Gpu::open();
         assert_eq!(gpu.alloc(MIB, VRAM | PUBLIC), Err(EINVAL));
         assert!(gpu.alloc(MIB, VRAM).is_ok());
@@ -187,10 +187,10 @@ fn a_small_bar_shows_no_memory() {
 }
 
 #[test]
-fn processes_of_a_machine_share_its_memory() {
+fn processes_of_a_machine_share_memory() {
     let setting = format!("vram=64MiB,machine=devices-{}", std::process::id());
     let setting = std::env::var("HSA_KFD").unwrap_or(setting);
-    let name = "processes_of_a_machine_share_its_memory";
+    let name = "processes_of_a_machine_share_memory";
     under(name, &[("HSA_KFD", &setting)], || {
         let gpu = Gpu::open();
         if std::env::var_os("TEST_SECOND").is_some() {
@@ -203,7 +203,7 @@ fn processes_of_a_machine_share_its_memory() {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         gpu.alloc(40 * MIB, VRAM).unwrap();
-        let second = ground::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
+        let second = fixture::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
         assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
         assert_eq!(gpu.available(), 24 * MIB, "its share came back");
     });
@@ -216,8 +216,8 @@ fn processes_of_a_machine_share_its_memory() {
 }
 
 #[test]
-fn the_machines_memory_ends_too() {
-    under("the_machines_memory_ends_too", &[], || {
+fn system_memory_is_limited() {
+    under("system_memory_is_limited", &[], || {
         let gpu = Gpu::open();
         assert_eq!(gpu.alloc(1 << 47, GTT), Err(ENOMEM));
         let (handle, _) = gpu.alloc(MIB, GTT).unwrap();

@@ -1,6 +1,6 @@
 //! A set-user-id program that has the emulation linked in writes no file that its caller names.
 
-mod ground;
+mod fixture;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +34,7 @@ fn privileged_program_ignores_variables() {
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
     fs::write(folder.join("program.c"), PROGRAM).unwrap();
-    fs::copy(ground::object(), folder.join("libhsa_kfd.so")).unwrap();
+    fs::copy(fixture::object(), folder.join("libhsa_kfd.so")).unwrap();
     let compiled = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
         .args(["-Wl,--no-as-needed", "-L", folder.to_str().unwrap(), "-o"])
         .args([&program, &folder.join("program.c")])

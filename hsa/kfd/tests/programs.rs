@@ -1,15 +1,15 @@
 //! Programs of the machine under the object: those that do not touch the devices run unchanged,
 //! the others see a machine with GPUs.
 
-mod ground;
+mod fixture;
 
-use ground::{output, program, run};
+use fixture::{output, program, run};
 use std::process::Command;
 
 const NODES: &str = "/sys/devices/virtual/kfd/kfd/topology/nodes";
 
 #[test]
-fn the_topology_is_read_as_files() {
+fn topology_is_readable_as_files() {
     let nodes = output("gpus=3", "ls", &[NODES]);
     assert_eq!(nodes.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     let properties = output("profile=rdna3", "cat", &[&format!("{NODES}/1/properties")]);
@@ -20,7 +20,7 @@ fn the_topology_is_read_as_files() {
 }
 
 #[test]
-fn a_device_is_a_device() {
+fn stat_reports_character_devices() {
     let shown = output("gpus=2", "stat", &["-c", "%F %t:%T", "/dev/dri/renderD129"]);
     assert_eq!(shown, "character special file e2:81\n");
     assert!(output("gpus=1", "stat", &["-c", "%F", "/dev/kfd"]).starts_with("character special"));
@@ -28,7 +28,7 @@ fn a_device_is_a_device() {
 }
 
 #[test]
-fn paths_are_told_in_every_form() {
+fn paths_resolve_in_every_form() {
     let there = ["/dev/kfd", "/dev//kfd", "/dev/dri/../kfd", "/dev/dri/renderD128", NODES];
     for path in there {
         for test in ["-e", "-r"] {
@@ -53,7 +53,7 @@ fn paths_are_told_in_every_form() {
 }
 
 #[test]
-fn a_card_tells_its_memory() {
+fn card_reports_its_memory() {
     let folder = "/sys/class/drm/card0/device";
     let total = output("vram=3GiB", "cat", &[&format!("{folder}/mem_info_vram_total")]);
     assert_eq!(total, "3221225472\n");
@@ -72,7 +72,7 @@ fn a_card_tells_its_memory() {
 }
 
 #[test]
-fn other_files_are_the_machines_own() {
+fn other_files_pass_through() {
     let own = std::fs::read_to_string("/proc/version").expect("the kernel's version");
     assert_eq!(output("gpus=1", "cat", &["/proc/version"]), own);
     assert_eq!(
@@ -110,7 +110,7 @@ fn other_programs_run_unchanged() {
 }
 
 #[test]
-fn what_is_not_understood_ends_the_process() {
+fn invalid_configuration_ends_the_process() {
     let refused = |variable: &str, value: &str| {
         let mut command = program("gpus=1", "cat", &["/dev/dri/renderD128"]);
         let output = run(command.env(variable, value));

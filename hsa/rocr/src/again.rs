@@ -1,15 +1,14 @@
-//! This program once more.
+//! Restarting the running program.
 
 use crate::folder::program;
 use std::io;
 use std::process::Command;
 
-/// A command that starts this very program again, under the loader and libraries that it was started
-/// with ([`Installation::command`](crate::Installation::command)). The environment is inherited,
-/// and the emulated driver with it.
+/// Returns a command that starts the running program again, under the same loader and libraries
+/// ([`Installation::command`](crate::Installation::command)). The environment, including the
+/// emulated driver, is inherited.
 ///
-/// # Errors
-/// What the system answers to the question which program this is.
+/// # Errors The path of the running program cannot be determined.
 pub fn again() -> io::Result<Command> {
     let file = std::env::current_exe().map_err(|error| {
         let words =
@@ -18,10 +17,10 @@ pub fn again() -> io::Result<Command> {
     })?;
     let program = program().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     if program == file {
-        // Not by its name: another may be there by now, if it is being built meanwhile.
+        // Not by its name: a build may have replaced the file.
         return Ok(Command::new("/proc/self/exe"));
     }
-    // A loader of its own lies among the libraries that belong to it.
+    // The loader is in the folder of its libraries.
     let mut command = Command::new(&file);
     if let Some(libraries) = file.parent() {
         command.arg("--library-path").arg(libraries);
@@ -33,7 +32,7 @@ pub fn again() -> io::Result<Command> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_program_can_start_itself_again() {
+    fn program_can_restart_itself() {
         let output = super::again().unwrap().arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("--include-ignored"), "what every test program says: {text}");

@@ -1,9 +1,9 @@
-//! The machine's package mirror, asked through its own `apt-get`, with state of our own.
+//! Access to the machine's package mirror through `apt-get`, with separate state.
 //!
-//! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and sums;
-//! here it is only told to keep everything in a folder of ours, to run none of the hooks that the
-//! machine has for its own updates, and to believe that nothing is installed, so that it gets all
-//! that a package needs, the C library included.
+//! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and
+//! checksums. Here it keeps all of its state in a separate folder, runs no hooks of the machine,
+//! and treats every package as not installed, so that it downloads all dependencies, including the
+//! C library.
 
 use crate::patience;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -20,31 +20,30 @@ const SUITES: [&str; 4] = ["trixie", "forky", "sid", "experimental"];
 /// The archive's keys.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// How long one tool may take: a mirror that does not answer, or a full disk, makes `apt-get` wait
-/// for ever.
+/// The timeout of one tool: `apt-get` can block forever on an unresponsive mirror or a full disk.
 const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// The configuration that is used instead of the machine's.
+/// The configuration file that replaces the machine's.
 const CONF: &str = "apt.conf";
 
-/// Why a package could not be got.
+/// Why a package could not be downloaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AptError {
-    /// This is no machine with Debian's package tools.
-    #[error("`{program}` does not start ({cause}); fetching needs Debian's package tools")]
+    /// Debian's package tools are missing.
+    #[error("cannot start `{program}`: {cause}; fetching needs Debian's package tools")]
     NoTool {
-        /// What was to be started.
+        /// The program.
         program: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The machine's own package sources name no mirror of Debian.
+    /// The machine's package sources contain no mirror of Debian.
     #[error(
-        "no mirror of Debian among the package sources of this machine; name one in HSA_VMM_MIRROR"
+        "no Debian mirror found in the package sources of this machine; set HSA_VMM_MIRROR to one"
     )]
     NoMirror,
-    /// The archive's keys are not there.
-    #[error("{KEYS} is not there; install the package debian-archive-keyring")]
+    /// The archive's keys are missing.
+    #[error("{KEYS} not found; install the package debian-archive-keyring")]
     NoKeys,
     /// A tool failed.
     #[error("`{what}` failed ({status}){}", last_words(said))]
@@ -56,35 +55,35 @@ pub enum AptError {
         /// What it wrote to standard error.
         said: String,
     },
-    /// A tool came to no end.
+    /// A tool timed out.
     #[error("`{what}` did not end within {patience:?}; is the mirror reachable?")]
     NoEnd {
         /// The tool and what it was to do.
         what: String,
-        /// How long it had.
+        /// The timeout.
         patience: Duration,
     },
     /// No suite has that version.
-    #[error("no suite has {package} {version}; there are: {there}")]
+    #[error("no suite has {package} {version}; available: {there}")]
     NoVersion {
         /// The package.
         package: String,
-        /// The version that was asked for.
+        /// The requested version.
         version: String,
-        /// The versions there are.
+        /// The available versions.
         there: String,
     },
-    /// A file could not be made.
+    /// A file could not be created.
     #[error("{path}: {cause}", path = path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// The end of what a tool said: the beginning is seldom about the failure.
+/// Returns the last lines of a tool's output, which describe the failure.
 fn last_words(said: &str) -> String {
     let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines[lines.len().saturating_sub(6)..].join("\n  ");
@@ -98,14 +97,14 @@ pub(crate) struct Offer {
     pub suite: String,
 }
 
-/// The archive as one mirror has it, with its lists in a folder of ours.
+/// The archive of one mirror, with its lists in a separate folder.
 #[derive(Debug)]
 pub(crate) struct Archive {
     folder: PathBuf,
 }
 
 impl Archive {
-    /// Gets the lists of packages into an empty folder.
+    /// Downloads the lists of packages into an empty folder.
     pub fn open(folder: &Path) -> Result<Self, AptError> {
         if !Path::new(KEYS).exists() {
             return Err(AptError::NoKeys);
@@ -127,7 +126,7 @@ impl Archive {
         let sources: String = SUITES.into_iter().map(line).collect();
         let mut configuration = how_to_reach_mirrors()?;
         for (option, value) in [
-            // What the machine configures is not read a second time.
+            // Ignore the machine's configuration; the needed part is copied above.
             ("Dir::Etc::Main", "/dev/null".to_owned()),
             ("Dir::Etc::Parts", "/dev/null".to_owned()),
             ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
@@ -136,9 +135,9 @@ impl Archive {
             ("Dir::State::Lists", ours("lists")),
             ("Dir::State::status", ours("status")),
             ("Dir::Cache", ours("cache")),
-            // The user that root fetches as may not write to a folder of root's.
+            // The sandbox user of apt cannot write to a folder of root.
             ("APT::Sandbox::User", String::new()),
-            // A suite that is no longer updated keeps its signature.
+            // Accept lists of a suite that is no longer updated; the signature is still checked.
             ("Acquire::Check-Valid-Until", "false".to_owned()),
             ("Acquire::Retries", "3".to_owned()),
         ] {
@@ -153,14 +152,14 @@ impl Archive {
         Ok(archive)
     }
 
-    /// What the suites have of a package.
+    /// Returns the versions of a package in the suites.
     pub fn offers(&self, package: &str) -> Result<Vec<Offer>, AptError> {
         let output = self.run("apt-cache", ["madison", package])?;
         Ok(offers(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Downloads a version of a package and all that it needs, and some more packages of that
-    /// suite without what they need. The files are in the folder that is returned.
+    /// Downloads a version of a package with its dependencies, and other packages of that suite
+    /// without theirs. Returns the folder of the files.
     pub fn download(
         &self,
         package: &str,
@@ -207,10 +206,10 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
 }
 
 fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output, AptError> {
-    // Messages are searched for words, and a question has nobody to answer it.
+    // Fixed language, because output is parsed; no questions, because nobody can answer.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
-    // An emulated driver under a program is not for the tools it uses.
+    // The tools must not load an emulated driver.
     command.env_remove("LD_PRELOAD");
     let output = output_within(PATIENCE, command);
     let output = output.map_err(|cause| AptError::NoTool { program, cause })?;
@@ -227,13 +226,13 @@ fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output
     Ok(output)
 }
 
-/// Runs a command, and kills it and all that it started if it does not end in time.
+/// Runs a command; on a timeout kills its process group.
 fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<Output>> {
     let (mut said, mut told) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdout(said.try_clone()?).stderr(told.try_clone()?).process_group(0);
     let mut child = command.spawn()?;
     let Some(status) = patience::wait(&mut child, patience)? else {
-        // It may have ended this very moment.
+        // It may just have ended.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         child.wait()?;
         return Ok(None);
@@ -246,7 +245,7 @@ fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<
     Ok(Some(output))
 }
 
-/// What the machine configures of the way to mirrors: proxies, certificates, patience.
+/// Returns the machine's settings for connections to mirrors: proxies, certificates, timeouts.
 fn how_to_reach_mirrors() -> Result<String, AptError> {
     let mut command = Command::new("apt-config");
     command.arg("dump");
@@ -256,7 +255,7 @@ fn how_to_reach_mirrors() -> Result<String, AptError> {
     Ok(lines.map(|line| line.to_owned() + "\n").collect())
 }
 
-/// The mirror of Debian that this machine uses, or `HSA_VMM_MIRROR`.
+/// Returns `HSA_VMM_MIRROR`, or the Debian mirror that this machine uses.
 fn mirror() -> Result<String, AptError> {
     if let Ok(named) = std::env::var("HSA_VMM_MIRROR")
         && !named.is_empty()
@@ -269,7 +268,7 @@ fn mirror() -> Result<String, AptError> {
     debian(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned).ok_or(AptError::NoMirror)
 }
 
-/// The first of the sites that is the archive itself and not its security updates.
+/// Returns the first site that is the archive itself, not its security updates.
 fn debian(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }
@@ -285,7 +284,7 @@ fn offers(table: &str) -> Vec<Offer> {
     table.lines().filter_map(offer).collect()
 }
 
-/// The offer of an upstream version: `6.4.3` is `6.4.3+dfsg-5`, and `6.4.30-1` is not.
+/// Finds an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not `6.4.30-1`.
 pub(crate) fn choose(package: &str, version: &str, offers: &[Offer]) -> Result<Offer, AptError> {
     let is_it = |offer: &&Offer| {
         let upstream = offer.version.split_once(':').map_or(offer.version.as_str(), |(_, v)| v);
@@ -305,7 +304,7 @@ pub(crate) fn choose(package: &str, version: &str, offers: &[Offer]) -> Result<O
     })
 }
 
-/// A package's name and version, of its file's name.
+/// Returns a package's name and version from its file name.
 pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
     let mut parts = file.to_str()?.strip_suffix(".deb")?.split('_');
     let (name, version) = (parts.next()?, parts.next()?);
@@ -319,7 +318,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_does_not_end_is_ended() {
+    fn endless_commands_are_killed() {
         let begun = Instant::now();
         let mut endless = Command::new("sh");
         endless.args(["-c", "sleep 60 & sleep 60"]);
@@ -337,7 +336,7 @@ mod tests {
         libhsa-runtime64-1 |    6.1.2-3 | https://mirror/debian trixie/main amd64 Packages\n";
 
     #[test]
-    fn a_version_is_found_in_its_suite() {
+    fn version_is_found_in_its_suite() {
         let offers = offers(TABLE);
         let suite = |version| choose("package", version, &offers).map(|offer| offer.suite).ok();
         assert_eq!(suite("6.1.2").as_deref(), Some("trixie"));
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_what_is_there() {
+    fn missing_version_error_lists_offers() {
         let error = choose("package", "9.9", &offers(TABLE)).unwrap_err();
         assert!(matches!(error, AptError::NoVersion { .. }));
         assert!(error.to_string().contains("6.1.2-3 in trixie"), "{error}");
@@ -355,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_is_told_from_other_sites() {
+    fn archive_differs_from_other_sites() {
         let sites = "https://other/apt\nhttps://mirror/debian-security\nhttps://mirror/debian/\n";
         assert_eq!(debian(sites), Some("https://mirror/debian/"));
         assert_eq!(debian("https://mirror/ubuntu"), None);
     }
 
     #[test]
-    fn a_files_name_tells_package_and_version() {
+    fn file_name_gives_package_and_version() {
         let name = |file: &str| name_and_version(file.as_ref());
         assert_eq!(name("zlib1g_1%3a1.3-3_amd64.deb").as_deref(), Some("zlib1g 1:1.3-3"));
         assert_eq!(name("lock"), None);

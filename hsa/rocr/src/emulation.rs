@@ -1,4 +1,4 @@
-//! The emulated kernel driver under a program.
+//! Running a program on the emulated kernel driver.
 
 use crate::folder::program;
 use std::env;
@@ -8,10 +8,10 @@ use std::process::Command;
 
 const OBJECT: &str = "libhsa_kfd.so";
 
-/// How the kernel driver is to be emulated; what is not said is as `HSA_KFD` in the environment
-/// says, or one MI300X.
+/// The configuration of the emulated kernel driver. Unset values come from `HSA_KFD` in the
+/// environment; the default is one MI300X.
 ///
-/// The words are those of `hsa-kfd`, whose documentation explains them.
+/// See `hsa-kfd` for the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Emulation {
     gpus: Option<u8>,
@@ -22,52 +22,52 @@ pub struct Emulation {
     faults: Vec<String>,
 }
 
-/// The object to preload is not there.
+/// The shared object to preload was not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the emulated driver {OBJECT} is not beside the program (looked in: {looked}); build it with \
-     `cargo build -p hsa-kfd`, or name it in HSA_VMM_KFD"
+    "emulated driver {OBJECT} not found (searched: {looked}); build it with \
+     `cargo build -p hsa-kfd`, or set HSA_VMM_KFD to its path"
 )]
 pub struct NoObject {
     looked: String,
 }
 
 impl Emulation {
-    /// A machine with so many GPUs.
+    /// Emulates a machine with `number` GPUs.
     #[must_use]
     pub fn gpus(number: u8) -> Self {
         Self { gpus: Some(number), ..Self::default() }
     }
 
-    /// Whose GPUs: `mi300x`, `mi210`, `rdna3`, `apu`.
+    /// Sets the model of the GPUs: `mi300x`, `mi210`, `rdna3`, `apu`.
     #[must_use]
     pub fn profile(mut self, name: impl Into<String>) -> Self {
         self.profile = Some(name.into());
         self
     }
 
-    /// How much memory a GPU has: `64GiB`, `256MiB`.
+    /// Sets the memory of each GPU: `64GiB`, `256MiB`.
     #[must_use]
     pub fn vram(mut self, size: impl Into<String>) -> Self {
         self.vram = Some(size.into());
         self
     }
 
-    /// A file for a line for each call of the driver.
+    /// Logs each driver call as a line of a file.
     #[must_use]
     pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
-    /// A file for the GPUs' page tables when a process ends.
+    /// Writes the GPUs' page tables to a file at exit.
     #[must_use]
     pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
         self
     }
 
-    /// Has calls of the driver go wrong, as `hsa-faults` writes it: `GEM_VA#3=ENOMEM`,
+    /// Adds faults of driver calls, in the language of `hsa-faults`: `GEM_VA#3=ENOMEM`,
     /// `GEM_VA.MAP=lost`.
     #[must_use]
     pub fn fault(mut self, plan: impl Into<String>) -> Self {
@@ -75,10 +75,9 @@ impl Emulation {
         self
     }
 
-    /// Puts the emulated driver under a program, and under the programs that it starts.
+    /// Makes a program, and the programs that it starts, use the emulated driver.
     ///
-    /// # Errors
-    /// Where the object to preload was looked for, and how to build it.
+    /// # Errors The shared object was not found.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
         command.env("LD_PRELOAD", preloaded(&object()?, env::var_os("LD_PRELOAD")));
         let words = [
@@ -88,7 +87,7 @@ impl Emulation {
         ];
         let mut words: Vec<_> = words.into_iter().flatten().collect();
         if !words.is_empty() {
-            // Later words win.
+            // Later values override earlier ones.
             let before = env::var("HSA_KFD").unwrap_or_default();
             words.splice(..0, Some(before).filter(|before| !before.is_empty()));
             command.env("HSA_KFD", words.join(","));
@@ -106,7 +105,7 @@ impl Emulation {
     }
 }
 
-/// The list of what is preloaded, ours first and once.
+/// Builds the value of `LD_PRELOAD`, with `object` first and once.
 fn preloaded(object: &Path, before: Option<OsString>) -> OsString {
     let mut list = object.as_os_str().to_owned();
     for other in env::split_paths(&before.unwrap_or_default()) {
@@ -118,8 +117,8 @@ fn preloaded(object: &Path, before: Option<OsString>) -> OsString {
     list
 }
 
-/// The object to preload: `HSA_VMM_KFD`, or what cargo left beside the program, or what a package
-/// put into `../lib/hsa-vmm`.
+/// Finds the shared object: `HSA_VMM_KFD`, or beside the program as built by cargo, or in
+/// `../lib/hsa-vmm` as installed by a package.
 fn object() -> Result<PathBuf, NoObject> {
     if let Some(named) = env::var_os("HSA_VMM_KFD").filter(|named| !named.is_empty()) {
         let named = PathBuf::from(named);
@@ -131,8 +130,8 @@ fn object() -> Result<PathBuf, NoObject> {
     }
     let program = program();
     let beside = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-    // Cargo leaves a dependency's object in `deps`, where tests are; one that lies beside the
-    // program may be of an older build.
+    // Cargo puts a dependency's object in `deps`, beside tests. One beside the program may be
+    // outdated.
     let folders = ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| beside.join(folder));
     let found = folders.iter().map(|folder| folder.join(OBJECT)).find(|path| path.is_file());
     found.map(absolute).ok_or_else(|| NoObject {
@@ -140,7 +139,7 @@ fn object() -> Result<PathBuf, NoObject> {
     })
 }
 
-/// The program may change its folder before it starts others.
+/// Makes a path absolute, because the program may change its folder.
 fn absolute(path: PathBuf) -> PathBuf {
     path.canonicalize().unwrap_or(path)
 }
@@ -151,7 +150,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn what_is_preloaded_already_stays() {
+    fn existing_preloads_are_kept() {
         let list = |before: &str| preloaded("/a/kfd.so".as_ref(), Some(before.into()));
         assert_eq!(list(""), "/a/kfd.so");
         assert_eq!(list("/b.so:/c.so"), "/a/kfd.so:/b.so:/c.so");
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_finds_the_emulated_gpus() {
+    fn program_finds_the_emulated_gpus() {
         let mut command = Command::new("ls");
         command.arg("/dev/dri");
         Emulation::gpus(3).profile("mi210").apply(&mut command).unwrap();

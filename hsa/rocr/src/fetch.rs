@@ -9,49 +9,49 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// Comes along: what shows that a driver works. What it needs besides the runtime is for its
-/// companion script.
+/// Also fetched: the program that lists GPUs. Only its companion script needs more packages.
 const SHOW: &str = "rocminfo";
 
-/// What the lists (48 MiB), the packages and three releases (67 MiB) take, with some to spare.
+/// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
+/// margin.
 const NEEDED: u64 = 192 << 20;
-/// How the folders of fetches at work are called.
+/// The prefix of temporary folders.
 pub(crate) const WORK: &str = ".fetch-";
 
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// The packages could not be got.
-    #[error("AMD's runtime cannot be fetched: {0}")]
+    /// The packages could not be downloaded.
+    #[error("cannot fetch AMD's runtime: {0}")]
     Apt(AptError),
-    /// A file or folder could not be made.
-    #[error("AMD's runtime cannot be kept in {path}: {cause}", path = path.display())]
+    /// A file or folder could not be created.
+    #[error("cannot store AMD's runtime in {path}: {cause}", path = path.display())]
     Folder {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The disk is nearly full.
     #[error(
-        "AMD's runtime needs up to {} MiB in {path}, where {} are left; HSA_VMM_ROCR names another folder",
+        "cannot fetch AMD's runtime: {path} needs {} MiB of free space and has {}; set HSA_VMM_ROCR to another folder",
         needed >> 20, left >> 20, path = path.display()
     )]
     Full {
         /// The folder.
         path: PathBuf,
-        /// The bytes it has left.
+        /// The free bytes.
         left: u64,
         /// The bytes that are needed.
         needed: u64,
     },
-    /// The packages are not what they were.
+    /// The packages lack expected files.
     #[error("the packages were unpacked, but {0}")]
     Incomplete(NotInstalled),
 }
 
-/// Says of which file or folder the system said no.
+/// Adds the path to a system error.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
     let path = path.to_owned();
     |cause| FetchError::Folder { path, cause }
@@ -69,22 +69,21 @@ impl From<NotInstalled> for FetchError {
     }
 }
 
-/// Gets releases of AMD's runtime, with all that they need, from this machine's package mirror.
+/// Downloads releases of AMD's runtime with their dependencies from this machine's package mirror.
 ///
-/// Each goes to `folder/VERSION` as a whole or not at all; nothing outside the folder is touched,
-/// and root's rights are not needed. What is there already is left as it is. Several processes may
-/// do this at once: one fetches, the others wait. `told` is told of each step.
+/// Each is stored atomically in `folder/VERSION`. Nothing outside of the folder is changed, and
+/// root is not needed. Existing releases are kept. Several processes can do this at once: one
+/// fetches, the others wait. `report` is called with each step.
 ///
-/// The mirror is the one of the machine's own package sources, or `HSA_VMM_MIRROR`. Signatures and
-/// sums are checked by `apt-get`, against the keys of the package `debian-archive-keyring`; a suite
-/// whose lists have expired is accepted, as its signature holds.
+/// The mirror is that of the machine's package sources, or `HSA_VMM_MIRROR`. `apt-get` checks
+/// signatures and checksums against the keys of the package `debian-archive-keyring`. Expired lists
+/// with a valid signature are accepted.
 ///
-/// # Errors
-/// Which step failed, on what, and what may help; what was there before is there still.
+/// # Errors The message names the failed step and a remedy. Existing releases stay.
 pub fn fetch(
     releases: &[Release],
     folder: &Path,
-    told: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<Vec<Installation>, FetchError> {
     let open = || -> Result<Vec<_>, NotInstalled> {
         releases.iter().map(|&release| Installation::open(folder, release)).collect()
@@ -93,14 +92,14 @@ pub fn fetch(
         return Ok(all);
     }
     let _alone = alone(folder, NEEDED)?;
-    // Another process may have done it meanwhile.
+    // Another process may have fetched them meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
     }
     sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(at(folder))?;
-    told("getting the lists of packages");
+    report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offers = archive.offers(RUNTIME)?;
     for &release in releases {
@@ -108,13 +107,13 @@ pub fn fetch(
             continue;
         }
         let offer = apt::choose(RUNTIME, release.version(), &offers)?;
-        told(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
+        report(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
         let packages = archive.download(RUNTIME, &offer, &[SHOW])?;
         let root = work.path().join(release.version());
         fs::create_dir(&root).map_err(at(&root))?;
         unpack(&packages, &root)?;
         let end = folder.join(release.version());
-        // What is there is not whole, or there would be nothing to fetch.
+        // An existing folder is incomplete, or there would be nothing to fetch.
         if end.exists() {
             fs::remove_dir_all(&end).map_err(at(&end))?;
         }
@@ -123,11 +122,11 @@ pub fn fetch(
     Ok(open()?)
 }
 
-/// Waits until nobody else fetches into a folder, which is made, and sees whether there is room.
+/// Creates a folder, locks it against other fetches, and checks the free space.
 pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
     fs::create_dir_all(folder).map_err(at(folder))?;
     let path = folder.join("lock");
-    // A link is not followed, and nothing is truncated.
+    // Do not follow a symbolic link, do not truncate.
     let mut options = File::options();
     options.write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let lock = options.open(&path).map_err(at(&path))?;
@@ -140,7 +139,7 @@ pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
     Ok(lock)
 }
 
-/// Removes what fetches left that were killed; whoever holds the lock is the only one at work.
+/// Removes temporary folders of killed fetches. The caller holds the lock.
 pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -151,7 +150,7 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unpacks all packages of a folder into another, removes them, and leaves a list of what it was.
+/// Unpacks all packages of a folder into another, removes them, and writes the list of packages.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(packages).map_err(at(packages))? {

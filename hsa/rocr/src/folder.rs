@@ -1,12 +1,12 @@
-//! Where fetched releases are kept.
+//! The folder of fetched releases.
 
 use std::path::{Path, PathBuf};
 
-/// The folder that holds the fetched releases, one folder each.
+/// Returns the folder of the fetched releases, which has one folder for each.
 ///
-/// `HSA_VMM_ROCR` names it. Else it is `rocr` in cargo's build folder if the running program was
-/// built there, or `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, else `~/.cache`), or in
-/// the current folder if there is no home.
+/// `HSA_VMM_ROCR` names it. The default is `rocr` in cargo's build folder if the running program
+/// was built there; else `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, else `~/.cache`), or
+/// in the current folder if `HOME` is not set.
 #[must_use]
 pub fn folder() -> PathBuf {
     let folder = named_or_found();
@@ -26,18 +26,17 @@ fn named_or_found() -> PathBuf {
     cache.or_else(home).unwrap_or_default().join("hsa-vmm/rocr")
 }
 
-/// The file of the running program.
+/// Returns the file of the running program.
 ///
-/// A program that was started by a dynamic loader of its own, as [`crate::Installation::command`]
-/// does, is not what `/proc/self/exe` says, but its first argument.
+/// For a program that [`crate::Installation::command`] started, `/proc/self/exe` is the dynamic
+/// loader; the program is its first argument.
 pub(crate) fn program() -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?;
     let is_loader = file.file_name()?.as_encoded_bytes().starts_with(b"ld-");
     if is_loader { std::env::args_os().next().map(PathBuf::from) } else { Some(file) }
 }
 
-/// Cargo keeps what it knows of the compiler in its build folder, and marks one that it makes as what
-/// backups may leave out.
+/// Finds cargo's build folder above a program, by the files that cargo creates there.
 fn build_folder(program: &Path) -> Option<&Path> {
     let is_cargos = |folder: &&Path| {
         [".rustc_info.json", "CACHEDIR.TAG"].iter().any(|mark| folder.join(mark).is_file())
@@ -48,7 +47,7 @@ fn build_folder(program: &Path) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_test_was_built_in_cargos_folder() {
+    fn build_folder_is_recognised() {
         let program = super::program().unwrap();
         let build = super::build_folder(&program).unwrap();
         assert!(program.starts_with(build));

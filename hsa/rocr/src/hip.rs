@@ -1,4 +1,4 @@
-//! HIP itself, beside a release of the runtime: for measuring against it.
+//! Fetches HIP beside a release of the runtime, for benchmarks.
 
 use crate::apt::{self, Archive};
 use crate::fetch::{WORK, alone, at, sweep};
@@ -6,10 +6,10 @@ use crate::{FetchError, Installation, Release, fetch};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What the lists, the packages (compilers are among them) and what is in them take.
+/// The disk space needed for package lists, packages (including compilers) and their contents.
 const NEEDED: u64 = 512 << 20;
 
-/// Which package has the HIP that belongs to a release.
+/// Returns the package of a release's HIP.
 pub(crate) fn package(release: Release) -> Option<&'static str> {
     match release {
         Release::R6_1_2 => None,
@@ -18,21 +18,21 @@ pub(crate) fn package(release: Release) -> Option<&'static str> {
     }
 }
 
-/// Gets HIP's library and all that it needs, into the folder of a release that is fetched too if it
-/// was not. `None` for a release that Debian has no HIP for (6.1.2).
+/// Downloads HIP's library and its dependencies into the folder of a release, which is fetched,
+/// too, if needed. `None` if Debian has no HIP for the release (6.1.2).
 ///
-/// As [`fetch`](crate::fetch()) otherwise.
+/// Otherwise as [`fetch`](crate::fetch()).
 ///
 /// # Errors
 /// As for [`fetch`](crate::fetch()).
 pub fn fetch_hip(
     release: Release,
     folder: &Path,
-    told: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<Option<PathBuf>, FetchError> {
     let Some(package) = package(release) else { return Ok(None) };
     let open = || Installation::open(folder, release);
-    fetch(&[release], folder, told)?;
+    fetch(&[release], folder, report)?;
     let _alone = alone(folder, NEEDED)?;
     let installation = open()?;
     if let Some(hip) = installation.hip() {
@@ -41,23 +41,23 @@ pub fn fetch_hip(
     sweep(folder).map_err(at(folder))?;
     let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
     let work = work.map_err(at(folder))?;
-    told("getting the lists of packages");
+    report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
-    told(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
+    report(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
     let packages = archive.download(package, &offer, &[])?;
     let mut names = installation.packages();
     for entry in fs::read_dir(&packages).map_err(at(&packages))? {
         let entry = entry.map_err(at(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
-        // What is there already may be in use.
+        // Existing packages may be in use.
         if !names.contains(&name) {
             apt::unpack(&entry.path(), installation.root())?;
             names.push(name);
         }
     }
     names.sort();
-    // As a whole or not at all: by this list HIP is known to be there.
+    // Replaced atomically: this list shows whether HIP is complete.
     let list = work.path().join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(at(&list))?;
     let end = installation.root().join("packages");

@@ -1,4 +1,4 @@
-//! A release that was fetched.
+//! Fetched releases.
 
 use crate::{Release, hip};
 use std::env;
@@ -16,9 +16,9 @@ pub struct Installation {
     loader: PathBuf,
 }
 
-/// Why there is no release in a folder.
+/// A release that is missing or incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no {what} of release {release} in {folder}; `hsa-vmm rocr fetch` gets it", folder = folder.display())]
+#[error("{what} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`", folder = folder.display())]
 pub struct NotInstalled {
     release: Release,
     folder: PathBuf,
@@ -26,10 +26,9 @@ pub struct NotInstalled {
 }
 
 impl Installation {
-    /// Finds a release that [`fetch`](crate::fetch()) left in a folder.
+    /// Opens a release that [`fetch`](crate::fetch()) has downloaded.
     ///
-    /// # Errors
-    /// What of it is not there, and how to get it.
+    /// # Errors A part of the release is missing; the message says how to fetch it.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
         let root = folder.join(release.version());
         let lacks = |what| NotInstalled { release, folder: folder.to_owned(), what };
@@ -46,25 +45,25 @@ impl Installation {
         Ok(found)
     }
 
-    /// Which release it is.
+    /// Returns the release.
     #[must_use]
     pub fn release(&self) -> Release {
         self.release
     }
 
-    /// Its folder.
+    /// Returns its folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The file of the runtime.
+    /// Returns the file of the runtime.
     #[must_use]
     pub fn runtime(&self) -> PathBuf {
         self.libraries.join("libhsa-runtime64.so.1")
     }
 
-    /// The file of HIP, if [`fetch_hip`](crate::fetch_hip()) got it.
+    /// Returns the file of HIP, if [`fetch_hip`](crate::fetch_hip()) has downloaded it.
     #[must_use]
     pub fn hip(&self) -> Option<PathBuf> {
         let package = hip::package(self.release)?;
@@ -74,26 +73,26 @@ impl Installation {
         fetched.then(|| self.libraries.join(format!("libamdhip64.so.{major}")))
     }
 
-    /// The packages it was made of: `libc6 2.41-12` and so on.
+    /// Returns its packages, such as `libc6 2.41-12`.
     #[must_use]
     pub fn packages(&self) -> Vec<String> {
-        // The list was there when this was opened; without it, nothing is known.
+        // `open` has checked that the list exists; if it was removed since, report none.
         let list = fs::read_to_string(self.root.join("packages")).unwrap_or_default();
         list.lines().map(str::to_owned).collect()
     }
 
-    /// A program of this release (`rocminfo`).
+    /// Returns the file of a program of this release (`rocminfo`).
     #[must_use]
     pub fn program(&self, name: &OsStr) -> Option<PathBuf> {
         let inside = !name.as_encoded_bytes().contains(&b'/');
         Some(self.root.join("usr/bin").join(name)).filter(|path| inside && path.is_file())
     }
 
-    /// A command that starts a program with this runtime, and with its loader and C library, which
-    /// may be newer than those of the machine.
+    /// Returns a command that starts a program with this runtime, its loader and its C library,
+    /// which can be newer than the machine's.
     ///
-    /// The program is one of this release (`rocminfo`), a path, or a name that `PATH` has. The
-    /// processes it starts in turn are the machine's own.
+    /// The program is one of this release (`rocminfo`), a path, or a name in `PATH`. Processes that
+    /// it starts use the machine's libraries.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let program = program.as_ref();
@@ -105,7 +104,7 @@ impl Installation {
     }
 }
 
-/// The dynamic loader among libraries: `ld-linux-x86-64.so.2`, or another architecture's.
+/// Finds the dynamic loader in a folder: `ld-linux-x86-64.so.2`, or another architecture's.
 fn loader(libraries: &Path) -> Option<PathBuf> {
     let is_loader = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld-linux-"))
@@ -113,14 +112,14 @@ fn loader(libraries: &Path) -> Option<PathBuf> {
     fs::read_dir(libraries).ok()?.filter_map(|entry| Some(entry.ok()?.path())).find(is_loader)
 }
 
-/// Whether a shell would find this program: a path, or a name that `PATH` has.
+/// Returns whether a program exists: a path, or a name in `PATH`.
 #[must_use]
 pub fn is_program(program: &OsStr) -> bool {
     Path::new(program).is_file() && program.as_encoded_bytes().contains(&b'/')
         || on_path(program).is_some()
 }
 
-/// The file that a shell would start: the loader does not search `PATH`.
+/// Searches `PATH`, because the dynamic loader does not.
 fn on_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return None;
@@ -136,7 +135,7 @@ mod tests {
     use std::ffi::OsStr;
 
     #[test]
-    fn what_is_missing_is_said_with_what_to_do() {
+    fn not_installed_error_suggests_fetch() {
         let folder = tempfile::tempdir().unwrap();
         let error = Installation::open(folder.path(), Release::R6_4_3).unwrap_err();
         let text = error.to_string();
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_as_a_shell_finds_them() {
+    fn programs_are_searched_in_path() {
         assert!(on_path(OsStr::new("sh")).is_some_and(|path| path.is_file()));
         assert_eq!(on_path(OsStr::new("/bin/sh")), None);
         assert_eq!(on_path(OsStr::new("no such program")), None);

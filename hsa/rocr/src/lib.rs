@@ -9,11 +9,10 @@
 //!   └──────────────────────────┘               └───────────────────┘
 //! ```
 //!
-//! [`fetch`] gets one or all of the [releases](Release) that Debian has, with everything they need,
-//! into a folder of their own; nothing is installed. [`Installation::command`] starts a program
-//! with that runtime and its own C library, which may be newer than the machine's.
-//! [`Emulation::apply`] puts the emulated kernel driver under a program. [`mod@test`] does all three
-//! for tests.
+//! [`fetch`] downloads [releases](Release) from Debian's mirror, with all dependencies, into a
+//! separate folder; it installs nothing. [`Installation::command`] starts a program with that
+//! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
+//! a program on the emulated kernel driver. [`mod@test`] does all three for tests.
 
 mod again;
 mod apt;

@@ -1,14 +1,14 @@
-//! Waiting for a program that may never end.
+//! Waiting for a child process with a timeout.
 
 use std::io;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How often it is looked at.
+/// The polling interval.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until a program ends: its status, or `None` if it is still running after so long. Whoever
-/// started it then knows what else to end with it.
+/// Waits until a child ends; returns `None` if it still runs after `patience`. The caller then
+/// kills it.
 pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let begun = Instant::now();
     loop {

@@ -1,9 +1,9 @@
-//! The releases of AMD's runtime that are to be had as packages.
+//! The releases of AMD's runtime that are available as packages.
 
 use core::fmt;
 use core::str::FromStr;
 
-/// A release of ROCm whose runtime Debian has.
+/// A release of ROCm whose runtime Debian packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Release {
@@ -16,10 +16,10 @@ pub enum Release {
 }
 
 impl Release {
-    /// All of them, oldest first.
+    /// All releases, oldest first.
     pub const ALL: [Self; 3] = [Self::R6_1_2, Self::R6_4_3, Self::R7_2_4];
 
-    /// As people write it: `6.4.3`.
+    /// Returns the version, such as `6.4.3`.
     #[must_use]
     pub const fn version(self) -> &'static str {
         match self {
@@ -36,9 +36,9 @@ impl fmt::Display for Release {
     }
 }
 
-/// Text that names no release.
+/// A text that is not a known release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no release that can be had: 6.1.2, 6.4.3 and 7.2.4 are")]
+#[error("unknown release `{0}`: available are 6.1.2, 6.4.3 and 7.2.4")]
 pub struct UnknownRelease(String);
 
 impl FromStr for Release {
@@ -55,7 +55,7 @@ mod tests {
     use super::Release;
 
     #[test]
-    fn a_release_is_read_as_it_is_written() {
+    fn release_round_trips_through_text() {
         for release in Release::ALL {
             assert_eq!(release.to_string().parse(), Ok(release));
         }

@@ -3,18 +3,18 @@
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
 //! #[test]
-//! fn a_page_is_reserved() {
-//!     test::on_each_release("a_page_is_reserved", &Emulation::gpus(2), |ground| {
-//!         // Here, once a release: a process that has AMD's runtime and finds two GPUs.
-//!         assert!(ground.runtime().exists());
+//! fn reserves_a_page() {
+//!     test::on_each_release("reserves_a_page", &Emulation::gpus(2), |fixture| {
+//!         // Runs once for each release, in a process with AMD's runtime and two GPUs.
+//!         assert!(fixture.runtime().exists());
 //!     });
 //! }
 //! ```
 //!
-//! The test starts its own program again, with only that test, under the loader and libraries of a
-//! release and over the emulated driver. Where the release cannot be fetched, the test says on
-//! standard error that it is skipped and why; where `HSA_VMM_REQUIRE` contains the word `rocr`, as
-//! in continuous integration, it fails.
+//! The test restarts its own program with only that test, under the loader and libraries of a
+//! release and on the emulated driver. If the release cannot be fetched, the test prints to
+//! standard error that it is skipped and why; if `HSA_VMM_REQUIRE` contains `rocr`, as in
+//! continuous integration, it fails.
 
 use crate::{
     Emulation, FetchError, Installation, Release, fetch, folder, folder::program, patience,
@@ -28,45 +28,49 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// In the processes that tests start: which release it is.
+/// Set to the release in the processes that tests start.
 const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
-/// What stands before what such a process tells.
-const TOLD: &str = "TOLD ";
+/// The prefix of reports of such a process.
+const REPORTED: &str = "REPORT ";
 /// How long one test may take on one release.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// What a test stands on.
+/// The fixture of a test: a release of AMD's runtime.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct Fixture {
     installation: Installation,
 }
 
-impl Ground {
-    /// The release of AMD's runtime.
+/// Former name of [`Fixture`].
+#[doc(hidden)]
+pub type Ground = Fixture;
+
+impl Fixture {
+    /// Returns the release of AMD's runtime.
     #[must_use]
     pub fn release(&self) -> Release {
         self.installation.release()
     }
 
-    /// The file of the runtime.
+    /// Returns the file of the runtime.
     #[must_use]
     pub fn runtime(&self) -> PathBuf {
         self.installation.runtime()
     }
 
-    /// The release, to start other programs on it.
+    /// Returns the installation, to start other programs with it.
     #[must_use]
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
 
-    /// A command that starts this very program again on the same ground; the environment is
+    /// A command that starts this very program again with the same release; the environment is
     /// inherited. What it does there is up to its arguments and environment.
     #[must_use]
     pub fn this_program(&self) -> Command {
         let program = program().expect("a test knows its own file");
         let mut command = self.installation.command(program);
-        // Whoever runs there is not this test once more.
+        // The new process must not run this test.
         command.env_remove(INSIDE);
         command
     }
@@ -74,29 +78,29 @@ impl Ground {
 
 /// Runs a test once on each release. `name` is the test's full name, as `cargo test` prints it.
 #[track_caller]
-pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on(&Release::ALL, name, emulation, body);
 }
 
 /// Runs a test once on each of some releases.
 #[track_caller]
-pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Ground)) {
+pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on_within(releases, name, emulation, PATIENCE, body);
 }
 
-/// Runs a test once on each of some releases, and ends it on each after `patience`.
+/// Runs a test once on each of some releases, each with a timeout.
 #[track_caller]
 pub fn on_within(
     releases: &[Release],
     name: &str,
     emulation: &Emulation,
     patience: Duration,
-    body: impl Fn(&Ground),
+    body: impl Fn(&Fixture),
 ) {
     if let Ok(inside) = env::var(INSIDE) {
         let release = inside.parse().expect("a release");
         let installation = Installation::open(&folder(), release).expect("it was there");
-        body(&Ground { installation });
+        body(&Fixture { installation });
         return;
     }
     let Some(installations) = installations(name) else { return };
@@ -107,7 +111,7 @@ pub fn on_within(
         let mut command = installation.command(program);
         command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.env(INSIDE, installation.release().version());
-        // The loader is not what the program thinks it was built by.
+        // Under the loader the program cannot find cargo's build folder.
         command.env("HSA_VMM_ROCR", folder());
         emulation.apply(&mut command).expect("the emulated driver was built");
         let (status, output) = finish(&mut command, patience);
@@ -116,22 +120,27 @@ pub fn on_within(
         let release = installation.release();
         assert!(passed, "{name} on {release} ({ended}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
-        // Behind the test's name, if the harness has begun a line with that.
-        let told = output.lines().filter_map(|line| line.split_once(TOLD));
-        told.for_each(|(_, told)| tell(told));
+        // A report can follow the test's name, which the harness prints without a newline.
+        let reported = output.lines().filter_map(|line| line.split_once(REPORTED));
+        reported.for_each(|(_, line)| report(line));
         ran += 1;
     }
     assert_eq!(ran, releases.len(), "{name}: not on every release");
 }
 
-/// Says a line on standard error, also of a test that passes, and of one on a release.
-pub fn tell(line: &str) {
-    let told = if env::var_os(INSIDE).is_some() { TOLD } else { "" };
-    // Not eprintln: the test harness would keep it to itself. One write, as tests run side by side.
-    let _ = std::io::stderr().write_all(format!("{told}{line}\n").as_bytes());
+/// Prints a line to standard error, also from a passing test and from one on a release.
+pub fn report(line: &str) {
+    let reported = if env::var_os(INSIDE).is_some() { REPORTED } else { "" };
+    // Not eprintln, whose output the test harness captures. One write, because tests run in
+    // parallel.
+    let _ = std::io::stderr().write_all(format!("{reported}{line}\n").as_bytes());
 }
 
-/// All releases, or `None` after saying that the test is skipped.
+/// Former name of [`report`].
+#[doc(hidden)]
+pub use report as tell;
+
+/// Returns all releases, or `None` after reporting that the test is skipped.
 #[track_caller]
 #[must_use]
 pub fn installations(name: &str) -> Option<&'static [Installation]> {
@@ -141,19 +150,19 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
         Ok(installations) => Some(installations),
         Err(error) => {
             assert!(!is_required("rocr"), "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
-            tell(&format!("SKIPPED {name}: {error}"));
+            report(&format!("SKIPPED {name}: {error}"));
             None
         }
     }
 }
 
-/// Whether `HSA_VMM_REQUIRE` has this word: a test that lacks what it means fails and is not skipped.
+/// Returns whether `HSA_VMM_REQUIRE` contains a word: then a test fails instead of being skipped.
 pub fn is_required(word: &str) -> bool {
     let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
     required.split_whitespace().any(|it| it == word)
 }
 
-/// Runs a command to its end, and returns its status, unless it had to be killed, and all it said.
+/// Runs a command; returns its status (`None` if it timed out and was killed) and its output.
 fn finish(command: &mut Command, patience: Duration) -> (Option<ExitStatus>, String) {
     let mut output = tempfile::tempfile().expect("a temporary file");
     let also = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));

@@ -21,8 +21,8 @@ fn lines(shown: &str, start: &str) -> usize {
 }
 
 #[test]
-fn one_cpu_and_two_gpus_are_listed_with_pools_and_granules() {
-    on_each("one_cpu_and_two_gpus_are_listed_with_pools_and_granules", 2, |shown| {
+fn rocminfo_lists_two_gpus_with_pools() {
+    on_each("rocminfo_lists_two_gpus_with_pools", 2, |shown| {
         assert_eq!(lines(shown, "Agent "), 3, "{shown}");
         assert_eq!(lines(shown, "Device Type:             CPU"), 1, "{shown}");
         assert_eq!(lines(shown, "Device Type:             GPU"), 2, "{shown}");
@@ -36,8 +36,8 @@ fn one_cpu_and_two_gpus_are_listed_with_pools_and_granules() {
 }
 
 #[test]
-fn eight_gpus_are_listed() {
-    on_each("eight_gpus_are_listed", 8, |shown| {
+fn rocminfo_lists_eight_gpus() {
+    on_each("rocminfo_lists_eight_gpus", 8, |shown| {
         assert_eq!(lines(shown, "Agent "), 9, "{shown}");
         assert_eq!(lines(shown, "Device Type:             GPU"), 8, "{shown}");
     });

@@ -1,8 +1,8 @@
-//! The C functions: once a slot, each as thin as can be, and the table they make.
+//! The C functions, one set for each slot, and the tables of them.
 
 use crate::era::Behaviour;
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use crate::{faults, nothing, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
@@ -16,8 +16,8 @@ pub(crate) type PoolCallback =
 pub(crate) type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
 pub(crate) type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
 
-/// Every function of the ABI, once: its parameters, and which function of the simulation does it.
-/// Calls back the macro `$with` with the list.
+/// Passes every function of the ABI to the macro `$with`: its parameters, and the function that
+/// implements it.
 macro_rules! every_function {
     ($with:path) => { $with! {
         status {
@@ -88,7 +88,7 @@ macro_rules! thunks {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Function { $($name,)* $($vname,)* }
 
-        /// The functions that answer a status, and can be made to fail; then the others.
+        /// The functions that return a status and support faults; `VALUE_NAMES` has the others.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)*];
         const VALUE_NAMES: &[&str] = &[$(stringify!($vname),)*];
 
@@ -117,25 +117,25 @@ macro_rules! thunks {
 }
 every_function!(thunks);
 
-/// How many functions there are.
+/// The number of functions.
 pub(crate) const FUNCTIONS: usize = NAMES.len() + VALUE_NAMES.len();
 
-/// The name of every function, in the order of [`Function`].
+/// Returns the name of every function, in the order of [`Function`].
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().chain(VALUE_NAMES).copied()
 }
 
-/// What every call that answers a status has in common.
+/// Runs a call that returns a status.
 fn call(
     slot: usize,
     function: Function,
-    body: impl FnOnce(&Arc<Instance>) -> Answer + 'static,
+    body: impl FnOnce(&Arc<Instance>) -> HsaResult + 'static,
 ) -> hsa_status_t {
-    // Unwinding into C is undefined; whatever state a panic leaves is still consistent memory.
+    // Unwinding into C is undefined behaviour. The state after a panic is still memory-safe.
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot)?;
-        let _under_way = instance.begin(function);
-        match instance.admit(function)? {
+        let _under_way = instance.track(function);
+        match instance.begin_call(function)? {
             None => body(&instance),
             Some(wrong) => faults::perform(wrong, &instance, Box::new(body)),
         }
@@ -147,7 +147,7 @@ fn call(
     }
 }
 
-/// What every call that answers a value has in common: with no instance it is zero.
+/// Runs a call that returns a value; returns zero without an instance.
 fn evaluate<T: Default>(
     slot: usize,
     function: Function,
@@ -155,7 +155,7 @@ fn evaluate<T: Default>(
 ) -> T {
     let value = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot).ok()?;
-        instance.admit(function).ok()?;
+        instance.begin_call(function).ok()?;
         Some(body(&instance))
     }));
     value.ok().flatten().unwrap_or_default()
@@ -214,10 +214,10 @@ const fn vmem<const SLOT: usize>(extension: u32) -> Result<Vmem, MissingSymbol> 
     })
 }
 
-/// The extension versions with which functions came, oldest first.
+/// The extension versions that added functions, oldest first.
 const STEPS: [u32; 5] = [0, 4, 6, 9, 16];
 
-/// The tables of one slot, and those whose virtual memory does nothing.
+/// The tables of one slot: with real virtual memory, and with calls that do nothing.
 struct Tables {
     real: [Table; STEPS.len()],
     nothing: [Table; STEPS.len()],
@@ -241,7 +241,7 @@ static TABLES: [Tables; slots::SLOTS] = slots! {
     32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
 };
 
-/// The table of a slot, with the functions that a runtime of this behaviour has.
+/// Returns the table of a slot, with the functions that the simulated release exports.
 pub(crate) fn table(slot: usize, behaviour: Behaviour, does_nothing: bool) -> &'static Table {
     let step = STEPS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
     let tables = &TABLES[slot];

@@ -1,4 +1,4 @@
-//! Which agents may do what: entries in GPUs' page tables, and real mappings for the CPU.
+//! Access of agents: entries of GPU page tables, and real mappings for the CPU.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
@@ -7,14 +7,14 @@ use crate::era::Unnamed;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
 use crate::physical::{Memory, has_spare_descriptor};
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::sync::Arc;
 
-/// What is asked for one agent.
-pub(crate) type Wish = (Agent, hsa_access_permission_t);
+/// The requested access of one agent.
+pub(crate) type AccessRequest = (Agent, hsa_access_permission_t);
 
 /// `hsa_amd_vmem_set_access`
 ///
@@ -26,42 +26,42 @@ pub(crate) unsafe fn set(
     size: usize,
     descriptors: *const hsa_amd_memory_access_desc_t,
     count: usize,
-) -> Answer {
+) -> HsaResult {
     let behaviour = instance.behaviour;
     let nothing = size == 0 && !behaviour.sets_access_of_nothing();
     if address.is_null() || nothing || descriptors.is_null() || count == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let wish = |index| {
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
-        let wish = unsafe { descriptors.add(index).read_unaligned() };
-        Ok((instance.agent(wish.agent_handle)?, wish.permissions))
+    let request = |index| {
+        // SAFETY: the caller promises the array, and each element is read on its own.
+        let request = unsafe { descriptors.add(index).read_unaligned() };
+        Ok((instance.agent(request.agent_handle)?, request.permissions))
     };
-    let wishes = (0..count).map(wish).collect::<Answer<Vec<Wish>>>()?;
+    let requests = (0..count).map(request).collect::<HsaResult<Vec<AccessRequest>>>()?;
     let address = address.addr();
     let mut state = instance.lock();
     state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // The end is not checked: whatever mapping is touched is changed as a whole.
+    // The end is not checked: each mapping in the range is changed as a whole.
     let (starts, _) = state.run(address, address.wrapping_add(size))?;
     if starts.len() > 1 && !behaviour.sets_access_of_several() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let set = |start| instance.set_access(&mut state, start, size, &wishes);
+    let set = |start| instance.set_access(&mut state, start, size, &requests);
     starts.into_iter().try_for_each(set)
 }
 
 impl Instance {
-    /// Sets access to one mapping, one wish after the other; what was done before a failure stays.
-    /// `asked` is how many bytes the whole call is about.
+    /// Applies the requests to one mapping, in order. Changes before a failure stay. `asked` is the
+    /// size of the whole call.
     pub(crate) fn set_access(
         &self,
         state: &mut State,
         start: usize,
         asked: usize,
-        wishes: &[Wish],
-    ) -> Answer {
+        requests: &[AccessRequest],
+    ) -> HsaResult {
         let unnamed = self.behaviour.unnamed_agents();
-        for &(agent, permission) in wishes {
+        for &(agent, permission) in requests {
             let mapping = mapping_mut(state, start)?;
             let before = mapping.grant(agent);
             if before.is_some_and(|before| before.permission == permission) {
@@ -78,17 +78,22 @@ impl Instance {
             self.enable(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
             if before.is_some() && unnamed == Unnamed::DroppedOnChange {
-                self.drop_unnamed(state, start, wishes)?;
+                self.drop_unnamed(state, start, requests)?;
             }
         }
         if unnamed == Unnamed::Dropped {
-            self.drop_unnamed(state, start, wishes)?;
+            self.drop_unnamed(state, start, requests)?;
         }
         Ok(())
     }
 
-    fn drop_unnamed(&self, state: &mut State, start: usize, wishes: &[Wish]) -> Answer {
-        let named = |agent| wishes.iter().any(|(named, _)| *named == agent);
+    fn drop_unnamed(
+        &self,
+        state: &mut State,
+        start: usize,
+        requests: &[AccessRequest],
+    ) -> HsaResult {
+        let named = |agent| requests.iter().any(|(named, _)| *named == agent);
         let grants = &mut mapping_mut(state, start)?.grants;
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
@@ -96,9 +101,14 @@ impl Instance {
         self.remove_all(state, start, dropped)
     }
 
-    /// Takes access away from agents that are in a mapping's list no more. One that cannot be taken
-    /// away does not keep the others, and is in the list again.
-    pub(crate) fn remove_all(&self, state: &mut State, start: usize, grants: Vec<Grant>) -> Answer {
+    /// Revokes access of agents that were removed from a mapping's list. A failure does not stop
+    /// the others; the agent is added to the list again.
+    pub(crate) fn remove_all(
+        &self,
+        state: &mut State,
+        start: usize,
+        grants: Vec<Grant>,
+    ) -> HsaResult {
         let mut answer = Ok(());
         for grant in grants {
             let removed = self.remove_access(state, start, grant.agent, grant.permission);
@@ -110,15 +120,15 @@ impl Instance {
         answer
     }
 
-    /// Gives an agent access that it does not have.
+    /// Grants access to an agent that has none.
     fn enable(
         &self,
         state: &mut State,
         start: usize,
         Grant { agent, permission, extent }: Grant,
         changed: bool,
-    ) -> Answer {
-        // An import that was not looked at yet is looked at now.
+    ) -> HsaResult {
+        // Resolves a lazy import.
         let handle = mapping_mut(state, start)?.handle;
         let memory = self.resolve(state, handle).ok_or(HSA_STATUS_ERROR)?;
         let mapping = mapping_mut(state, start)?;
@@ -126,9 +136,9 @@ impl Instance {
         if !start.is_multiple_of(PAGE) || size as u64 > memory.size {
             return Err(HSA_STATUS_ERROR);
         }
-        let size = self.done(size.next_multiple_of(PAGE));
-        let memory = self.shown(memory);
-        let shift = if self.suffers(Wrong::Shifted) { PAGE } else { 0 };
+        let size = self.affected_size(size.next_multiple_of(PAGE));
+        let memory = self.visible_memory(memory);
+        let shift = if self.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
         match agent {
             Agent::Gpu(gpu) => {
                 let peer = memory.owner != agent;
@@ -136,7 +146,7 @@ impl Instance {
                 if peer && !changed && owner_was_first && self.behaviour.owner_must_be_last() {
                     return Err(HSA_STATUS_ERROR);
                 }
-                if !self.gpu_reaches(gpu, memory.owner) {
+                if !self.gpu_can_access(gpu, memory.owner) {
                     return Err(HSA_STATUS_ERROR);
                 }
                 if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
@@ -146,9 +156,9 @@ impl Instance {
                     }
                     return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
                 }
-                let rights = self.gpu_rights(self.permitted(permission));
+                let permissions = self.gpu_permissions(self.applied_permission(permission));
                 let entry = (memory, handle);
-                let inserted = state.page_tables[gpu].insert(start, size, entry, rights);
+                let inserted = state.page_tables[gpu].insert(start, size, entry, permissions);
                 inserted.map_err(|_| HSA_STATUS_ERROR)?;
                 if shift > 0 {
                     state.page_tables[gpu].shift(start, shift as u64);
@@ -157,8 +167,8 @@ impl Instance {
             }
             Agent::Cpu(_) => {
                 let extent = extent.next_multiple_of(PAGE);
-                let permission = self.permitted(permission);
-                self.map_for_cpu(start, self.done(extent), permission, (&memory, shift))?;
+                let permission = self.applied_permission(permission);
+                self.map_for_cpu(start, self.affected_size(extent), permission, (&memory, shift))?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.remove(start..start + extent);
                 }
@@ -167,10 +177,10 @@ impl Instance {
         }
     }
 
-    /// What an entry in a GPU's page table allows.
-    fn gpu_rights(&self, permission: hsa_access_permission_t) -> (bool, bool) {
+    /// Returns the (read, write) permissions of a GPU's page-table entry.
+    fn gpu_permissions(&self, permission: hsa_access_permission_t) -> (bool, bool) {
         match (self.config.gpu_permissions, permission) {
-            _ if self.suffers(Wrong::Narrow) => (true, false),
+            _ if self.has_fault(FaultKind::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
             (_, HSA_ACCESS_PERMISSION_WO) => (false, true),
@@ -184,37 +194,37 @@ impl Instance {
         size: usize,
         permission: hsa_access_permission_t,
         (memory, shift): (&Arc<Memory>, usize),
-    ) -> Answer {
+    ) -> HsaResult {
         let protection = match permission {
-            // The CPU's window shows nothing of it: touching it must fault.
-            _ if !self.cpu_reaches(memory.owner) => Protection::None,
+            // The memory is outside of the CPU's window: access must fault.
+            _ if !self.cpu_can_access(memory.owner) => Protection::None,
             HSA_ACCESS_PERMISSION_RO => Protection::Read,
             HSA_ACCESS_PERMISSION_WO => Protection::Write,
             HSA_ACCESS_PERMISSION_RW => Protection::ReadWrite,
             _ => Protection::None,
         };
-        let file = memory.file().map_err(|error| no_file(&error))?;
+        let file = memory.file().map_err(|error| file_error_status(&error))?;
         let file = std::os::fd::AsFd::as_fd(file);
         // SAFETY: a mapping of this instance, whose addresses are a reservation's.
         let mapped = unsafe { address_space::map_file(start, size, protection, file, shift) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 
-    /// Takes an agent's access to a mapping away; the list of permissions is the caller's work.
+    /// Revokes an agent's access to a mapping. The caller updates the list of permissions.
     pub(crate) fn remove_access(
         &self,
         state: &mut State,
         start: usize,
         agent: Agent,
         permission: hsa_access_permission_t,
-    ) -> Answer {
+    ) -> HsaResult {
         let mapping = mapping_mut(state, start)?;
         let (size, reservation) = (mapping.size.next_multiple_of(PAGE), mapping.reservation);
         match agent {
             Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
             Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
-                // SAFETY: a mapping of this instance. That the range is anybody's from here on is
-                // the defect of this era.
+                // SAFETY: a mapping of this instance. The hole that this leaves is the simulated
+                // defect.
                 unsafe { address_space::release(start, size) };
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.insert(start..start + size, ());
@@ -230,7 +240,7 @@ impl Instance {
     }
 }
 
-fn mapping_mut(state: &mut State, start: usize) -> Answer<&mut Mapping> {
+fn mapping_mut(state: &mut State, start: usize) -> HsaResult<&mut Mapping> {
     state.mappings.get_mut(&start).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)
 }
 
@@ -243,14 +253,14 @@ pub(crate) unsafe fn get(
     address: *mut c_void,
     permissions: *mut hsa_access_permission_t,
     agent: hsa_agent_t,
-) -> Answer {
-    let address = out(address)?.addr().get();
-    let permissions = out(permissions)?;
+) -> HsaResult {
+    let address = non_null(address)?.addr().get();
+    let permissions = non_null(permissions)?;
     let behaviour = instance.behaviour;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
-    // The mapping before, if it ends exactly here, answers in most eras.
+    // In most generations the address past a mapping counts as part of it.
     let at_end = || {
         let before = state.mapping_at(address.checked_sub(1)?)?;
         behaviour.get_access_includes_end().then_some(before)

@@ -1,4 +1,4 @@
-//! The process's own address space: the few ways in which the simulation calls `mmap`.
+//! The address space of the process: wrappers of `mmap`.
 
 use core::ptr::{null_mut, without_provenance_mut};
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// What the CPU may do.
+/// The protection of CPU mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     None,
@@ -30,8 +30,7 @@ const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::M
 
 /// Calls `mmap`.
 ///
-/// # Safety
-/// With `MAP_FIXED` in `flags` the caller must own the range: whatever is there is replaced.
+/// # Safety With `MAP_FIXED` in `flags` the caller must own the range, whose mappings are replaced.
 unsafe fn map(
     address: usize,
     size: usize,
@@ -47,7 +46,7 @@ unsafe fn map(
     if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.addr()) }
 }
 
-/// Takes unused addresses. `alignment` must be a power of two of at least a page.
+/// Reserves unused addresses. `alignment` must be a power of two of at least a page.
 pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::Result<usize> {
     let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
     let total = size.checked_add(alignment - PAGE).ok_or_else(too_large)?;
@@ -62,39 +61,38 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     Ok(aligned)
 }
 
-/// Takes exactly these addresses if nothing is there; `None` if something is or they cannot be.
+/// Reserves exactly these addresses; `None` if one is in use or invalid.
 pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Option<usize> {
     let flags = ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
     let got = unsafe { map(address, size, access, flags, None).ok()? };
     if got != address {
-        // A kernel that does not know the flag takes the address for a hint.
-        // SAFETY: just taken, and nobody has been told of it.
+        // A kernel that does not know the flag treats the address as a hint.
+        // SAFETY: just reserved and not returned to a caller yet.
         unsafe { release(got, size) };
         return None;
     }
     Some(got)
 }
 
-/// Takes addresses as the kernel sees fit, preferring the hint; `size` as given.
+/// Reserves addresses chosen by the kernel, preferably at the hint. Does not round `size`.
 pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::Result<usize> {
     // SAFETY: without MAP_FIXED nothing that exists is touched.
     unsafe { map(hint, size, access, ANONYMOUS, None) }
 }
 
-/// Gives addresses back; of no size: nothing.
+/// Unmaps a range; does nothing for size 0.
 ///
-/// # Safety
-/// The range must be the caller's, and nobody may use it any more.
+/// # Safety The range must be the caller's and no longer in use.
 pub(crate) unsafe fn release(address: usize, size: usize) {
     if size > 0 {
-        // SAFETY: the caller's range. It can only fail for want of memory to split a mapping,
-        // and then the range stays taken, which harms nobody.
+        // SAFETY: the caller's range. Only splitting a mapping without kernel memory can fail; the
+        // range then stays reserved, which is harmless.
         unsafe { libc::munmap(without_provenance_mut(address), size) };
     }
 }
 
-/// Replaces what is in a range by addresses that nobody may access.
+/// Replaces a range by a mapping without access.
 ///
 /// # Safety
 /// The range must be the caller's.
@@ -103,7 +101,7 @@ pub(crate) unsafe fn blank(address: usize, size: usize) -> io::Result<()> {
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }
 
-/// Replaces what is in a range by a file from an offset on, shared.
+/// Replaces a range by a shared mapping of a file from an offset.
 ///
 /// # Safety
 /// The range must be the caller's.
@@ -119,13 +117,13 @@ pub(crate) unsafe fn map_file(
     unsafe { map(address, size, access, flags, Some((file, offset))) }.map(drop)
 }
 
-/// Asks for huge pages, which is only ever a wish.
-pub(crate) fn wish_huge_pages(address: usize, size: usize) {
+/// Advises the kernel to use huge pages.
+pub(crate) fn advise_huge_pages(address: usize, size: usize) {
     // SAFETY: advice of this kind changes no contents and no access.
     unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_HUGEPAGE) };
 }
 
-/// Leaves a range out of forked children, as AMD's runtime does with memory from pools.
+/// Excludes a range from forked children, as AMD's runtime does for pool memory.
 pub(crate) fn keep_from_children(address: usize, size: usize) {
     // SAFETY: as above; only the address space of later children is affected.
     unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_DONTFORK) };

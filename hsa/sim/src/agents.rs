@@ -1,27 +1,27 @@
-//! The agents: CPUs first, then GPUs, and what each says about itself.
+//! The agents, CPUs before GPUs, and their attributes.
 
 use crate::abi::{AgentCallback, IsaCallback};
 use crate::config::{Gpu, GpuKind};
 use crate::identity::Kind;
 use crate::instance::Instance;
 use crate::physical::Owner;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::{c_char, c_void};
 use core::ptr::NonNull;
 use hsa_sys::*;
 
-/// An agent is whoever can own memory.
+/// An agent: the possible owners of memory.
 pub(crate) type Agent = Owner;
 
 impl Instance {
-    /// Every agent, in the order in which callers see them.
+    /// Returns all agents, in the order of iteration.
     pub(crate) fn agents(&self) -> impl Iterator<Item = Agent> + use<> {
         let (cpus, gpus) = (self.config.cpus.len(), self.config.gpus.len());
         (0..cpus).map(Agent::Cpu).chain((0..gpus).map(Agent::Gpu))
     }
 
-    /// Whether there is such an agent: a descriptor of another simulation's memory may name one
-    /// that there is not.
+    /// Returns whether the agent exists: a descriptor of another simulation's memory can name an
+    /// unknown one.
     pub(crate) fn has_agent(&self, agent: Agent) -> bool {
         match agent {
             Agent::Cpu(number) => number < self.config.cpus.len(),
@@ -29,7 +29,7 @@ impl Instance {
         }
     }
 
-    /// The agent's number among all agents, which is also its NUMA node.
+    /// Returns the agent's number among all agents, which is also its NUMA node.
     pub(crate) fn node(&self, agent: Agent) -> usize {
         match agent {
             Agent::Cpu(number) => number,
@@ -45,13 +45,13 @@ impl Instance {
         hsa_agent_t { handle: self.identity.value(Kind::Agent, self.node(agent)) }
     }
 
-    /// Whose handle it is.
-    pub(crate) fn agent(&self, agent: hsa_agent_t) -> Answer<Agent> {
+    /// Finds the agent of a handle.
+    pub(crate) fn agent(&self, agent: hsa_agent_t) -> HsaResult<Agent> {
         let node = self.identity.index(Kind::Agent, agent.handle);
         node.and_then(|node| self.agent_at(node)).ok_or(HSA_STATUS_ERROR_INVALID_AGENT)
     }
 
-    /// Whose handles they are.
+    /// Finds the agents of an array of handles.
     ///
     /// # Safety
     /// `agents` must be null or point at `count` agents.
@@ -59,11 +59,11 @@ impl Instance {
         &self,
         agents: *const hsa_agent_t,
         count: usize,
-    ) -> Answer<Vec<Agent>> {
+    ) -> HsaResult<Vec<Agent>> {
         if agents.is_null() || count == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        // SAFETY: the caller promises the array, and each element is read on its own.
         (0..count).map(|index| self.agent(unsafe { agents.add(index).read_unaligned() })).collect()
     }
 }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn iterate(
     instance: &Instance,
     callback: AgentCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for agent in instance.agents() {
         // SAFETY: the caller's function and the caller's data.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn iterate(
     Ok(())
 }
 
-/// Writes a text into an array of so many characters, with zeros behind it.
+/// Writes a text into an array of `room` characters, padded with zeros.
 ///
 /// # Safety
 /// There must be room for that many characters.
@@ -110,16 +110,16 @@ pub(crate) unsafe fn info(
     agent: hsa_agent_t,
     attribute: hsa_agent_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
-    let value = out(value)?;
+    let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type: 64 characters.
     let text = |text: &str| unsafe { write_text(value, 64, text) };
     // SAFETY: as above, a 32-bit number.
     let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a 64-bit number.
     let long = |number: u64| unsafe { value.cast().write_unaligned(number) };
-    // What both kinds of agent answer.
+    // Attributes of both kinds of agents.
     match attribute {
         HSA_AGENT_INFO_NODE | HSA_AMD_AGENT_INFO_DRIVER_NODE_ID => {
             word(instance.node(agent) as u32);
@@ -180,7 +180,7 @@ pub(crate) unsafe fn info(
                     unsafe { write_text(value, 21, &uuid) };
                 }
                 HSA_AMD_AGENT_INFO_MEMORY_AVAIL => {
-                    long(instance.told(instance.video_memory[number].available()));
+                    long(instance.reported_size(instance.video_memory[number].available()));
                 }
                 HSA_AMD_AGENT_INFO_DRIVER_UID => word(gpu.uuid as u32),
                 HSA_AMD_AGENT_INFO_NEAREST_CPU => {
@@ -209,7 +209,7 @@ pub(crate) unsafe fn iterate_isas(
     agent: hsa_agent_t,
     callback: IsaCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let Agent::Gpu(number) = agent else { return Ok(()) };
@@ -230,13 +230,13 @@ pub(crate) unsafe fn isa_info(
     isa: hsa_isa_t,
     attribute: hsa_isa_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let number = instance.identity.index(Kind::Isa, isa.handle);
     let gpu = number.and_then(|number| instance.config.gpus.get(number));
     let name = full_isa_name(gpu.ok_or(HSA_STATUS_ERROR_INVALID_ISA)?);
-    let value = out(value)?;
+    let value = non_null(value)?;
     match attribute {
-        // With the zero behind it.
+        // Includes the terminating zero.
         // SAFETY: the caller has room for a 32-bit number.
         HSA_ISA_INFO_NAME_LENGTH => unsafe {
             value.cast().write_unaligned(name.len() as u32 + 1);

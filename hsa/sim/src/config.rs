@@ -1,4 +1,4 @@
-//! What a simulation looks like: its agents, its limits, its era.
+//! Configurations: agents, limits and ROCm generation of a simulation.
 
 use crate::{Era, FaultPlan};
 
@@ -6,43 +6,43 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// What an agent of kind CPU has. A [preset's](Config::mi300x) is where another begins.
+/// A CPU agent. To describe another CPU, change one of a [preset](Config::mi300x).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cpu {
-    /// What `HSA_AGENT_INFO_NAME` answers.
+    /// The value of `HSA_AGENT_INFO_NAME`.
     pub name: String,
     /// Bytes of memory of its node.
     pub memory: u64,
 }
 
-/// What kind of GPU.
+/// The kind of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuKind {
-    /// A card of its own.
+    /// A separate card.
     Discrete,
     /// In one package with the CPU.
     Apu,
 }
 
-/// What an agent of kind GPU has: [`Gpu::mi300x`], or a preset's, is where another begins.
+/// A GPU agent. To describe another GPU, change [`Gpu::mi300x`] or one of a preset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The instruction set, such as `gfx942`; also what `HSA_AGENT_INFO_NAME` answers.
+    /// The instruction set, such as `gfx942`; also the value of `HSA_AGENT_INFO_NAME`.
     pub isa: String,
     /// What follows the name in the instruction set's full name, such as `:sramecc+:xnack-`.
     pub isa_features: String,
-    /// What `HSA_AMD_AGENT_INFO_PRODUCT_NAME` answers.
+    /// The value of `HSA_AMD_AGENT_INFO_PRODUCT_NAME`.
     pub product: String,
-    /// A card of its own or part of the CPU.
+    /// Discrete or integrated.
     pub kind: GpuKind,
     /// Bytes of video memory. Nothing is allocated before it is touched.
     pub vram: u64,
-    /// Whether the CPU reaches all of the video memory; without, touching it faults.
+    /// Whether the CPU can access all of the video memory. Otherwise its access faults.
     pub large_bar: bool,
-    /// How much of the video memory the CPU's window shows where it does not show all.
+    /// The size of the CPU's window without large BAR.
     pub cpu_window: u64,
     /// The hive whose GPUs XGMI links, if any; it makes the fine-grained pool visible.
     pub hive: Option<u64>,
@@ -60,18 +60,19 @@ pub struct Gpu {
     pub uuid: u64,
 }
 
-/// Whether a GPU's page table obeys the permissions that were asked for.
+/// Whether GPUs enforce permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuPermissions {
-    /// As with AMD's drivers: they are written down, and every mapping can be read and written.
+    /// As with AMD's drivers: permissions are only recorded; every mapping is readable and
+    /// writable.
     Recorded,
-    /// A GPU may do what it was permitted and nothing else.
+    /// A GPU has exactly the permissions that were set.
     Enforced,
 }
 
-/// What a simulation looks like. Make one with a preset and change what is to be different, or
-/// parse one (see [`FromStr`](core::str::FromStr) below).
+/// A configuration of a simulation. Start from a preset and change fields, or parse a text (see
+/// [`FromStr`](core::str::FromStr) below).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
@@ -79,12 +80,12 @@ pub struct Config {
     pub cpus: Vec<Cpu>,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// Which implementation of AMD's is followed.
+    /// The simulated ROCm generation.
     pub era: Era,
     /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it; it is to
     /// be one of the [era's](Era::extensions).
     pub extension_minor: u32,
-    /// Whether the runtime answers the extension's version; ROCm 6.0 did not.
+    /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
     /// The granule of memory: 4 KiB or 2 MiB.
     pub granule: u64,
@@ -92,25 +93,25 @@ pub struct Config {
     pub recommended_granule: u64,
     /// Whether GPUs' page tables obey permissions.
     pub gpu_permissions: GpuPermissions,
-    /// Whether the CPU may map an exported descriptor for writing. Where it may not, the runtime
-    /// gives the CPU its access, and in era A every change of that leaves a real hole for a moment:
-    /// memory that another thread is given then is mapped over, as with AMD's.
+    /// Whether the CPU can map an exported descriptor for writing. If not, the runtime maps memory
+    /// for the CPU. In generation A each such change leaves an address-space hole for a moment; a
+    /// foreign mapping created in it is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
     /// Whether virtual-memory management is supported at all.
     pub vmem: bool,
-    /// Whether GPUs reach each other's video memory.
+    /// Whether GPUs can access each other's video memory.
     pub peer_access: bool,
-    /// Whether `hsa_amd_ipc_memory_attach` believes any length, as AMD's releases do (seen in 6.1.2,
-    /// 6.4.3 and 7.2.4): what lies beyond the memory is not there. Without, only the length that was
-    /// exported is accepted.
+    /// Whether `hsa_amd_ipc_memory_attach` accepts any length, as AMD's releases do (seen in 6.1.2,
+    /// 6.4.3 and 7.2.4). Bytes beyond the memory are not accessible. If false, only the exported
+    /// length is accepted.
     pub believes_ipc_lengths: bool,
-    /// Whether virtual memory only looks as if it were there: every function of it answers success
-    /// at once, with addresses and handles by counting, and nothing is behind them. For measuring
-    /// what is above. Such calls are not counted and cannot be planned to fail.
+    /// Whether virtual memory does nothing: every function returns success at once, with addresses
+    /// and handles from a counter and no memory. For measuring the overhead of callers. These calls
+    /// are not counted and support no faults.
     pub does_nothing: bool,
-    /// Whether the first wait for each signal returns at once, whatever the signal's value: HSA allows
-    /// a wait to return before its condition holds. A copy begins when its signal has been read, or
-    /// one second later, so that the first wait for a copy always returns too early.
+    /// Whether the first wait for each signal returns at once, whatever its value, as HSA allows. A
+    /// copy starts after its signal was read, or one second later, so that the first wait for a
+    /// copy always returns too early.
     pub early_waits: bool,
     /// Calls that fail.
     pub faults: FaultPlan,
@@ -143,7 +144,7 @@ impl Config {
         }
     }
 
-    /// One CPU and so many MI300X of 192 GiB, linked by XGMI.
+    /// Returns one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
     #[must_use]
     pub fn mi300x(gpus: usize) -> Self {
         let mut config = Self::of(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
@@ -151,21 +152,21 @@ impl Config {
         config
     }
 
-    /// One CPU and a Radeon of 16 GiB of which the CPU sees 256 MiB.
+    /// Returns one CPU and a Radeon of 16 GiB; the CPU can access 256 MiB of it.
     #[must_use]
     pub fn consumer() -> Self {
         Self::of(vec![Cpu::ryzen()], vec![Gpu::radeon()])
     }
 
-    /// An MI300A: CPU and GPU in one package, and one memory.
+    /// Returns an MI300A: CPU and GPU in one package with one memory.
     #[must_use]
     pub fn apu() -> Self {
         Self::of(vec![Cpu::epyc()], vec![Gpu::mi300a()])
     }
 
-    /// One CPU and so many MI300X whose virtual memory [does nothing](Self::does_nothing), and which
-    /// the CPU does not reach: there is nothing that it could touch. It passes for ROCm 6.4: later
-    /// releases leave memory behind where something was unmapped, which has to be covered.
+    /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::does_nothing)
+    /// and which the CPU cannot access. Simulates ROCm 6.4, because later releases leave memory in
+    /// unmapped ranges that callers must cover.
     #[must_use]
     pub fn nothing(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_era(Era::A);
@@ -174,7 +175,7 @@ impl Config {
         config
     }
 
-    /// Follows another era, with the extension version that it usually reports.
+    /// Selects a generation, with its usual extension version.
     #[must_use]
     pub fn with_era(mut self, era: Era) -> Self {
         self.era = era;
@@ -182,7 +183,7 @@ impl Config {
         self
     }
 
-    /// Follows a release that reports this extension version, and its era.
+    /// Selects an extension version, with its generation.
     #[must_use]
     pub fn with_extension(mut self, minor: u32) -> Self {
         self.era = Era::of_extension(minor);
@@ -190,7 +191,7 @@ impl Config {
         self
     }
 
-    /// Another granule.
+    /// Sets the granule.
     #[must_use]
     pub fn with_granule(mut self, granule: u64) -> Self {
         self.granule = granule;
@@ -198,28 +199,28 @@ impl Config {
         self
     }
 
-    /// So many bytes of video memory on every GPU.
+    /// Sets the size of each GPU's video memory.
     #[must_use]
     pub fn with_vram(mut self, bytes: u64) -> Self {
         self.gpus.iter_mut().for_each(|gpu| gpu.vram = bytes);
         self
     }
 
-    /// Enforced or only recorded permissions of GPUs.
+    /// Sets whether GPUs enforce permissions.
     #[must_use]
     pub fn with_gpu_permissions(mut self, permissions: GpuPermissions) -> Self {
         self.gpu_permissions = permissions;
         self
     }
 
-    /// Waits that return [early](Self::early_waits), or not.
+    /// Sets whether waits return [early](Self::early_waits).
     #[must_use]
     pub fn with_early_waits(mut self, early: bool) -> Self {
         self.early_waits = early;
         self
     }
 
-    /// XNACK on or off on every GPU, as `HSA_XNACK=1` and `0` do; see [`Gpu::has_xnack`].
+    /// Sets XNACK on each GPU, as `HSA_XNACK=1` and `0` do; see [`Gpu::has_xnack`].
     #[must_use]
     pub fn with_xnack(mut self, on: bool) -> Self {
         self.gpus.iter_mut().for_each(|gpu| gpu.set_xnack(on));
@@ -233,7 +234,7 @@ impl Config {
         self
     }
 
-    /// So many GPUs like the first, each at a PCI address of its own.
+    /// Replaces the GPUs by `count` copies of the first, each with its own PCI address.
     pub(crate) fn set_gpus(&mut self, count: usize) {
         let Some(first) = self.gpus.first().cloned() else { return };
         self.gpus = (0u32..).take(count).map(|index| first.sibling(index)).collect();
@@ -251,7 +252,7 @@ impl Cpu {
 }
 
 impl Gpu {
-    /// An MI300X.
+    /// Returns an MI300X.
     #[must_use]
     pub fn mi300x() -> Self {
         Self {
@@ -272,9 +273,9 @@ impl Gpu {
         }
     }
 
-    /// Whether it can fault pages in, so that it reaches all memory of the process. Without, it
-    /// reaches only the host memory that was allocated or locked for it. The
-    /// [features](Self::isa_features) of its instruction set say so: `:xnack+`.
+    /// Returns whether the GPU can retry page faults and so access all memory of the process.
+    /// Without XNACK it can only access host memory that was allocated or locked for it. The
+    /// [features](Self::isa_features) of its instruction set contain `:xnack+`.
     #[must_use]
     pub fn has_xnack(&self) -> bool {
         self.isa_features.split(':').any(|feature| feature == "xnack+")
@@ -323,7 +324,7 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
-        // Sixteen buses apart, and in another domain when there are no more.
+        // Sixteen buses apart; the next domain when the bus numbers wrap.
         let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
         Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }

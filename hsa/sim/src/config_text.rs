@@ -1,11 +1,11 @@
-//! A configuration as one line of text, as the variable `HSA_SIM` and the command take it.
+//! The text form of configurations, for the variable `HSA_SIM` and the command.
 
 use crate::config::{GIB, KIB, MIB};
 use crate::faults::FaultPlanError;
 use crate::{Config, Era, GpuPermissions};
 use core::str::FromStr;
 
-/// A configuration that could not be read.
+/// An invalid configuration text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -14,35 +14,35 @@ pub enum ConfigError {
     Word {
         /// What was not understood.
         word: String,
-        /// The presets there are.
+        /// The valid presets.
         presets: &'static str,
-        /// The settings there are.
+        /// The valid settings.
         settings: &'static str,
     },
-    /// A value that the setting does not take.
-    #[error("`{value}` is no value of `{setting}`, which takes {valid}")]
+    /// An invalid value of a setting.
+    #[error("invalid value `{value}` of `{setting}`: expected {valid}")]
     Value {
         /// The setting.
         setting: String,
         /// What was not understood.
         value: String,
-        /// What it takes.
+        /// The valid values.
         valid: &'static str,
     },
-    /// An extension version that no release of the era has: there is no such runtime.
+    /// An extension version that no release of the requested generation has.
     #[error(
-        "`extension={value}` is a version of era {has}, and not of era {era}: say `era={has}`, or \
-         leave the era out"
+        "`extension={value}` is a version of era {has}, not of era {era}: use `era={has}`, or \
+         omit `era`"
     )]
     Extension {
-        /// What was asked for.
+        /// The requested version.
         value: String,
-        /// The era whose version that is.
+        /// The generation that has this version.
         has: Era,
-        /// The era that was asked for.
+        /// The requested generation.
         era: Era,
     },
-    /// The fault plan could not be read.
+    /// An invalid fault plan.
     #[error("in `faults`: {0}")]
     Faults(#[from] FaultPlanError),
 }
@@ -52,7 +52,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
     permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, early-waits, xnack, \
     ipc-lengths, faults";
 
-/// A configuration as text: words with `,` between them, each a preset or `setting=value`.
+/// Parses a configuration: comma-separated words, each a preset or `setting=value`.
 ///
 /// | word | meaning |
 /// |---|---|
@@ -70,14 +70,14 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `ipc-lengths=checked`, `believed` | whether a length that is not the exported memory's is refused, or taken as AMD's releases do |
 /// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
 ///
-/// The order of the words does not matter. Nothing at all is the default configuration.
+/// The order of the words does not matter. The empty text is the default configuration.
 impl FromStr for Config {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         let mut config = Config::default();
-        // Only the era of ROCm 6 can do nothing without a trace.
+        // `nothing` works only as the generation of ROCm 6 (see `Config::nothing`).
         let mut says_era = words.contains(&"nothing");
         let mut settings = Vec::new();
         for word in words {
@@ -90,7 +90,7 @@ impl FromStr for Config {
                 (word, None) => return Err(unknown(word)),
             }
         }
-        // What other settings build upon comes first, wherever it was written.
+        // Apply first the settings on which others depend.
         settings.sort_by_key(|(setting, _)| match *setting {
             "gpus" | "cpus" => 0,
             "era" => 1,
@@ -197,7 +197,7 @@ fn unknown(word: &str) -> ConfigError {
     ConfigError::Word { word: word.into(), presets: PRESETS, settings: SETTINGS }
 }
 
-/// A size: a number, or one with `k`, `m`, `g` or `t` behind it.
+/// Parses a size: a number, optionally followed by `k`, `m`, `g` or `t`.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let text = text.strip_suffix("ib").or(text.strip_suffix('b')).unwrap_or(&text);

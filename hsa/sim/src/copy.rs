@@ -1,5 +1,5 @@
-//! Copies and fills. They are done on behalf of an agent: a GPU sees what its page table shows it,
-//! and what it may not do is a memory fault.
+//! Copies and fills. An agent performs them: a GPU uses its page table, and an access that it does
+//! not permit is a memory fault.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
@@ -10,34 +10,34 @@ use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::pool_memory::Origin;
 use crate::signal::Signal;
-use crate::status::{Answer, no_file};
+use crate::status::{HsaResult, file_error_status};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::sync::Arc;
 
-/// How much is copied at a time.
+/// The number of bytes copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Whose view of memory an access has.
+/// The agent whose view of memory an access uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
     /// A GPU's: its page table, and the host memory that was allocated or locked for it.
     Gpu(usize),
-    /// A GPU's, in a call that locks the host memory that it is given.
+    /// A GPU's, in a call that locks the host memory of its arguments.
     GpuThatLocks(usize),
     /// The process's own.
     Process,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Read,
     Write,
 }
 
-/// What is at an address, for so many bytes.
-enum Place {
+/// The memory at an address, and the number of bytes up to its end.
+enum Location {
     Memory(Arc<Memory>, u64, usize),
     Host(usize),
 }
@@ -49,7 +49,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Reports a fault and says what the call answers.
+    /// Reports a fault and returns the status of the call.
     fn answer(self, instance: &Instance) -> hsa_status_t {
         match self {
             Self::Fault(fault) => {
@@ -61,12 +61,12 @@ impl Failure {
     }
 }
 
-/// Reads or writes the process's memory without ever crashing: how many bytes it was before the
-/// first that is not accessible.
+/// Reads or writes the process's memory without crashing. Returns the number of bytes before the
+/// first inaccessible one.
 ///
 /// # Safety
 /// `local` must be valid for `length` bytes, to be written if `way` is to read.
-unsafe fn transfer(way: Way, address: usize, local: *mut u8, length: usize) -> usize {
+unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length: usize) -> usize {
     let remote = core::ptr::without_provenance_mut(address);
     let local = libc::iovec { iov_base: local.cast(), iov_len: length };
     let remote = libc::iovec { iov_base: remote, iov_len: length };
@@ -74,17 +74,17 @@ unsafe fn transfer(way: Way, address: usize, local: *mut u8, length: usize) -> u
     // process may write to itself is what its own program asked for by address.
     let done = unsafe {
         let process = libc::getpid();
-        match way {
-            Way::Read => libc::process_vm_readv(process, &local, 1, &remote, 1, 0),
-            Way::Write => libc::process_vm_writev(process, &local, 1, &remote, 1, 0),
+        match direction {
+            Direction::Read => libc::process_vm_readv(process, &local, 1, &remote, 1, 0),
+            Direction::Write => libc::process_vm_writev(process, &local, 1, &remote, 1, 0),
         }
     };
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Whether the process can read every page of a range, which ends before all addresses do.
+/// Returns whether the process can read every page of a range. The range must not wrap around.
 pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
-    // As many as one system call takes (`IOV_MAX`).
+    // The maximum of one system call (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);
     let mut pages = (first..address + size).step_by(PAGE);
@@ -108,7 +108,7 @@ pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
 }
 
 impl State {
-    /// How far it is from an address to the next that is not plain host memory.
+    /// Returns the distance from an address to the next that is not plain host memory.
     fn host_extent(&self, address: usize) -> usize {
         let reserved = self.reservations.range(address + 1..).next().map(|(start, _)| *start);
         let allocated = self.allocations.range(address + 1..).next().map(|(start, _)| *start);
@@ -117,7 +117,7 @@ impl State {
         next.unwrap_or(usize::MAX) - address
     }
 
-    /// Whether the page of an address belongs to host memory that is locked: the kernel pins whole
+    /// Returns whether the page of an address contains locked host memory: the kernel pins whole
     /// pages.
     fn is_locked(&self, address: usize) -> bool {
         let page = address & !(PAGE - 1);
@@ -127,44 +127,45 @@ impl State {
             .any(|(start, allocation)| start + allocation.extent() > page)
     }
 
-    /// What a GPU finds at an address; `all_of_host` if it reaches all memory of the process.
+    /// Looks up the memory of an address for a GPU. `all_of_host`: the GPU can access all memory of
+    /// the process.
     fn look_up(
         &self,
         gpu: usize,
         address: usize,
-        way: Way,
+        direction: Direction,
         all_of_host: bool,
-    ) -> Result<Place, Fault> {
+    ) -> Result<Location, Fault> {
         let fault = |reason| Fault { gpu, address: address & !(PAGE - 1), reason };
         let absent = fault(HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT);
         if let Some((start, end, entry)) = self.page_tables[gpu].find(address) {
-            return match way {
-                Way::Write if !entry.writable && entry.readable => {
+            return match direction {
+                Direction::Write if !entry.writable && entry.readable => {
                     Err(fault(HSA_AMD_MEMORY_FAULT_READ_ONLY))
                 }
-                Way::Write if !entry.writable => Err(absent),
-                Way::Read if !entry.readable => Err(absent),
+                Direction::Write if !entry.writable => Err(absent),
+                Direction::Read if !entry.readable => Err(absent),
                 _ => {
                     let memory = Arc::clone(&entry.memory);
-                    let (at, length) = entry.place(address - start);
-                    Ok(Place::Memory(memory, at, length.min(end - address)))
+                    let (at, length) = entry.offset_at(address - start);
+                    Ok(Location::Memory(memory, at, length.min(end - address)))
                 }
             };
         }
         if let Some((_, reservation)) = self.reservation_at(address) {
             let plain = !reservation.is_registered() && self.mapping_at(address).is_none();
             return if plain && all_of_host {
-                Ok(Place::Host(self.host_extent(address)))
+                Ok(Location::Host(self.host_extent(address)))
             } else {
                 Err(absent)
             };
         }
         let Some((start, allocation)) = self.allocation_at(address) else {
             return match () {
-                () if all_of_host => Ok(Place::Host(self.host_extent(address))),
+                () if all_of_host => Ok(Location::Host(self.host_extent(address))),
                 () if self.is_locked(address) => {
                     let left = PAGE - address % PAGE;
-                    Ok(Place::Host(left.min(self.host_extent(address))))
+                    Ok(Location::Host(left.min(self.host_extent(address))))
                 }
                 () => Err(absent),
             };
@@ -174,16 +175,16 @@ impl State {
         }
         let left = start + allocation.extent() - address;
         Ok(match &allocation.memory {
-            Some(memory) => Place::Memory(Arc::clone(memory), (address - start) as u64, left),
-            None => Place::Host(left),
+            Some(memory) => Location::Memory(Arc::clone(memory), (address - start) as u64, left),
+            None => Location::Host(left),
         })
     }
 
-    /// The GPU whose memory is at an address; `Some(None)` if it is memory of no GPU that the
-    /// process does not simply have, such as a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address; `Some(None)` for addresses without
+    /// memory of a GPU that are not plain host memory, such as a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // To such a runtime virtual memory is the CPU's.
+            // Such a runtime treats virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {
@@ -200,7 +201,7 @@ impl State {
         self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
     }
 
-    /// On whose behalf a copy is done: the destination's owner, or else the source's.
+    /// Selects the agent of a copy: the destination's owner, else the source's.
     fn view_of(&self, behaviour: Behaviour, destination: usize, source: Option<usize>) -> View {
         let destination = self.device_of(behaviour, destination);
         let source = source.and_then(|source| self.device_of(behaviour, source));
@@ -214,11 +215,11 @@ impl State {
 }
 
 impl Instance {
-    /// Reads or writes a buffer as a view shows the memory.
+    /// Reads or writes memory through a view.
     fn access_memory(
         &self,
         view: View,
-        way: Way,
+        direction: Direction,
         mut address: usize,
         mut buffer: &mut [u8],
     ) -> Result<(), Failure> {
@@ -228,27 +229,28 @@ impl Instance {
             View::Process => None,
         };
         while !buffer.is_empty() {
-            let place = match gpu {
-                None => Place::Host(buffer.len()),
-                Some((gpu, all_of_host)) => {
-                    self.lock().look_up(gpu, address, way, all_of_host).map_err(Failure::Fault)?
-                }
+            let location = match gpu {
+                None => Location::Host(buffer.len()),
+                Some((gpu, all_of_host)) => self
+                    .lock()
+                    .look_up(gpu, address, direction, all_of_host)
+                    .map_err(Failure::Fault)?,
             };
-            let done = match place {
-                Place::Memory(memory, offset, length) => {
+            let done = match location {
+                Location::Memory(memory, offset, length) => {
                     let length = length.min(buffer.len());
                     let part = &mut buffer[..length];
-                    let result = match way {
-                        Way::Read => memory.read(offset, part),
-                        Way::Write => memory.write(offset, part),
+                    let result = match direction {
+                        Direction::Read => memory.read(offset, part),
+                        Direction::Write => memory.write(offset, part),
                     };
-                    result.map_err(|error| Failure::Status(no_file(&error)))?;
+                    result.map_err(|error| Failure::Status(file_error_status(&error)))?;
                     length
                 }
-                Place::Host(length) => {
+                Location::Host(length) => {
                     let length = length.min(buffer.len());
                     // SAFETY: the buffer is at least as long, and this function's alone.
-                    let done = unsafe { transfer(way, address, buffer.as_mut_ptr(), length) };
+                    let done = unsafe { transfer(direction, address, buffer.as_mut_ptr(), length) };
                     match gpu {
                         Some((gpu, _)) if done == 0 => {
                             let reason = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
@@ -278,32 +280,32 @@ impl Instance {
         if size == 0 {
             return Ok(());
         }
-        let size = self.done(size);
+        let size = self.affected_size(size);
         let mut buffer = vec![0; size.min(CHUNK)];
         let mut done = 0;
         while done < size {
             let length = (size - done).min(CHUNK);
-            self.access_memory(view, Way::Read, source + done, &mut buffer[..length])?;
-            self.access_memory(view, Way::Write, destination + done, &mut buffer[..length])?;
+            self.access_memory(view, Direction::Read, source + done, &mut buffer[..length])?;
+            self.access_memory(view, Direction::Write, destination + done, &mut buffer[..length])?;
             done += length;
         }
         self.garble(view, destination)
     }
 
-    /// Turns one bit round, if the call is to do so.
+    /// Flips one bit, if this fault is planned.
     fn garble(&self, view: View, address: usize) -> Result<(), Failure> {
-        if !self.suffers(Wrong::Garbled) {
+        if !self.has_fault(FaultKind::Garbled) {
             return Ok(());
         }
         let mut byte = [0];
-        self.access_memory(view, Way::Read, address, &mut byte)?;
+        self.access_memory(view, Direction::Read, address, &mut byte)?;
         byte[0] ^= 1;
-        self.access_memory(view, Way::Write, address, &mut byte)
+        self.access_memory(view, Direction::Write, address, &mut byte)
     }
 }
 
-/// A range that does not reach beyond the end of all addresses.
-fn range(address: *const c_void, size: usize) -> Answer<usize> {
+/// Checks that a range is not null and does not wrap around.
+fn range(address: *const c_void, size: usize) -> HsaResult<usize> {
     let start = address.addr();
     let ends = start.checked_add(size).is_some();
     if start == 0 || !ends { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(start) }
@@ -315,7 +317,7 @@ pub(crate) fn copy(
     destination: *mut c_void,
     source: *const c_void,
     size: usize,
-) -> Answer {
+) -> HsaResult {
     let (destination, source) = (range(destination, size)?, range(source, size)?);
     let view = instance.lock().view_of(instance.behaviour, destination, Some(source));
     let copied = instance.copy_memory(view, destination, source, size);
@@ -323,7 +325,12 @@ pub(crate) fn copy(
 }
 
 /// `hsa_amd_memory_fill`
-pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count: usize) -> Answer {
+pub(crate) fn fill(
+    instance: &Instance,
+    address: *mut c_void,
+    value: u32,
+    count: usize,
+) -> HsaResult {
     let size = count.checked_mul(4).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let start = range(address, size)?;
     if !start.is_multiple_of(4) {
@@ -338,13 +345,13 @@ pub(crate) fn fill(instance: &Instance, address: *mut c_void, value: u32, count:
     }
     let view = state.view_of(instance.behaviour, start, None);
     drop(state);
-    let size = instance.done(size);
+    let size = instance.affected_size(size);
     let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
     let mut done = 0;
     while done < size {
         let length = (size - done).min(CHUNK);
         let part = &mut buffer[..length];
-        let filled = instance.access_memory(view, Way::Write, start + done, part);
+        let filled = instance.access_memory(view, Direction::Write, start + done, part);
         filled.map_err(|failure| failure.answer(instance))?;
         done += length;
     }
@@ -367,7 +374,7 @@ pub(crate) unsafe fn copy_async(
     dependency_count: u32,
     dependencies: *const hsa_signal_t,
     completion: hsa_signal_t,
-) -> Answer {
+) -> HsaResult {
     let (destination, source) = (range(destination, size)?, range(source, size)?);
     if dependency_count > 0 && dependencies.is_null() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -375,12 +382,12 @@ pub(crate) unsafe fn copy_async(
     let agents = [instance.agent(destination_agent)?, instance.agent(source_agent)?];
     let find = |signal| instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL);
     let dependencies = (0..dependency_count as usize)
-        // SAFETY: the caller vouches for the array, and each element is read on its own.
+        // SAFETY: the caller promises the array, and each element is read on its own.
         .map(|index| find(unsafe { dependencies.add(index).read_unaligned() }))
-        .collect::<Answer<Vec<Arc<Signal>>>>()?;
+        .collect::<HsaResult<Vec<Arc<Signal>>>>()?;
     let completion = find(completion)?;
     if size == 0 {
-        // AMD's runtime has nothing to do, and leaves the signal alone.
+        // AMD's runtime does nothing and does not change the signal.
         return Ok(());
     }
     let gpu = agents.into_iter().find_map(|agent| match agent {
@@ -388,7 +395,7 @@ pub(crate) unsafe fn copy_async(
         Agent::Cpu(_) => None,
     });
     let view = gpu.map_or(View::Process, View::Gpu);
-    let (instance, planned) = (Arc::clone(instance), hsa_faults::now());
+    let (instance, planned) = (Arc::clone(instance), hsa_faults::current_fault());
     let work = move || {
         for dependency in &dependencies {
             dependency.wait(&instance, |value| value == 0, None);
@@ -400,13 +407,13 @@ pub(crate) unsafe fn copy_async(
             return completion.update(|_| -1);
         }
         let copy = || instance.copy_memory(view, destination, source, size);
-        let copied = hsa_faults::during(planned, copy);
+        let copied = hsa_faults::with_fault(planned, copy);
         match copied.map_err(|failure| failure.answer(&instance)) {
             Ok(()) => completion.update(|value| value.wrapping_sub(1)),
             Err(_) => completion.update(|_| -1),
         }
     };
-    // A thread of its own, since it may have to wait for another copy to be asked for.
+    // A separate thread, because it may wait for a copy that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
     thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
 }

@@ -1,30 +1,30 @@
-//! What changed between the releases of AMD's runtime, in one place.
+//! The differences between the releases of AMD's runtime.
 //!
-//! Everything else asks [`Behaviour`] a question by name and never looks at a number.
+//! All other modules query [`Behaviour`] by name and never compare version numbers.
 
 use core::fmt;
 use core::ops::RangeInclusive;
 
-/// The four implementations of virtual memory that AMD's runtime has had.
+/// A ROCm generation: releases of AMD's runtime with one implementation of virtual memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Era {
-    /// ROCm 6.0 to 7.1: taking the CPU's access away leaves a hole in the reservation.
+    /// ROCm 6.0 to 7.1: revoking the CPU's access leaves a hole in the reservation.
     A,
     /// ROCm 7.2: no holes, but memory once mapped stays claimed until the addresses are freed.
     B,
-    /// ROCm 7.14: imports are looked at when access is set; a descriptor a handle; the owner must
-    /// be granted last.
+    /// ROCm 7.14: imports are resolved when access is set; each handle has a descriptor; the owner
+    /// must be granted access last.
     C,
-    /// ROCm 10: as C with its defects mended; memory of the CPU, too.
+    /// ROCm 10: as C without its defects; supports CPU memory.
     D,
 }
 
 impl Era {
-    /// All of them, the oldest first.
+    /// All generations, oldest first.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
-    /// The minor numbers of AMD's extension that the releases of this era report.
+    /// Returns the minor versions of AMD's extension that its releases report.
     #[must_use]
     pub fn extensions(self) -> RangeInclusive<u32> {
         match self {
@@ -35,14 +35,14 @@ impl Era {
         }
     }
 
-    /// The era whose releases report this minor number.
+    /// Returns the generation whose releases report this minor version.
     #[must_use]
     pub fn of_extension(minor: u32) -> Self {
         let era = Self::ALL.into_iter().find(|era| era.extensions().contains(&minor));
         era.unwrap_or(Self::D)
     }
 
-    /// The minor number of AMD's extension that this era usually reports.
+    /// Returns the minor version of AMD's extension that this generation usually reports.
     #[must_use]
     pub fn extension(self) -> u32 {
         match self {
@@ -65,7 +65,7 @@ impl fmt::Display for Era {
     }
 }
 
-/// Which agents that a call of `set_access` does not name lose their access by it.
+/// Which agents lose access by a call of `set_access` that does not name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unnamed {
     /// All of them.
@@ -76,7 +76,7 @@ pub(crate) enum Unnamed {
     Kept,
 }
 
-/// The differences between releases, as questions.
+/// The behaviour of one release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Behaviour {
     pub(crate) era: Era,
@@ -93,7 +93,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Sizes from here on were refused (seen in 6.1.2; later only the address space limits).
+    /// Sizes from this limit on are rejected (seen in 6.1.2; later only the address space limits
+    /// them).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
     }
@@ -102,25 +103,25 @@ impl Behaviour {
         self.extension >= 10
     }
 
-    /// Such a range is taken with room for two alignments, and cut to one (seen in 7.2.4; 7.0's
-    /// source has room for one and does not cut).
+    /// NO_REGISTER reserves padding for two alignments and trims it to one (seen in 7.2.4; 7.0's
+    /// source has padding for one and does not trim).
     pub(crate) fn no_register_trims(self) -> bool {
         self.era >= Era::B
     }
 
-    /// Freeing such a range gives back what the kernel answered and not what the caller got.
+    /// Freeing a NO_REGISTER range starts at the kernel's address, not at the caller's.
     pub(crate) fn no_register_free_leaks(self) -> bool {
         self.era < Era::D
     }
 
     // --- Handles ---
 
-    /// Every call on handles takes the runtime's lock; before, four of them do not.
+    /// All calls on handles take the runtime's lock; before, four of them do not.
     pub(crate) fn locks_every_call(self) -> bool {
         self.era >= Era::D
     }
 
-    /// Handles are addresses in an aperture that no pointer reaches; later they are heap objects.
+    /// Handles are addresses in an unmapped aperture; later they are heap objects.
     pub(crate) fn handles_are_fake_addresses(self) -> bool {
         self.era <= Era::B
     }
@@ -130,13 +131,13 @@ impl Behaviour {
         self.era == Era::C
     }
 
-    /// Any other pool than one of video memory is refused before the size is looked at.
+    /// `create` rejects pools other than video memory before it checks the size.
     pub(crate) fn create_looks_at_pool_first(self) -> bool {
         self.extension < 6
     }
 
-    /// Where video memory is used up, `create` answers a handle all the same (seen in 6.1.2, whose
-    /// kernel had refused): 0, whose mapping or exporting fails.
+    /// Without free video memory, `create` returns success and handle 0 (seen in 6.1.2, although
+    /// its kernel call failed). Mapping or exporting it fails.
     pub(crate) fn create_hides_exhaustion(self) -> bool {
         self.extension < 6
     }
@@ -147,23 +148,24 @@ impl Behaviour {
 
     // --- Map and unmap ---
 
-    /// `map` makes the CPU's mapping, without access: addresses that are no page fail there, and
-    /// the memory stays claimed until the addresses are freed.
+    /// `map` creates the CPU's mapping without access. It fails for addresses that are not
+    /// page-aligned, and the memory stays claimed until the addresses are freed.
     pub(crate) fn map_prepares_cpu(self) -> bool {
         self.era == Era::B
     }
 
-    /// A `map` that fails there does not give back what it has made of the memory.
+    /// A `map` that fails there leaks its claim of the memory.
     pub(crate) fn failed_map_keeps_memory(self) -> bool {
         self.era == Era::B
     }
 
-    /// As in era B for memory of this process only, and nothing lingers.
+    /// Generation D checks as B does, but only for memory of this process, and nothing stays
+    /// claimed.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.era == Era::B || (self.era == Era::D && !imported)
     }
 
-    /// `map` does nothing but write down what is to be.
+    /// `map` only records the mapping.
     pub(crate) fn map_is_bookkeeping(self) -> bool {
         self.era >= Era::C
     }
@@ -184,7 +186,7 @@ impl Behaviour {
 
     // --- Access ---
 
-    /// Taking the CPU's access away unmaps the pages and leaves the addresses to anyone.
+    /// Revoking the CPU's access unmaps the pages and leaves an address-space hole.
     pub(crate) fn cpu_revocation_leaves_hole(self) -> bool {
         self.era == Era::A
     }
@@ -195,8 +197,8 @@ impl Behaviour {
         self.era != Era::C
     }
 
-    /// Where there is no descriptor for it, the process ends: the runtime asserts that the export
-    /// succeeds (seen in 6.1.2, 6.4.3 and 7.2.4).
+    /// Without a free descriptor the process aborts: the runtime asserts that the export succeeds
+    /// (seen in 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn grant_without_descriptor_aborts(self) -> bool {
         self.era <= Era::B
     }
@@ -210,7 +212,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// 6.0 dropped them in any case; 6.1.2 was seen to drop them only with a change.
+    /// 6.0 drops them always; 6.1.2 only if a permission changes (seen).
     pub(crate) fn unnamed_agents(self) -> Unnamed {
         match self.extension {
             ..6 if !self.extension_reported => Unnamed::Dropped,
@@ -219,13 +221,13 @@ impl Behaviour {
         }
     }
 
-    /// A CPU sees no more of a mapping than the call was about that first gave it access, although
-    /// the whole mapping is changed (seen in 6.1.2).
+    /// A CPU can access only the range of the call that first granted it access, although the whole
+    /// mapping is changed (seen in 6.1.2).
     pub(crate) fn cpu_access_ends_as_asked(self) -> bool {
         self.extension < 6
     }
 
-    /// A peer cannot be granted once the owner has been.
+    /// Granting a peer access fails once the owner has access.
     pub(crate) fn owner_must_be_last(self) -> bool {
         self.era == Era::C
     }
@@ -234,13 +236,13 @@ impl Behaviour {
         self.extension >= 7
     }
 
-    /// The address one past a mapping answers as the mapping does.
+    /// The address past a mapping counts as part of it.
     pub(crate) fn get_access_includes_end(self) -> bool {
         self.era < Era::D
     }
 
-    /// Whether a fill finds the agent of an address of virtual memory. 6.4.3 was seen to answer
-    /// `INVALID_ALLOCATION`; 6.1.2 filled with a wrong value or crashed.
+    /// Whether `fill` supports virtual memory. 6.4.3 returns `INVALID_ALLOCATION` (seen); 6.1.2
+    /// fills with a wrong value or crashes.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
     }
@@ -255,22 +257,22 @@ impl Behaviour {
 
     // --- Sharing ---
 
-    /// A descriptor is first looked at when access is set.
+    /// A descriptor is first used when access is set.
     pub(crate) fn imports_lazily(self) -> bool {
         self.era >= Era::C
     }
 
-    /// The runtime works on the caller's own descriptor instead of a copy.
+    /// The runtime uses the caller's descriptor instead of a duplicate.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.era == Era::C
     }
 
-    /// Import without `hsa_init` is not refused as such, but finds no driver.
+    /// Import does not check for `hsa_init`, but fails without a driver.
     pub(crate) fn import_forgets_open_check(self) -> bool {
         self.extension < 12
     }
 
-    /// Every export answers the same descriptor.
+    /// Every export returns the same descriptor.
     pub(crate) fn export_repeats_descriptor(self) -> bool {
         self.era == Era::C
     }
@@ -279,12 +281,12 @@ impl Behaviour {
         self.era < Era::D
     }
 
-    /// The pool of an import is none at all instead of the GPU's last.
+    /// An import has no pool, instead of the GPU's last.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.era >= Era::C
     }
 
-    // --- What else is there ---
+    // --- Other functions ---
 
     pub(crate) fn has_vmem(self) -> bool {
         self.extension >= 4
@@ -303,28 +305,29 @@ impl Behaviour {
         self.extension >= 16
     }
 
-    /// `pointer_info` tells reservations from other addresses.
+    /// `pointer_info` distinguishes reservations from other addresses.
     pub(crate) fn pointer_info_knows_reservations(self) -> bool {
         self.extension >= 7
     }
 
-    /// A range that wraps around is found in a reservation that its start is not in (not in 7.2.4).
+    /// A range that wraps around is found in a reservation that does not contain its start (not in
+    /// 7.2.4).
     pub(crate) fn ranges_may_wrap(self) -> bool {
         self.era == Era::A
     }
 
-    /// The address one past a reservation is still taken for it (seen in 7.2.4).
+    /// The address past a reservation counts as part of it (seen in 7.2.4).
     pub(crate) fn pointer_info_includes_end(self) -> bool {
         self.era == Era::B
     }
 
-    /// `unlock` answers success to memory that is not locked (seen in 6.1.2 and 6.4.3; 7.2.4 takes it
-    /// for impossible).
+    /// `unlock` returns success for memory that is not locked (seen in 6.1.2 and 6.4.3; 7.2.4
+    /// asserts that it is locked).
     pub(crate) fn unlocks_anything(self) -> bool {
         self.era == Era::A
     }
 
-    /// `pointer_info` tells mappings from reservations.
+    /// `pointer_info` distinguishes mappings from reservations.
     pub(crate) fn pointer_info_knows_mappings(self) -> bool {
         self.extension >= 12
     }

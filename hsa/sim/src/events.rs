@@ -1,13 +1,13 @@
-//! How a GPU's memory fault is reported.
+//! Reports of GPU memory faults.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::{Mutex, PoisonError};
 
-/// A GPU has touched what it must not.
+/// An invalid access of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) gpu: usize,
@@ -18,18 +18,18 @@ pub(crate) struct Fault {
 
 type Callback = unsafe extern "C" fn(*const hsa_amd_event_t, *mut c_void) -> hsa_status_t;
 
-/// A function to be called, and what it is called with.
+/// A registered callback with its argument.
 #[derive(Clone, Copy, Debug)]
 struct Handler {
     callback: Callback,
     data: *mut c_void,
 }
 
-// SAFETY: the pointer is only handed back to the callback; whoever registers it must expect the
-// call from any thread, as with AMD's runtime.
+// SAFETY: the pointer is only passed to the callback. The caller that registers it must expect the
+// call on any thread, as with AMD's runtime.
 unsafe impl Send for Handler {}
 
-/// Everyone who wants to be told.
+/// The registered handlers.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers(Mutex<Vec<Handler>>);
 
@@ -47,17 +47,16 @@ pub(crate) unsafe fn register(
     instance: &Instance,
     callback: hsa_amd_system_event_callback_t,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let mut handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner);
     handlers.push(Handler { callback, data });
     Ok(())
 }
 
-/// Reports a fault to all handlers. If none deals with it the process ends, as it does with AMD's
-/// runtime.
+/// Reports a fault to all handlers. Aborts the process if none handles it, as AMD's runtime does.
 pub(crate) fn report(instance: &Instance, fault: Fault) {
-    // A copy in the background that a shut-down took the page table from is nobody's fault.
+    // Ignore faults of background copies after a shut-down, which clears the page tables.
     if !instance.is_open() {
         return;
     }

@@ -1,4 +1,5 @@
-//! The shared object's side: the C names, answered by slot 0, which the environment describes.
+//! The exported C functions of the shared object. They use slot 0, which the environment
+//! configures.
 
 use crate::abi::{AgentCallback, Allocate, IsaCallback, PoolCallback};
 use crate::instance::Instance;
@@ -59,13 +60,13 @@ macro_rules! exports {
 }
 abi::every_function!(exports);
 
-/// Makes slot 0's instance if there is none yet; what is wrong with the variable goes to standard
-/// error, since a status cannot say it.
+/// Creates the instance of slot 0 if it does not exist. Prints an invalid configuration to standard
+/// error, because a status cannot describe it.
 fn configure() -> bool {
-    if !slots::take_this(0) {
-        // There already, or this is a forked child, which the call itself will notice. Another
-        // thread that is just making it is waited for.
-        while slots::is_ours(0) && slots::instance(0).is_err() {
+    if !slots::take_slot(0) {
+        // The instance exists, or this is a forked child, which the call itself detects. If another
+        // thread is creating the instance, wait for it.
+        while slots::is_owned(0) && slots::instance(0).is_err() {
             std::thread::yield_now();
         }
         return true;
@@ -80,7 +81,7 @@ fn configure() -> bool {
         }
         Err(error) => {
             eprintln!("hsa-sim: {VARIABLE}={text}: {error}");
-            slots::give_back(0);
+            slots::release(0);
             false
         }
     }

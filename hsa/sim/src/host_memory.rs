@@ -1,11 +1,11 @@
-//! The caller's own memory: locked for agents. (Attributes of shared virtual memory need a kernel
-//! that migrates pages, which there is not.)
+//! The caller's own memory, locked for agents. (Shared virtual memory needs a kernel that migrates
+//! pages and is not simulated.)
 
 use crate::agents::Agent;
 use crate::copy::host_is_readable;
 use crate::instance::Instance;
 use crate::pool_memory::{Allocation, Origin};
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 
@@ -20,16 +20,16 @@ pub(crate) unsafe fn lock(
     agents: *mut hsa_agent_t,
     count: c_int,
     agent_address: *mut *mut c_void,
-) -> Answer {
-    let agent_address = out(agent_address)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+) -> HsaResult {
+    let agent_address = non_null(agent_address)?;
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { agent_address.write(core::ptr::null_mut()) };
     if address.is_null() || size == 0 || agents.is_null() != (count == 0) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if !agents.is_null() {
         let count = usize::try_from(count).map_err(|_| HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(agents, count)? };
     }
     let start = address.addr();
@@ -39,7 +39,7 @@ pub(crate) unsafe fn lock(
         state.allocations.get_mut(&start)
         && *known == size
     {
-        // The very same memory is counted (seen in 6.1.2, 6.4.3 and 7.2.4).
+        // Locking the same range again increments its count (seen in 6.1.2, 6.4.3 and 7.2.4).
         *times = times.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         // SAFETY: as above.
         unsafe { agent_address.write(address) };
@@ -55,7 +55,8 @@ pub(crate) unsafe fn lock(
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
         memory: None,
-        // Whoever is named: AMD's runtimes map it on every GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
+        // AMD's runtimes ignore the list and map the memory on every GPU (seen in 6.1.2, 6.4.3 and
+        // 7.2.4).
         agents: instance.agents().collect(),
     };
     state.allocations.insert(start, locked);
@@ -64,9 +65,9 @@ pub(crate) unsafe fn lock(
     Ok(())
 }
 
-/// `hsa_amd_memory_unlock`: the memory is unlocked when it was as often as it was locked.
-pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> Answer {
-    let address = out(address)?.addr().get();
+/// `hsa_amd_memory_unlock`: unlocks the memory with the last of its locks.
+pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
+    let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
     match state.allocations.get_mut(&address).map(|found| &mut found.origin) {
         Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
@@ -77,13 +78,13 @@ pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> Answer {
     Ok(())
 }
 
-/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`, as without the kernel's support.
+/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`: fail as without kernel support.
 pub(crate) fn svm(
     _: &Instance,
     _address: *mut c_void,
     _size: usize,
     _attributes: *mut hsa_amd_svm_attribute_pair_t,
     _count: usize,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR)
 }

@@ -1,9 +1,9 @@
-//! The values by which callers know agents, pools and instruction sets. They say whose they are,
-//! so that those of another runtime are recognised as such and never dereferenced.
+//! The handle values of agents, pools and instruction sets. Each contains the identity of its
+//! runtime, so that values of another runtime are detected and never dereferenced.
 
 use crate::physical;
 
-/// What a value names.
+/// The kind of object that a value names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Agent = 1,
@@ -11,10 +11,10 @@ pub(crate) enum Kind {
     Isa = 3,
 }
 
-/// What the values of one instance have in common.
+/// The common part of all values of one instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
-    /// Upper half: random for every start. Below it: the slot.
+    /// The upper half is random for each start; the slot number follows.
     base: u64,
 }
 
@@ -32,7 +32,7 @@ impl Identity {
         self.base | (kind as u64) << KIND | (index as u64 & INDEX)
     }
 
-    /// The index in a value of this instance and kind.
+    /// Returns the index in a value, if the value is of this instance and kind.
     pub(crate) fn index(self, kind: Kind, value: u64) -> Option<usize> {
         (value & !INDEX == self.value(kind, 0)).then_some((value & INDEX) as usize)
     }

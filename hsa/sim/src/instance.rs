@@ -1,4 +1,4 @@
-//! One runtime: what all its functions share, and its beginning and end.
+//! One simulated runtime: its shared state, start and shutdown.
 
 use crate::abi::{FUNCTIONS, Function, NAMES};
 use crate::config::{Config, MIB};
@@ -16,8 +16,8 @@ use crate::reservation::{self, Reservation};
 use crate::share::Exports;
 use crate::signal::Signals;
 use crate::simulation::Error;
-use crate::status::Answer;
-use hsa_faults::Wrong;
+use crate::status::HsaResult;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,21 +44,21 @@ pub(crate) struct Instance {
     state: Mutex<State>,
 }
 
-/// What the one lock protects.
+/// The state under the instance's lock.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// How often `hsa_init` was called and not undone.
+    /// The number of `hsa_init` calls minus `hsa_shut_down` calls.
     references: u32,
     pub(crate) reservations: BTreeMap<usize, Reservation>,
-    /// Addresses that the runtime has forgotten while they are still taken.
-    pub(crate) leaked: Vec<Range<usize>>,
+    /// Addresses that the runtime has leaked: still reserved, in no table.
+    pub(crate) leaked_ranges: Vec<Range<usize>>,
     pub(crate) handles: Handles,
-    /// Memory that the runtime has forgotten while it is still claimed.
-    pub(crate) lost: Vec<Arc<Memory>>,
+    /// Memory that the runtime has leaked: still claimed, in no table.
+    pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
     /// Of every GPU.
     pub(crate) page_tables: Vec<PageTable>,
-    /// Memory that is not virtual memory: from pools, attached, locked.
+    /// Other memory: from pools, attached, locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
     pub(crate) exports: Exports,
 }
@@ -86,9 +86,9 @@ impl Instance {
             state: Mutex::new(State {
                 references: 0,
                 reservations: BTreeMap::new(),
-                leaked: Vec::new(),
+                leaked_ranges: Vec::new(),
                 handles: Handles::new(behaviour.handles_are_fake_addresses()),
-                lost: Vec::new(),
+                leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
                 allocations: BTreeMap::new(),
@@ -100,25 +100,25 @@ impl Instance {
         Ok(Arc::new(instance))
     }
 
-    /// The state. Never held while something of the caller's is called.
+    /// Locks the state. Never held during a callback of the caller.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call as under way until the answer is dropped. Ends the process if it overlaps one
-    /// that this release does not keep apart from it.
-    pub(crate) fn begin(&self, function: Function) -> Option<overlap::Call<'_>> {
+    /// Counts a call as running until the result is dropped. Aborts the process if it overlaps a
+    /// call that this release does not serialise with it.
+    pub(crate) fn track(&self, function: Function) -> Option<overlap::Call<'_>> {
         if self.behaviour.locks_every_call() {
             return None;
         }
-        self.under_way.begin(function).unwrap_or_else(|race| race.abort())
+        self.under_way.track(function).unwrap_or_else(|race| race.abort())
     }
 
-    /// Counts a call; an error if it was planned to fail or the runtime is not started, else how
-    /// it is to go wrong.
-    pub(crate) fn admit(&self, function: Function) -> Answer<Option<Wrong>> {
+    /// Counts a call and returns its planned misbehaviour. Fails if it is planned to fail or the
+    /// runtime is not initialised.
+    pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
-        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.meet(it))?;
+        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.next(it))?;
         let admitted = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
@@ -139,30 +139,30 @@ impl Instance {
         self.calls.iter().map(|calls| calls.load(Relaxed))
     }
 
-    /// Whether between `hsa_init` and the last `hsa_shut_down`.
+    /// Returns whether the runtime is initialised.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Relaxed)
     }
 
-    /// Whether the simulation was dropped, so that nobody should wait for anything any more.
+    /// Returns whether the simulation was dropped, so that waits must end.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
 
-    /// Frees everything, what the runtime itself has leaked included.
+    /// Frees everything, including what the runtime has leaked.
     pub(crate) fn close(&self) {
         self.closed.store(true, Relaxed);
         let mut state = self.lock();
         self.stop(&mut state);
-        state.lost.clear();
-        for range in core::mem::take(&mut state.leaked) {
-            // SAFETY: taken by this instance and given to nobody else; whoever drops the
-            // simulation has no more use for its memory.
+        state.leaked_memory.clear();
+        for range in core::mem::take(&mut state.leaked_ranges) {
+            // SAFETY: reserved by this instance only; the owner that drops the simulation no longer
+            // uses its memory.
             unsafe { crate::address_space::release(range.start, range.len()) };
         }
     }
 
-    /// What the last `hsa_shut_down` does: everything is forgotten, but addresses stay taken.
+    /// Performs the last `hsa_shut_down`: clears all tables, but leaves addresses reserved.
     fn stop(&self, state: &mut State) {
         self.open.store(false, Relaxed);
         state.references = 0;
@@ -172,8 +172,8 @@ impl Instance {
             crate::share::close_exported(&handle);
         }
         for (base, reservation) in core::mem::take(&mut state.reservations) {
-            let kept = reservation::kept(base, &reservation);
-            state.leaked.extend(kept);
+            let kept = reservation::mapped_ranges(base, &reservation);
+            state.leaked_ranges.extend(kept);
         }
         for (address, allocation) in core::mem::take(&mut state.allocations) {
             crate::pool_memory::unmap(address, &allocation);
@@ -183,7 +183,7 @@ impl Instance {
     }
 }
 
-/// What no configuration can be.
+/// Rejects impossible configurations.
 fn check(config: &Config) -> Result<(), Error> {
     let refuse = |why: String| Err(Error::Config(why));
     if config.cpus.is_empty() {
@@ -194,24 +194,26 @@ fn check(config: &Config) -> Result<(), Error> {
     }
     let granules = [config.granule, config.recommended_granule];
     if granules.iter().any(|g| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB) {
-        return refuse("a granule is no power of two from 4 KiB to 1 GiB".into());
+        return refuse("a granule is not a power of two from 4 KiB to 1 GiB".into());
     }
     if config.gpus.iter().any(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
-        return refuse("a GPU's nearest CPU is not there".into());
+        return refuse("a GPU's nearest CPU does not exist".into());
     }
     let cpus = config.cpus.iter().map(|cpu| cpu.memory);
     let mut memories = cpus.chain(config.gpus.iter().map(|gpu| gpu.vram));
     if memories.any(|bytes| bytes % 4096 != 0 || bytes > 1 << 46) {
-        return refuse("an agent's memory is not in whole pages, or more than 64 TiB".into());
+        return refuse(
+            "an agent's memory is not a multiple of the page size, or exceeds 64 TiB".into(),
+        );
     }
     match config.faults.unknown_function() {
-        Some(name) => refuse(format!("the fault plan names `{name}`, which cannot fail")),
+        Some(name) => refuse(format!("the fault plan names the unknown function `{name}`")),
         None => Ok(()),
     }
 }
 
 /// `hsa_init`
-pub(crate) fn init(instance: &Instance) -> Answer {
+pub(crate) fn init(instance: &Instance) -> HsaResult {
     let mut state = instance.lock();
     let more = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
     state.references = more;
@@ -220,7 +222,7 @@ pub(crate) fn init(instance: &Instance) -> Answer {
 }
 
 /// `hsa_shut_down`
-pub(crate) fn shut_down(instance: &Instance) -> Answer {
+pub(crate) fn shut_down(instance: &Instance) -> HsaResult {
     let mut state = instance.lock();
     match state.references {
         0 => return Err(HSA_STATUS_ERROR_NOT_INITIALIZED),

@@ -1,14 +1,14 @@
-//! Pool memory in other processes: by IPC handles, and by descriptors.
+//! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
-//! An IPC handle says which descriptor of which process it is, and carries the memory's token.
-//! Whoever attaches opens that descriptor through `/proc` and finds the token in its name, or
-//! something else and then the handle is stale; nothing ever waits for the other process.
+//! An IPC handle contains a process, a descriptor number and the memory's token. The importer opens
+//! that descriptor through `/proc` and compares the token in the file's name; a mismatch means a
+//! stale handle. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, Foreign, Memory};
 use crate::pool_memory::{Allocation, Origin, unmap};
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 use std::fs::File;
@@ -26,15 +26,15 @@ pub(crate) unsafe fn create(
     address: *mut c_void,
     length: usize,
     handle: *mut hsa_amd_ipc_memory_t,
-) -> Answer {
-    let handle = out(handle)?;
+) -> HsaResult {
+    let handle = non_null(handle)?;
     let state = instance.lock();
     let found = state.allocations.get(&address.addr());
-    // Exactly what was allocated, from its beginning to its end.
+    // Only whole allocations can be shared.
     let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
     let memory = found.and_then(|found| found.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let descriptor = memory.file().map_err(|error| no_file(&error))?.as_raw_fd();
+    let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
     let (token, length) = (memory.token, length as u64);
     let words = [
         std::process::id(),
@@ -46,7 +46,7 @@ pub(crate) unsafe fn create(
         0,
         MAGIC,
     ];
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_ipc_memory_t { handle: words }) };
     Ok(())
 }
@@ -62,25 +62,25 @@ pub(crate) unsafe fn attach(
     count: u32,
     agents: *const hsa_agent_t,
     address: *mut *mut c_void,
-) -> Answer {
-    let handle = out(handle.cast_mut())?;
-    let address = out(address)?;
+) -> HsaResult {
+    let handle = non_null(handle.cast_mut())?;
+    let address = non_null(address)?;
     if length == 0 || (count > 0 && agents.is_null()) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let agents = if count == 0 {
         instance.agents().filter(|agent| matches!(agent, Agent::Gpu(_))).collect()
     } else {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(agents, count as usize)? }
     };
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     let words = unsafe { handle.read_unaligned() }.handle;
     if !instance.config.believes_ipc_lengths && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let place = instance.place(&memory)?;
+    let start = instance.map_memory(&memory)?;
     let attached = Allocation {
         origin: Origin::Attached,
         size: length,
@@ -89,23 +89,23 @@ pub(crate) unsafe fn attach(
         memory: Some(memory),
         agents,
     };
-    instance.lock().allocations.insert(place, attached);
-    // SAFETY: not null, and the caller vouches for the rest.
-    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    instance.lock().allocations.insert(start, attached);
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
 
-/// The length of the allocation that a handle was made of.
+/// Returns the length of the exported allocation.
 fn length_of(words: [u32; 8]) -> u64 {
     u64::from(words[5]) << 32 | u64::from(words[4])
 }
 
-/// The memory that a handle names, if it is still there.
+/// Opens the memory of a handle, if it still exists.
 fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
     let [process, descriptor, low, high, _, _, 0, MAGIC] = words else { return None };
     let token = u64::from(high) << 32 | u64::from(low);
     let path = format!("/proc/{process}/fd/{descriptor}");
-    // What is no memory file must not even be opened: that of a pipe could wait for ever.
+    // Open only memory files: opening a pipe could block forever.
     let name = std::fs::read_link(&path).ok()?;
     if !name.to_str()?.contains(&format!("{token:016x}")) {
         return None;
@@ -119,8 +119,8 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
 /// `hsa_amd_ipc_memory_detach`
 ///
 /// # Safety
-/// The memory must be no longer used.
-pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> Answer {
+/// The memory must no longer be in use.
+pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
     let found = state.allocations.get(&address.addr());
     if found.is_none_or(|found| found.origin != Origin::Attached) {
@@ -142,8 +142,8 @@ pub(crate) unsafe fn export_dmabuf(
     size: usize,
     dmabuf: *mut c_int,
     offset: *mut u64,
-) -> Answer {
-    let (dmabuf, offset) = (out(dmabuf)?, out(offset)?);
+) -> HsaResult {
+    let (dmabuf, offset) = (non_null(dmabuf)?, non_null(offset)?);
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -158,9 +158,9 @@ pub(crate) unsafe fn export_dmabuf(
     if let Agent::Cpu(_) = memory.owner {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
-    let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
+    let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
     state.exports.remember(&memory);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());
         offset.write(into as u64);
@@ -179,13 +179,13 @@ pub(crate) unsafe fn export_dmabuf_v2(
     dmabuf: *mut c_int,
     offset: *mut u64,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     // SAFETY: the caller's promises are passed on.
     unsafe { export_dmabuf(instance, address, size, dmabuf, offset) }
 }
 
 /// `hsa_amd_portable_close_dmabuf`
-pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> Answer {
-    // SAFETY: closes what the caller says is the caller's; what is none is an error.
+pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> HsaResult {
+    // SAFETY: the caller passes ownership of the descriptor; an invalid one is an error.
     if unsafe { libc::close(dmabuf) } == 0 { Ok(()) } else { Err(HSA_STATUS_ERROR_RESOURCE_FREE) }
 }

@@ -1,10 +1,10 @@
 //! A software HSA runtime: the functions of AMD's `libhsa-runtime64` over real memory, without a
 //! GPU and without a driver.
 //!
-//! [`Simulation::start`] gives a [table](hsa_sys::Table) of functions like the one a real runtime
-//! is loaded into. Handles are memory files, CPU access is a real mapping with real protection,
-//! every GPU has its own page table, and copies obey it. The statuses, quirks included, are those
-//! of AMD's runtime, in the [era](Era) that the [configuration](Config) asks for.
+//! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
+//! runtime. Handles are memory files, CPU access is a real mapping with real protection, every GPU
+//! has its own page table, and copies obey it. Statuses and quirks are those of AMD's runtime, in
+//! the ROCm generation ([`Era`]) that the [configuration](Config) selects.
 //!
 //! ```
 //! use hsa_sim::{Config, Simulation};
@@ -17,9 +17,9 @@
 //! # Ok::<(), hsa_sim::Error>(())
 //! ```
 //!
-//! The way of a call: `abi` (a C function for every slot) → `slots` (which simulation) →
-//! `instance` (counted? planned to fail? started?) → the module that does it. `era` is the only
-//! place that knows which release did what.
+//! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
+//! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
+//! implements it. Only `era` knows which release behaves how.
 
 mod abi;
 mod access;

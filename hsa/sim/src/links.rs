@@ -1,17 +1,17 @@
-//! How agents reach each other's memory.
+//! Peer access and links between agents.
 
 use crate::agents::Agent;
 use crate::config::GpuKind;
 use crate::instance::Instance;
 use crate::pools::Pool;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 
-/// What lies between an agent and a pool.
+/// The link between an agent and a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// Nothing: the memory is the agent's own.
+    /// No link: the memory is the agent's own.
     None,
     Xgmi,
     Pcie,
@@ -20,16 +20,16 @@ enum Link {
 }
 
 impl Instance {
-    /// Whether a GPU may reach an agent's memory at all.
-    pub(crate) fn gpu_reaches(&self, gpu: usize, owner: Agent) -> bool {
+    /// Returns whether a GPU can access an agent's memory.
+    pub(crate) fn gpu_can_access(&self, gpu: usize, owner: Agent) -> bool {
         match owner {
             Agent::Gpu(other) => other == gpu || self.config.peer_access,
             Agent::Cpu(_) => true,
         }
     }
 
-    /// Whether CPUs see all of an agent's memory.
-    pub(crate) fn cpu_reaches(&self, owner: Agent) -> bool {
+    /// Returns whether CPUs can access all of an agent's memory.
+    pub(crate) fn cpu_can_access(&self, owner: Agent) -> bool {
         match owner {
             Agent::Cpu(_) => true,
             Agent::Gpu(number) => self.config.gpus[number].large_bar,
@@ -43,8 +43,8 @@ impl Instance {
             (Agent::Cpu(_), Agent::Cpu(_)) => {
                 return HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT;
             }
-            (Agent::Cpu(_), owner) => self.cpu_reaches(owner),
-            (Agent::Gpu(gpu), owner) => self.gpu_reaches(gpu, owner),
+            (Agent::Cpu(_), owner) => self.cpu_can_access(owner),
+            (Agent::Gpu(gpu), owner) => self.gpu_can_access(gpu, owner),
         };
         if reached {
             HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT
@@ -102,13 +102,13 @@ pub(crate) unsafe fn info(
     pool: hsa_amd_memory_pool_t,
     attribute: hsa_amd_agent_memory_pool_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
-    let value = out(value)?;
+    let value = non_null(value)?;
     let link = instance.link(agent, pool.owner);
     let reached = instance.access(agent, pool) != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
-    // Where nothing is reached there are no hops, as between an agent and itself.
+    // Without access there are no hops, as between an agent and itself.
     let hops = u32::from(reached && link != Link::None);
     match attribute {
         // SAFETY: not null, and the caller has room for the attribute's type.

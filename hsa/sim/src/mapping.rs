@@ -4,28 +4,29 @@ use crate::address_space::{self, PAGE};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::has_spare_descriptor;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 
-/// A handle at an address, which is its key. It always shows the beginning of the memory.
+/// A mapped handle, keyed by address. A mapping always starts at offset 0 of the memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: u64,
-    /// The base of the reservation that it is in.
+    /// The base of its reservation.
     pub(crate) reservation: usize,
-    /// Every agent that access was set for: seldom more than a few.
+    /// The agents with access set; usually few.
     pub(crate) grants: Vec<Grant>,
 }
 
-/// What one agent may do with a mapping.
+/// The access of one agent to a mapping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) agent: Agent,
     pub(crate) permission: hsa_access_permission_t,
-    /// How many bytes a CPU sees: all of the mapping, but for a defect of the first releases.
+    /// The bytes that a CPU can access: the whole mapping, except for a defect of the first
+    /// releases.
     pub(crate) extent: usize,
 }
 
@@ -40,17 +41,17 @@ impl Mapping {
 }
 
 impl State {
-    /// The mapping that an address is in, with its start.
+    /// Finds the mapping that contains an address; returns its start, too.
     pub(crate) fn mapping_at(&self, address: usize) -> Option<(usize, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.size).then_some((*start, mapping))
     }
 
-    /// The starts of the mappings that follow each other without a gap from an address on, until
-    /// an end is reached or passed; and where the last one ends.
+    /// Returns the starts of the adjacent mappings from `address` up to at least `end`, and the end
+    /// of the last one.
     ///
-    /// An error if there is no mapping that begins at the address, or a gap.
-    pub(crate) fn run(&self, address: usize, end: usize) -> Answer<(Vec<usize>, usize)> {
+    /// Fails if no mapping starts at the address, or at a gap.
+    pub(crate) fn run(&self, address: usize, end: usize) -> HsaResult<(Vec<usize>, usize)> {
         let mut at = address;
         let mut starts = Vec::new();
         while at < end {
@@ -70,7 +71,7 @@ pub(crate) fn map(
     _offset: usize, // AMD's runtime never reads it
     handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     const INVALID: hsa_status_t = HSA_STATUS_ERROR_INVALID_ARGUMENT;
     if address.is_null() || size == 0 {
         return Err(INVALID);
@@ -81,7 +82,7 @@ pub(crate) fn map(
     if state.mapping_at(address).is_some() {
         return Err(INVALID);
     }
-    // Wrapped around, the end is before everything; then it is the size that is refused.
+    // If the end wraps around, this check passes and the size is rejected below.
     let end = address.wrapping_add(size);
     let next = state.mappings.range(address..).next();
     if next.is_some_and(|(start, _)| end > *start) {
@@ -99,7 +100,7 @@ pub(crate) fn map(
     }
     if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
         if behaviour.failed_map_keeps_memory() {
-            state.lost.extend(memory);
+            state.leaked_memory.extend(memory);
         }
         return Err(HSA_STATUS_ERROR);
     }
@@ -111,8 +112,8 @@ pub(crate) fn map(
     if behaviour.map_prepares_cpu()
         && let Some(memory) = memory
     {
-        // AMD maps the buffer object without access. Here the addresses are without access
-        // already, except in a range that was never registered; only the claim has to last.
+        // AMD's runtime maps the buffer object without access. Here the addresses have no access
+        // already, except in a range that was never registered; only the claim has to persist.
         if !reservation.is_registered() {
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
             unsafe { address_space::blank(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
@@ -138,7 +139,7 @@ fn nearest_cpu(instance: &Instance, owner: Agent) -> Agent {
 }
 
 /// `hsa_amd_vmem_unmap`
-pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -164,21 +165,21 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> A
     Ok(())
 }
 
-fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> Answer {
+fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
     let grants = core::mem::take(&mut mapping.grants);
     instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
-        // Reserved anew since, where the kernel has given away what the runtime left a hole in, it
-        // does not count what was mapped in the one before.
+        // If a hole was unmapped and reserved again since, the new reservation does not count
+        // mappings of the old one.
         reservation.mappings = reservation.mappings.saturating_sub(1);
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.uses -= 1;
-        let leaked = handle.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
-        state.lost.extend(leaked);
+        let leaked = handle.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
+        state.leaked_memory.extend(leaked);
     }
-    state.forget_if_unused(mapping.handle);
+    state.remove_if_unused(mapping.handle);
     Ok(())
 }

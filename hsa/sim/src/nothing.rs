@@ -1,9 +1,9 @@
-//! Virtual memory that does nothing: every function answers success at once, with addresses and
-//! handles by counting.
+//! Virtual memory that does nothing: every function returns success at once, with addresses and
+//! handles from a counter.
 //!
-//! What a program costs over it is what the program itself costs. Agents, pools and everything else
-//! are the simulation's. Nothing is behind the addresses, and nothing is checked; only a descriptor
-//! has to be one: each is a copy of the same, of an empty file of 2 MiB.
+//! It measures the overhead of the code above it. Agents, pools and everything else are the
+//! simulation's. Addresses have no memory, and arguments are not checked. Only exported descriptors
+//! are real: each is a duplicate of one empty file of 2 MiB.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -11,15 +11,14 @@ use hsa_sys::*;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Above what a Linux process of 47 bits of addresses is given by the kernel, so that no count ever
-/// is the address of something.
+/// The first address: above the 47-bit user address space, so that it never equals a real address.
 const LOWEST: usize = 1 << 47;
-/// How much one thread may count up before it takes another stretch.
+/// The range of addresses that a thread reserves at a time.
 const STRETCH: usize = 1 << 44;
-/// What every address is aligned to, unless more is asked for.
+/// The minimum alignment of addresses.
 const GRANULE: usize = 2 << 20;
 
-/// The functions of virtual memory, as a runtime with this version of the extension has them.
+/// Returns the virtual memory functions of a runtime with this extension version.
 pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
     if extension < 4 {
         return Err(MissingSymbol("hsa_amd_vmem_address_reserve"));
@@ -43,8 +42,8 @@ pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
     })
 }
 
-/// Counts, a thread by itself: threads that count together would measure each other. `None` if there
-/// is no such number; `alignment` is not 0.
+/// Returns the next free range. Each thread has its own counter, so that threads do not slow each
+/// other down. `None` on overflow; `alignment` must not be 0.
 fn count(size: usize, alignment: usize) -> Option<usize> {
     static STRETCHES: AtomicUsize = AtomicUsize::new(LOWEST);
     thread_local! {
@@ -64,11 +63,11 @@ fn count(size: usize, alignment: usize) -> Option<usize> {
     Some(start)
 }
 
-/// Answers through a caller's pointer, which may be null as far as nothing is concerned.
+/// Writes a result through a caller's pointer; a null pointer is an error.
 ///
 /// # Safety
 /// Null, or writable.
-unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
+unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
     if to.is_null() {
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
     }
@@ -77,14 +76,16 @@ unsafe fn put<T>(to: *mut T, value: T) -> hsa_status_t {
     HSA_STATUS_SUCCESS
 }
 
-/// Answers another handle.
+/// Writes a new handle.
 ///
 /// # Safety
-/// As of [`put`].
-unsafe fn put_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
+/// As of [`write_out`].
+unsafe fn write_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     match count(1, 1) {
         // SAFETY: the caller's promise.
-        Some(handle) => unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 }) },
+        Some(handle) => unsafe {
+            write_out(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 })
+        },
         None => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
     }
 }
@@ -110,7 +111,7 @@ unsafe extern "C" fn reserve_align(
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     };
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, start as *mut c_void) }
+    unsafe { write_out(to, start as *mut c_void) }
 }
 
 unsafe extern "C" fn free(_: *mut c_void, _: usize) -> hsa_status_t {
@@ -125,7 +126,7 @@ unsafe extern "C" fn create(
     to: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put_handle(to) }
+    unsafe { write_handle(to) }
 }
 
 unsafe extern "C" fn release(_: hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
@@ -161,10 +162,10 @@ unsafe extern "C" fn get_access(
     _: hsa_agent_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, HSA_ACCESS_PERMISSION_RW) }
+    unsafe { write_out(to, HSA_ACCESS_PERMISSION_RW) }
 }
 
-/// The file that all descriptors are of: empty, and as large as a granule. -1 if it cannot be made.
+/// Returns the file of all descriptors: empty, one granule large. -1 on failure.
 fn file() -> c_int {
     static FILE: OnceLock<c_int> = OnceLock::new();
     *FILE.get_or_init(|| {
@@ -187,12 +188,12 @@ unsafe extern "C" fn export(
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     }
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, descriptor) }
+    unsafe { write_out(to, descriptor) }
 }
 
 unsafe extern "C" fn import(_: c_int, to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put_handle(to) }
+    unsafe { write_handle(to) }
 }
 
 unsafe extern "C" fn retain(
@@ -200,10 +201,10 @@ unsafe extern "C" fn retain(
     address: *mut c_void,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
-    unsafe { put(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
+    unsafe { write_out(to, hsa_amd_vmem_alloc_handle_t { handle: address as u64 }) }
 }
 
-/// Names no pool: whose memory it is, nobody knows.
+/// Reports no pool, because the owner of the memory is unknown.
 unsafe extern "C" fn properties(
     _: hsa_amd_vmem_alloc_handle_t,
     pool: *mut hsa_amd_memory_pool_t,
@@ -211,7 +212,7 @@ unsafe extern "C" fn properties(
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
     unsafe {
-        put(pool, hsa_amd_memory_pool_t { handle: 0 });
-        put(kind, MEMORY_TYPE_PINNED)
+        write_out(pool, hsa_amd_memory_pool_t { handle: 0 });
+        write_out(kind, MEMORY_TYPE_PINNED)
     }
 }

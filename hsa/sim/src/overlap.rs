@@ -1,4 +1,4 @@
-//! Overlapping calls that a release does not serialise.
+//! Detects overlapping calls that a release does not serialise.
 //!
 //! Before ROCm 10, four functions use the runtime's tables of handles and mappings without its lock
 //! (`Runtime::VMemoryExportShareableHandle`, `…ImportShareableHandle`, `…RetainAllocHandle` and
@@ -22,7 +22,7 @@ impl Access {
     }
 }
 
-/// What a function does to the runtime's tables.
+/// How a function uses the runtime's tables.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     function: Function,
@@ -35,7 +35,7 @@ struct Use {
     mappings: Access,
 }
 
-/// What each function does in ROCm 6.0 to 7.2, by the runtime's public source.
+/// How each function uses the tables in ROCm 6.0 to 7.2, by the runtime's public source.
 const USES: [Use; 9] = {
     use Access::{None, Read, Write};
     use Function::*;
@@ -80,12 +80,12 @@ pub(crate) struct Call<'a>(&'a AtomicUsize);
 pub(crate) struct Race(Function, Function);
 
 impl Calls {
-    /// Counts a call as under way until the answer is dropped, or says with which other call it races.
-    pub(crate) fn begin(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
+    /// Counts a call as running until the result is dropped; fails if it races with another.
+    pub(crate) fn track(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
         let Some(own) = USES.iter().position(|it| it.function == function) else {
             return Ok(None);
         };
-        // Counted first and compared then: of two calls that begin together, one sees the other.
+        // Count first, then compare: of two calls that begin together, at least one sees the other.
         let before = self.0[own].fetch_add(1, SeqCst);
         let call = Call(&self.0[own]);
         for (index, other) in USES.iter().enumerate().filter(|(_, it)| it.races_with(&USES[own])) {
@@ -105,7 +105,7 @@ impl Drop for Call<'_> {
 }
 
 impl Race {
-    /// Ends the process, and names both calls.
+    /// Aborts the process with a message that names both calls.
     pub(crate) fn abort(self) -> ! {
         let [one, other] = [self.0, self.1].map(|it| NAMES[it as usize]);
         let message = format!(
@@ -113,7 +113,7 @@ impl Race {
              AMD's runtime; keep them apart (every caller in the process), or simulate ROCm 10 \
              (era d)\n"
         );
-        // Not eprintln: a test harness would keep the message, and the process ends here.
+        // Not eprintln, whose output a test harness captures and loses in the abort.
         let _ = std::io::stderr().write_all(message.as_bytes());
         std::process::abort()
     }
@@ -126,8 +126,8 @@ mod tests {
 
     fn race(one: Function, other: Function) -> bool {
         let calls = Calls::default();
-        let _first = calls.begin(one).unwrap();
-        match calls.begin(other) {
+        let _first = calls.track(one).unwrap();
+        match calls.track(other) {
             Ok(_) => false,
             Err(race) => {
                 assert_eq!(race, Race(other, one));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn unlocked_calls_race_with_what_changes_their_table() {
+    fn unlocked_calls_race_with_table_writers() {
         const CREATE: Function = hsa_amd_vmem_handle_create;
         const RELEASE: Function = hsa_amd_vmem_handle_release;
         const MAP: Function = hsa_amd_vmem_map;
@@ -170,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn calls_one_after_the_other_do_not_race() {
+    fn sequential_calls_do_not_race() {
         let calls = Calls::default();
         for function in [hsa_amd_vmem_import_shareable_handle, hsa_amd_vmem_handle_create, hsa_init]
         {
-            drop(calls.begin(function).unwrap());
+            drop(calls.track(function).unwrap());
         }
     }
 }

@@ -1,29 +1,30 @@
-//! What a GPU sees: its own page table, which only `set_access` fills.
+//! The page table of a GPU. Only `set_access` adds entries.
 
 use crate::address_space::PAGE;
 use crate::physical::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a GPU's page table says about an address.
+/// The entry of a GPU's page table for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Page {
-    /// Whether the GPU may read it.
+    /// Whether the GPU can read the page.
     pub readable: bool,
-    /// Whether the GPU may write it.
+    /// Whether the GPU can write the page.
     pub writable: bool,
-    /// The handle that is mapped there.
+    /// The mapped handle.
     pub handle: u64,
-    /// How far into the handle's memory the address is.
+    /// The offset of the address in the handle's memory.
     pub offset: u64,
 }
 
-/// One mapping as a GPU sees it.
+/// One mapping in a GPU's page table.
 #[derive(Debug)]
 pub(crate) struct Entry {
     end: usize,
-    /// Where in the memory it begins; not at 0 by a fault alone, and then it goes round the end.
+    /// The offset of the first byte in the memory. Only the fault `shifted` makes it nonzero; the
+    /// mapping then wraps at the end.
     start: u64,
     pub(crate) memory: Arc<Memory>,
     handle: u64,
@@ -32,8 +33,9 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Where in the memory it is so many bytes on, and how many bytes follow there.
-    pub(crate) fn place(&self, into: usize) -> (u64, usize) {
+    /// Returns the offset in the memory of byte `into` of the mapping, and the number of bytes up
+    /// to the end of the memory.
+    pub(crate) fn offset_at(&self, into: usize) -> (u64, usize) {
         let size = self.memory.size.next_multiple_of(PAGE as u64);
         let at = (self.start + into as u64) % size;
         (at, (size - at) as usize)
@@ -46,7 +48,7 @@ pub(crate) struct PageTable {
     entries: BTreeMap<usize, Entry>,
 }
 
-/// The addresses are taken.
+/// The addresses are already mapped.
 #[derive(Debug)]
 pub(crate) struct Taken;
 
@@ -68,7 +70,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// Has a mapping begin at another place of its memory.
+    /// Makes a mapping start at another offset of its memory.
     pub(crate) fn shift(&mut self, address: usize, by: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.start = by;
@@ -83,7 +85,7 @@ impl PageTable {
         self.entries.clear();
     }
 
-    /// The mapping at an address, with its start and its end.
+    /// Finds the mapping that contains an address; returns its start and end, too.
     pub(crate) fn find(&self, address: usize) -> Option<(usize, usize, &Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address < entry.end).then_some((*start, entry.end, entry))
@@ -92,7 +94,7 @@ impl PageTable {
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         let (start, _, entry) = self.find(address)?;
         let Entry { readable, writable, handle, .. } = *entry;
-        let (offset, _) = entry.place(address - start);
+        let (offset, _) = entry.offset_at(address - start);
         Some(Page { readable, writable, handle, offset })
     }
 }

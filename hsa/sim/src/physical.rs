@@ -1,7 +1,7 @@
-//! Physical memory: a size and an owner at first, and a memory file as soon as it is touched.
+//! Physical memory: a size and an owner; a memory file is created on first use.
 //!
-//! That nothing exists before it is touched is what makes 192 GiB on a small machine and a
-//! hundred thousand handles within the limit of open files possible.
+//! Lazy creation makes 192 GiB on a small machine and 100,000 handles within the limit of open
+//! files possible.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// Whose memory it is.
+/// The owner of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The CPU of this number.
@@ -19,7 +19,7 @@ pub(crate) enum Owner {
     Gpu(usize),
 }
 
-/// How much of an agent's memory is claimed.
+/// Accounts the memory of an agent.
 #[derive(Debug)]
 pub(crate) struct Account {
     size: u64,
@@ -39,7 +39,7 @@ impl Account {
         self.size.saturating_sub(self.used())
     }
 
-    /// Claims so many bytes, unless that would be more than there is.
+    /// Claims `bytes`, if enough are available.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
@@ -47,7 +47,7 @@ impl Account {
     }
 }
 
-/// Bytes of an account, given back when this is dropped.
+/// Claimed bytes of an account; dropping releases them.
 #[derive(Debug)]
 pub(crate) struct Claim {
     account: Arc<Account>,
@@ -60,15 +60,15 @@ impl Drop for Claim {
     }
 }
 
-/// One piece of physical memory, wherever and how often it is mapped.
+/// Physical memory. It can be mapped any number of times.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) size: u64,
     pub(crate) owner: Owner,
-    /// In the file's name, so that a descriptor tells which memory it is.
+    /// Part of the file's name; identifies the memory of a descriptor.
     pub(crate) token: u64,
     file: OnceLock<File>,
-    /// None for what another process or another simulation has claimed.
+    /// None if another process or another simulation claims the memory.
     claim: Option<Claim>,
 }
 
@@ -81,28 +81,28 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: Some(claim) })
     }
 
-    /// Other memory of the same size, which passes for this and which nobody has claimed.
-    pub(crate) fn stranger(&self) -> Arc<Self> {
+    /// Creates unclaimed memory of the same size and token, as a fault.
+    pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }
 
-    /// How many bytes of its owner's memory this process claims for it.
+    /// Returns the bytes of its owner's memory that this process claims for it.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
 
-    /// The file, which is made now if nothing has touched the memory yet.
+    /// Returns the file; creates it on first use.
     pub(crate) fn file(&self) -> io::Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
         let made = self.make()?;
-        // Whoever was first has won; the loser's file was never written to.
+        // If two threads race, the first file is used; the other is empty.
         Ok(self.file.get_or_init(|| made))
     }
 
-    /// The file if there is one: memory without is all zeros.
+    /// Returns the file if it exists; memory without a file is all zeros.
     pub(crate) fn touched(&self) -> Option<&File> {
         self.file.get()
     }
@@ -114,22 +114,22 @@ impl Memory {
         };
         let name = format!("{NAME}{kind}{number}:{:016x}\0", self.token);
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero and lives until the call returns.
+        // SAFETY: the name is zero-terminated and lives until the call returns.
         let descriptor = unsafe { libc::memfd_create(name.as_ptr().cast(), flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor that nobody else knows.
+        // SAFETY: a new descriptor that no other code uses.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(self.size)?;
-        // SAFETY: sealing changes what may be done with the file and touches no memory.
+        // SAFETY: sealing restricts operations on the file and touches no memory.
         if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, SEALS) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(file)
     }
 
-    /// Reads; what was never touched is zero, as is what lies beyond the end.
+    /// Reads; memory without a file and bytes beyond the end are zero.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         if let Some(file) = self.touched() {
@@ -144,12 +144,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes, and makes the file if need be.
+    /// Writes; creates the file on first use.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file()?.write_all_at(bytes, offset)
     }
 
-    /// A new descriptor of the memory for somebody else, close-on-exec.
+    /// Creates a close-on-exec descriptor of the memory.
     pub(crate) fn export(&self, writable: bool) -> io::Result<OwnedFd> {
         let file = self.file()?;
         if writable {
@@ -158,14 +158,14 @@ impl Memory {
         Ok(File::open(path(file.as_raw_fd()))?.into())
     }
 
-    /// Memory that another process, or another simulation, exported.
+    /// Creates memory that another process or simulation has exported.
     pub(crate) fn adopt(foreign: Foreign, file: File) -> Arc<Self> {
         let Foreign { owner, size, token } = foreign;
         Arc::new(Self { size, owner, token, file: OnceLock::from(file), claim: None })
     }
 }
 
-/// What a descriptor of a simulation's memory says about it.
+/// The properties that a descriptor of a simulation's memory carries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign {
     pub(crate) owner: Owner,
@@ -177,8 +177,8 @@ fn path(descriptor: RawFd) -> String {
     format!("/proc/self/fd/{descriptor}")
 }
 
-/// Whether a descriptor is that of a simulation's memory, told by its seals and its name; a plain
-/// memory file does not pass.
+/// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
+/// files.
 pub(crate) fn recognise(descriptor: RawFd) -> Option<Foreign> {
     // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
@@ -200,7 +200,7 @@ pub(crate) fn recognise(descriptor: RawFd) -> Option<Foreign> {
     Some(Foreign { owner, size, token })
 }
 
-/// A descriptor of one's own for the same memory, readable and writable whatever the other is.
+/// Opens a new descriptor of the same memory, always readable and writable.
 pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
     // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
@@ -220,23 +220,23 @@ pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
     if copy < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor that no other code uses.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Whether this process can open a file descriptor just now.
+/// Returns whether this process can open a file descriptor now.
 pub(crate) fn has_spare_descriptor() -> bool {
     // SAFETY: touches no memory.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if descriptor < 0 {
         return false;
     }
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor that no other code uses.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
 }
 
-/// Sixty-four bits that nobody guesses, never zero.
+/// Returns 64 unpredictable bits, never zero.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: writes at most the eight bytes of the array.

@@ -1,16 +1,16 @@
-//! What an address is.
+//! Information about addresses.
 
 use crate::abi::Allocate;
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::mapping::Mapping;
 use crate::pool_memory::Origin;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_sys::*;
 
-/// What is known about an address, and which agents reach it.
+/// The description of an address, and the agents that can access it.
 type Found = (hsa_amd_pointer_info_t, Vec<Agent>);
 
 fn nothing() -> hsa_amd_pointer_info_t {
@@ -56,7 +56,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
         return (nothing(), Vec::new());
     };
     let start = without_provenance_mut(start);
-    let on_host = instance.cpu_reaches(allocation.owner);
+    let on_host = instance.cpu_can_access(allocation.owner);
     let info = hsa_amd_pointer_info_t {
         type_: match allocation.origin {
             Origin::Pool => HSA_EXT_POINTER_TYPE_HSA,
@@ -74,7 +74,8 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
     (info, reaching)
 }
 
-/// Both addresses are the one that was asked about, and not where the mapping begins.
+/// Reports the queried address as both base addresses, not the start of the mapping, as AMD's
+/// runtime does.
 fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Found {
     let owner =
         state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
@@ -103,22 +104,23 @@ pub(crate) unsafe fn info(
     allocate: Allocate,
     count: *mut u32,
     accessible: *mut *mut hsa_agent_t,
-) -> Answer {
-    let address = out(address.cast_mut())?.addr().get();
-    let info = out(info)?;
+) -> HsaResult {
+    let address = non_null(address.cast_mut())?.addr().get();
+    let info = non_null(info)?;
     // SAFETY: not null, and the caller has set the size, which comes first.
     let known = unsafe { info.cast::<u32>().read() };
     if (known as usize) < size_of::<u32>() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let (mut found, agents) = find(instance, &instance.lock(), address);
-    // An older caller's struct ends earlier; what it does not know of is not written.
+    // An older caller's struct is shorter; only the fields it has are written.
     let room = (known as usize).min(size_of::<hsa_amd_pointer_info_t>());
     found.size = room as u32;
     let from = core::ptr::from_ref(&found).cast::<u8>();
     // SAFETY: no more than either struct is large.
     unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), room) };
-    let (Some(allocate), Ok(count), Ok(accessible)) = (allocate, out(count), out(accessible))
+    let (Some(allocate), Ok(count), Ok(accessible)) =
+        (allocate, non_null(count), non_null(accessible))
     else {
         return Ok(());
     };
@@ -134,7 +136,7 @@ pub(crate) unsafe fn info(
         // SAFETY: the caller's function has allocated as many elements.
         unsafe { list.add(index).write_unaligned(instance.agent_handle(*agent)) };
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         count.write(agents.len() as u32);
         accessible.write(list);

@@ -1,13 +1,13 @@
-//! Memory from pools: allocated, freed, opened to agents. Memory that was attached or locked is
-//! kept in the same list, since callers ask the same questions about it.
+//! Memory from pools: allocation, release, access of agents. Attached and locked memory is in the
+//! same list, because the same queries apply to it.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use std::sync::Arc;
 pub(crate) enum Origin {
     Pool,
     Attached,
-    /// The caller's own memory, which agents may reach, locked so many times.
+    /// The caller's own memory, with the number of its locks.
     Locked(u32),
 }
 
-/// Memory at an address, which is its key.
+/// Memory at an address, keyed by it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) origin: Origin,
-    /// As it was asked for.
+    /// The requested size.
     pub(crate) size: usize,
     pub(crate) owner: Agent,
     /// The pool's flags.
     pub(crate) flags: u32,
     /// None for locked memory, which is the caller's.
     pub(crate) memory: Option<Arc<Memory>>,
-    /// Who may reach it besides its owner.
+    /// The agents with access besides the owner.
     pub(crate) agents: Vec<Agent>,
 }
 
 impl Allocation {
-    /// What it takes of the address space.
+    /// Returns its size in the address space.
     pub(crate) fn extent(&self) -> usize {
         self.memory.as_ref().map_or(self.size, |memory| memory.size as usize)
     }
@@ -48,7 +48,7 @@ impl Allocation {
 }
 
 impl State {
-    /// The allocation that an address is in, with its start.
+    /// Finds the allocation that contains an address; returns its start, too.
     pub(crate) fn allocation_at(&self, address: usize) -> Option<(usize, &Allocation)> {
         let (start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.extent()).then_some((*start, allocation))
@@ -56,17 +56,17 @@ impl State {
 }
 
 impl Instance {
-    /// Puts memory at addresses of its own, as the CPU may see it.
-    pub(crate) fn place(&self, memory: &Memory) -> Answer<usize> {
+    /// Maps memory at new addresses, accessible to the CPU if it can access the owner's memory.
+    pub(crate) fn map_memory(&self, memory: &Memory) -> HsaResult<usize> {
         let size = memory.size as usize;
         let alignment = if size >= 2 << 20 { 2 << 20 } else { PAGE };
         let address = address_space::reserve(size, alignment, Protection::None)
             .map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-        if !self.cpu_reaches(memory.owner) {
+        if !self.cpu_can_access(memory.owner) {
             return Ok(address);
         }
         let mapped = memory.file().and_then(|file| {
-            // SAFETY: just reserved, and nobody knows of it yet.
+            // SAFETY: just reserved and not published yet.
             unsafe {
                 address_space::map_file(address, size, Protection::ReadWrite, file.as_fd(), 0)
             }
@@ -74,17 +74,17 @@ impl Instance {
         if let Err(error) = mapped {
             // SAFETY: as above.
             unsafe { address_space::release(address, size) };
-            return Err(no_file(&error));
+            return Err(file_error_status(&error));
         }
         address_space::keep_from_children(address, size);
         Ok(address)
     }
 }
 
-/// Takes an allocation out of the address space.
+/// Unmaps an allocation.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
-        // SAFETY: placed there by this instance, and freed by whoever it was given to.
+        // SAFETY: mapped by this instance, and freed by its user.
         unsafe { address_space::release(address, allocation.extent()) };
     }
 }
@@ -99,8 +99,8 @@ pub(crate) unsafe fn allocate(
     size: usize,
     _flags: u32,
     address: *mut *mut c_void,
-) -> Answer {
-    let address = out(address)?;
+) -> HsaResult {
+    let address = non_null(address)?;
     if size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn allocate(
     let claim = instance.account(pool.owner).claim(whole);
     let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let memory = Memory::new(whole, pool.owner, claim);
-    let place = instance.place(&memory)?;
+    let start = instance.map_memory(&memory)?;
     let allocation = Allocation {
         origin: Origin::Pool,
         size,
@@ -121,17 +121,17 @@ pub(crate) unsafe fn allocate(
         memory: Some(memory),
         agents: Vec::new(),
     };
-    instance.lock().allocations.insert(place, allocation);
-    // SAFETY: not null, and the caller vouches for the rest.
-    unsafe { address.write(core::ptr::without_provenance_mut(place)) };
+    instance.lock().allocations.insert(start, allocation);
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
     Ok(())
 }
 
 /// `hsa_amd_memory_pool_free`
 ///
 /// # Safety
-/// The memory must be no longer used.
-pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
+/// The memory must no longer be in use.
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResult {
     if address.is_null() {
         return Ok(());
     }
@@ -141,8 +141,8 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> Answer {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
-        if instance.suffers(Wrong::Leak) {
-            state.lost.extend(allocation.memory.clone());
+        if instance.has_fault(FaultKind::Leak) {
+            state.leaked_memory.extend(allocation.memory.clone());
         }
         unmap(address.addr(), &allocation);
     }
@@ -159,7 +159,7 @@ pub(crate) unsafe fn allow_access(
     agents: *const hsa_agent_t,
     flags: *const u32,
     address: *const c_void,
-) -> Answer {
+) -> HsaResult {
     if count == 0 || agents.is_null() || !flags.is_null() || address.is_null() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -169,34 +169,39 @@ pub(crate) unsafe fn allow_access(
     if elsewhere && !instance.behaviour.allow_access_knows_vmem() {
         return Err(HSA_STATUS_ERROR);
     }
-    // SAFETY: the caller vouches for the array.
+    // SAFETY: the caller promises the array.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);
     }
     let (start, found) = state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let reached = |agent: &Agent| match *agent {
-        Agent::Cpu(_) => instance.cpu_reaches(found.owner),
-        Agent::Gpu(gpu) => instance.gpu_reaches(gpu, found.owner),
+        Agent::Cpu(_) => instance.cpu_can_access(found.owner),
+        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, found.owner),
     };
     if !agents.iter().all(reached) {
         return Err(HSA_STATUS_ERROR);
     }
-    // The list replaces the one before.
+    // The list replaces the previous one.
     if let Some(allocation) = state.allocations.get_mut(&start) {
         allocation.agents = agents;
     }
     Ok(())
 }
 
-/// Reading and writing for the agents on the mapping and all that follow it without a gap.
-fn allow_vmem(instance: &Instance, state: &mut State, agents: &[Agent], address: usize) -> Answer {
+/// Grants the agents read and write access to the mapping and all adjacent ones after it.
+fn allow_vmem(
+    instance: &Instance,
+    state: &mut State,
+    agents: &[Agent],
+    address: usize,
+) -> HsaResult {
     let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let mut start = found.0;
-    let wishes: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
+    let requests: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;
-        instance.set_access(state, start, usize::MAX, &wishes)?;
+        instance.set_access(state, start, usize::MAX, &requests)?;
         start = next;
     }
     Ok(())

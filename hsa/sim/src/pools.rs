@@ -1,11 +1,11 @@
-//! The memory pools of every agent, in the order in which AMD's runtime has them.
+//! The memory pools of each agent, in the order of AMD's runtime.
 
 use crate::abi::PoolCallback;
 use crate::agents::Agent;
 use crate::identity::Kind;
 use crate::instance::Instance;
 use crate::physical::Account;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (G
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
 const SYSTEM_GRANULE: u64 = 4096;
-/// Of one compute unit.
+/// The size per compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
 /// One pool of an agent.
@@ -38,13 +38,13 @@ pub(crate) struct Pool {
     pub(crate) owner: Agent,
     pub(crate) segment: hsa_amd_segment_t,
     pub(crate) flags: u32,
-    /// Whether iteration shows it. Imports may answer one that it does not show.
+    /// Whether iteration lists it. The properties of an import can name a hidden pool.
     visible: bool,
     index: usize,
 }
 
 impl Pool {
-    /// Whether memory can be allocated from it.
+    /// Returns whether memory can be allocated from it.
     pub(crate) fn allocates(self) -> bool {
         self.segment == GLOBAL
     }
@@ -74,14 +74,14 @@ impl Instance {
         hsa_amd_memory_pool_t { handle: self.identity.value(Kind::Pool, index) }
     }
 
-    /// Which pool it is, if it is one of this runtime's.
+    /// Finds a pool by its handle.
     pub(crate) fn pool(&self, pool: hsa_amd_memory_pool_t) -> Option<Pool> {
         let index = self.identity.index(Kind::Pool, pool.handle)?;
         let owner = self.agent_at(index >> 4)?;
         self.pools(owner).nth(index & 0xf)
     }
 
-    /// The pool that properties answer for imported memory: the last that allocates.
+    /// Returns the pool that the properties of imported memory report: the last one that allocates.
     pub(crate) fn pool_of_imports(&self, owner: Agent) -> Option<Pool> {
         self.pools(owner).filter(|pool| pool.allocates()).last()
     }
@@ -127,7 +127,7 @@ pub(crate) unsafe fn iterate(
     agent: hsa_agent_t,
     callback: PoolCallback,
     data: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let agent = instance.agent(agent)?;
     let callback = callback.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     for pool in instance.pools(agent).filter(|pool| pool.visible) {
@@ -149,14 +149,14 @@ pub(crate) unsafe fn info(
     pool: hsa_amd_memory_pool_t,
     attribute: hsa_amd_memory_pool_info_t,
     value: *mut c_void,
-) -> Answer {
+) -> HsaResult {
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
-    let value = out(value)?;
+    let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
     let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a size.
     let size = |number: u64| unsafe {
-        value.cast().write_unaligned(instance.told(number) as usize);
+        value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
     // SAFETY: as above, a truth value.
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };

@@ -1,4 +1,4 @@
-//! Values over ranges of addresses that can be cut anywhere.
+//! A map from address ranges to values that can be split anywhere.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,13 +17,13 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T: Clone> Ranges<T> {
-    /// Puts a value over a range, in place of what was there.
+    /// Sets the value of a range, replacing previous values.
     pub(crate) fn insert(&mut self, range: Range<usize>, value: T) {
         self.remove(range.clone());
         self.ranges.insert(range.start, (range.end, value));
     }
 
-    /// Takes away whatever is in a range; what sticks out on either side stays.
+    /// Removes the values of a range; parts outside of it stay.
     pub(crate) fn remove(&mut self, range: Range<usize>) {
         let reaching_in = self.ranges.range(..range.start).next_back();
         if let Some((&start, &(end, ref value))) = reaching_in
@@ -45,7 +45,7 @@ impl<T: Clone> Ranges<T> {
         self.ranges.values().map(|(_, value)| value)
     }
 
-    /// The parts of a range over which there is no value.
+    /// Returns the parts of a range without a value.
     pub(crate) fn gaps(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -67,7 +67,7 @@ mod tests {
     use super::Ranges;
 
     #[test]
-    fn what_sticks_out_stays() {
+    fn remove_keeps_parts_outside() {
         let mut ranges = Ranges::default();
         ranges.insert(0..10, 'a');
         ranges.insert(4..6, 'b');

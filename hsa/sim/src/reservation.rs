@@ -1,13 +1,13 @@
-//! Reserved ranges of addresses: real ones, taken from the process's address space.
+//! Reservations: real address ranges of the process.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::era::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 /// Reservations of this size or more are aligned to it unasked.
 const HUGE: usize = 2 << 20;
 
-/// One reserved range; where it begins is its key.
+/// A reserved range, keyed by its start.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) size: usize,
-    /// What the kernel gave, alignment included.
+    /// The range that the kernel returned, including padding for alignment.
     taken: Range<usize>,
-    /// Made with NO_REGISTER: memory, and no business of any GPU's.
+    /// False with NO_REGISTER: ordinary memory, not registered with any GPU.
     registered: bool,
-    /// How many mappings there are in it.
+    /// The number of mappings in it.
     pub(crate) mappings: usize,
-    /// Parts that were unmapped, and may be anybody's by now.
+    /// Address-space holes: parts that the runtime unmapped. They can contain foreign mappings.
     pub(crate) holes: Ranges<()>,
-    /// Memory that stays claimed although it is no longer mapped (era B).
+    /// Memory that stays claimed after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
 }
 
@@ -38,14 +38,14 @@ impl Reservation {
 }
 
 impl State {
-    /// The reservation that an address is in, with its base.
+    /// Finds the reservation that contains an address; returns its base, too.
     pub(crate) fn reservation_at(&self, address: usize) -> Option<(usize, &Reservation)> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
         (address - base < reservation.size).then_some((*base, reservation))
     }
 
-    /// The base of the one reservation that a range is in. As in AMD's runtime the end is not
-    /// looked at closely: a size so large that it wraps around ends before the reservation does.
+    /// Returns the base of the reservation that contains a range. As in AMD's runtime, the end can
+    /// wrap around: such a range ends before the reservation does and passes the check.
     pub(crate) fn reservation_around(
         &self,
         behaviour: Behaviour,
@@ -59,8 +59,8 @@ impl State {
     }
 }
 
-/// What of a reservation is still taken: all but its holes.
-pub(crate) fn kept(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
+/// Returns the parts of a reservation that are still mapped: all but its holes.
+pub(crate) fn mapped_ranges(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
     let Reservation { taken, holes, .. } = reservation;
     let mut kept = holes.gaps(taken.clone());
     kept.retain(|range| !range.is_empty());
@@ -78,7 +78,7 @@ pub(crate) unsafe fn reserve(
     size: usize,
     hint: u64,
     flags: u64,
-) -> Answer {
+) -> HsaResult {
     // SAFETY: the caller's promise is passed on.
     unsafe { reserve_align(instance, address, size, hint, 0, flags) }
 }
@@ -94,8 +94,8 @@ pub(crate) unsafe fn reserve_align(
     hint: u64,
     alignment: u64,
     flags: u64,
-) -> Answer {
-    let address = out(address)?;
+) -> HsaResult {
+    let address = non_null(address)?;
     if size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -123,12 +123,12 @@ pub(crate) unsafe fn reserve_align(
         lingering: Ranges::default(),
     };
     state.reservations.insert(base, reservation);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { address.write(core::ptr::without_provenance_mut(base)) };
     Ok(())
 }
 
-/// Base and what was taken for it.
+/// The base, and the whole reserved range.
 type Taken = (usize, Range<usize>);
 
 fn take_registered(
@@ -140,7 +140,7 @@ fn take_registered(
     let whole_pages = size.is_multiple_of(PAGE);
     let aligned = alignment >= PAGE && alignment.is_power_of_two();
     let allowed = size < instance.behaviour.reservation_limit();
-    // The addresses belong to the GPUs, so there must be one.
+    // GPUs manage the addresses, so at least one is needed.
     if !whole_pages || !aligned || !allowed || instance.config.gpus.is_empty() {
         return None;
     }
@@ -149,7 +149,7 @@ fn take_registered(
     } else {
         Protection::None
     };
-    // A free hint is honoured even if it violates the alignment; any other is as good as none.
+    // A free hint is used even if it violates the alignment; any other is ignored.
     let hinted = (hint != 0 && hint.is_multiple_of(PAGE))
         .then(|| address_space::reserve_at(hint, size, access))
         .flatten();
@@ -160,7 +160,7 @@ fn take_registered(
     Some((base, base..base + size))
 }
 
-/// The largest power of two that fits, up to that of a huge page.
+/// Returns the largest power of two not above `size`, at most the size of a huge page.
 fn natural_alignment(size: usize) -> usize {
     let power = 1 << size.ilog2();
     power.clamp(PAGE, HUGE)
@@ -172,7 +172,7 @@ fn take_unregistered(
     hint: usize,
     alignment: usize,
 ) -> Option<Taken> {
-    // AMD's runtime computes nonsense from any other alignment.
+    // AMD's runtime computes a wrong address for any other alignment.
     if alignment < PAGE || !alignment.is_power_of_two() {
         return None;
     }
@@ -182,7 +182,7 @@ fn take_unregistered(
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
     if size >= HUGE {
-        address_space::wish_huge_pages(base, size);
+        address_space::advise_huge_pages(base, size);
     }
     let end = start + total.next_multiple_of(PAGE);
     if !behaviour.no_register_trims() {
@@ -199,10 +199,9 @@ fn take_unregistered(
 
 /// `hsa_amd_vmem_address_free`
 ///
-/// # Safety
-/// The range must be no longer used. The runtime frees all of it, also where it left a hole that
-/// somebody else may have filled since.
-pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> Answer {
+/// # Safety The range must no longer be in use. The runtime unmaps all of it, including foreign
+/// mappings in its holes.
+pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -219,18 +218,18 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     };
     let freed = if !registered && instance.behaviour.no_register_free_leaks() {
-        // As many bytes as were asked for, counted from what the kernel gave.
+        // Frees the requested size, counted from the start of the kernel's range.
         let end = (taken.start + size).next_multiple_of(PAGE);
-        state.leaked.push(end..taken.end);
+        state.leaked_ranges.push(end..taken.end);
         taken.start..end
     } else {
         taken
     };
-    if instance.suffers(Wrong::Leak) {
-        state.leaked.push(freed);
+    if instance.has_fault(FaultKind::Leak) {
+        state.leaked_ranges.push(freed);
         return Ok(());
     }
-    // SAFETY: reserved by this instance, and the caller vouches that nobody uses it.
+    // SAFETY: reserved by this instance; the caller promises that it is no longer in use.
     unsafe { address_space::release(freed.start, freed.len()) };
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Handles as file descriptors: exported to and imported from other processes, or this one.
+//! Export and import of handles as file descriptors, between processes or within one.
 
 use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
 use crate::physical::{self, Memory};
-use crate::status::{Answer, no_file, out};
+use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_int;
 use hsa_sys::*;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 
-/// What was exported or imported and is still there, by token: so that an import of it in this
-/// process is the same memory, with one claim and one descriptor.
+/// Live memory that was exported or imported, by token. An import of known memory returns the same
+/// memory, with one claim and one descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     known: HashMap<u64, Weak<Memory>>,
@@ -29,7 +29,7 @@ impl Exports {
         self.known.insert(memory.token, Arc::downgrade(memory));
     }
 
-    /// The memory that a descriptor shows.
+    /// Finds or opens the memory of a descriptor.
     fn find(&mut self, instance: &Instance, descriptor: RawFd) -> Result<Arc<Memory>, NotMemory> {
         let foreign = physical::recognise(descriptor).ok_or(NotMemory::Other)?;
         if !instance.has_agent(foreign.owner) {
@@ -46,13 +46,13 @@ impl Exports {
     }
 }
 
-/// Why a descriptor is of no use.
+/// Why a descriptor cannot be imported.
 enum NotMemory {
-    /// It is of something else.
+    /// It is not memory of a simulation.
     Other,
-    /// Its owner is no agent of this runtime.
+    /// Its owner is not an agent of this runtime.
     UnknownOwner,
-    /// There is no room for a descriptor of one's own.
+    /// It cannot be duplicated: no free descriptor is left.
     NoDescriptor,
 }
 
@@ -62,7 +62,7 @@ fn same(one: &File, other: &File) -> bool {
 }
 
 impl Instance {
-    /// A handle's memory; an import that nobody has looked at yet is looked at now.
+    /// Returns a handle's memory; resolves a lazy import.
     pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
         let State { handles, exports, .. } = state;
         let handle = handles.get_mut(handle)?;
@@ -87,9 +87,9 @@ pub(crate) unsafe fn export(
     dmabuf: *mut c_int,
     handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
-    let dmabuf = out(dmabuf)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+) -> HsaResult {
+    let dmabuf = non_null(dmabuf)?;
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
     let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
@@ -97,14 +97,14 @@ pub(crate) unsafe fn export(
         return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
     }
     let descriptor = match found.exported {
-        // Whether the caller has closed it meanwhile is the caller's misfortune.
+        // It may be invalid: the caller may have closed it.
         Some(descriptor) => descriptor,
         None if matches!(found.content, Content::Missing) => {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
-            let descriptor = instance.export(&memory).map_err(|error| no_file(&error))?;
+            let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
             state.exports.remember(&memory);
             descriptor.into_raw_fd()
         }
@@ -119,12 +119,12 @@ pub(crate) unsafe fn export(
     Ok(())
 }
 
-/// Closes the descriptor that a handle kept for its exports. AMD's runtime closes the number,
-/// whatever it names by then; here it must still be the memory's.
+/// Closes the descriptor that a handle keeps for its exports. AMD's runtime closes the number
+/// without a check; here it must still refer to this memory.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
     if physical::recognise(descriptor).is_some_and(|found| found.token == memory.token) {
-        // SAFETY: a descriptor of this memory that the runtime made and never gave up.
+        // SAFETY: a descriptor of this memory that the runtime created and owns.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
 }
@@ -137,8 +137,8 @@ pub(crate) unsafe fn import(
     instance: &Instance,
     dmabuf: c_int,
     handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> Answer {
-    let handle = out(handle)?;
+) -> HsaResult {
+    let handle = non_null(handle)?;
     if dmabuf < 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -177,26 +177,26 @@ pub(crate) unsafe fn import(
         exported: None,
     };
     let value = state.handles.insert(imported, size);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
 
-/// `hsa_amd_vmem_export_fabric_handle`: there is no fabric.
+/// `hsa_amd_vmem_export_fabric_handle`: not supported.
 pub(crate) fn export_fabric(
     _: &Instance,
     _fabric: *mut hsa_fabric_handle_t,
     _handle: hsa_amd_vmem_alloc_handle_t,
     _flags: u64,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
 }
 
-/// `hsa_amd_vmem_import_fabric_handle`: there is no fabric.
+/// `hsa_amd_vmem_import_fabric_handle`: not supported.
 pub(crate) fn import_fabric(
     _: &Instance,
     _fabric: hsa_fabric_handle_t,
     _handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> Answer {
+) -> HsaResult {
     Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
 }

@@ -1,19 +1,19 @@
-//! Signals: numbers that one thread waits for and another changes.
+//! Signals: values that one thread changes and another waits for.
 
 use crate::instance::Instance;
 use crate::physical;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use hsa_sys::*;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether the simulation is still there.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a wait checks whether the simulation still exists.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a copy waits for somebody to read its signal
+/// How long a copy waits until a caller has read its signal
 /// ([`Config::early_waits`](crate::Config::early_waits)).
-const UNREAD: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One signal.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Signal {
 #[derive(Debug)]
 struct State {
     value: hsa_signal_value_t,
-    /// Whether a caller has loaded or waited for the value yet.
+    /// Whether a caller has loaded or waited for the value.
     read: bool,
 }
 
@@ -48,7 +48,7 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// The value, and whether this is the first time that a caller reads it.
+    /// Returns the value, and whether this is its first read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
         let mut state = self.state();
         let first = !core::mem::replace(&mut state.read, true);
@@ -58,7 +58,7 @@ impl Signal {
         (state.value, first)
     }
 
-    /// Waits until the value is as wanted, the time is up or the simulation is gone.
+    /// Waits until the condition holds, the timeout expires or the simulation is dropped.
     pub(crate) fn wait(
         &self,
         instance: &Instance,
@@ -68,9 +68,9 @@ impl Signal {
         self.wait_for(instance, |state| wanted(state.value), timeout)
     }
 
-    /// Waits until a caller has read the value, for a second at most.
+    /// Waits until a caller has read the value, at most one second.
     pub(crate) fn wait_until_read(&self, instance: &Instance) {
-        self.wait_for(instance, |state| state.read, Some(UNREAD));
+        self.wait_for(instance, |state| state.read, Some(READ_TIMEOUT));
     }
 
     fn wait_for(
@@ -86,7 +86,7 @@ impl Signal {
             if left == Some(Duration::ZERO) {
                 break;
             }
-            let pause = left.map_or(LOOK, |left| left.min(LOOK));
+            let pause = left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL));
             let waited = self.changed.wait_timeout(state, pause);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -106,7 +106,7 @@ struct Known {
 
 impl Default for Signals {
     fn default() -> Self {
-        // A random beginning, so that another runtime's signals are not taken for these.
+        // A random start, so that signals of another runtime are not accepted.
         let next = physical::random() & !u64::from(u32::MAX) | 1;
         Self(RwLock::new(Known { signals: HashMap::new(), next }))
     }
@@ -133,10 +133,10 @@ pub(crate) unsafe fn create(
     consumer_count: u32,
     consumers: *const hsa_agent_t,
     signal: *mut hsa_signal_t,
-) -> Answer {
-    let signal = out(signal)?;
+) -> HsaResult {
+    let signal = non_null(signal)?;
     if consumer_count > 0 {
-        // SAFETY: the caller vouches for the array.
+        // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
     let made = Arc::new(Signal::new(initial));
@@ -144,19 +144,19 @@ pub(crate) unsafe fn create(
     let handle = known.next;
     known.next += 1;
     known.signals.insert(handle, made);
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { signal.write(hsa_signal_t { handle }) };
     Ok(())
 }
 
 /// `hsa_signal_destroy`
-pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> Answer {
+pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
     let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
     let removed = known.signals.remove(&signal.handle);
     removed.map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
 }
 
-/// `hsa_signal_load_scacquire`; 0 for what is no signal.
+/// `hsa_signal_load_scacquire`; returns 0 for an invalid signal.
 pub(crate) fn load(instance: &Instance, signal: hsa_signal_t) -> hsa_signal_value_t {
     instance.signals.get(signal).map_or(0, |signal| signal.load())
 }
@@ -168,8 +168,8 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
     }
 }
 
-/// `hsa_signal_wait_scacquire`; 0 at once for what is no signal. Returns before the condition holds
-/// where the configuration says so.
+/// `hsa_signal_wait_scacquire`; returns 0 at once for an invalid signal. If so configured, returns
+/// before the condition holds.
 pub(crate) fn wait(
     instance: &Instance,
     signal: hsa_signal_t,
@@ -190,7 +190,7 @@ pub(crate) fn wait(
         HSA_SIGNAL_CONDITION_GTE => value >= compare,
         _ => true,
     };
-    // The largest timeout is none. Timestamps, and so timeouts, are nanoseconds.
+    // The largest value means no timeout. Timeouts are in nanoseconds, as timestamps are.
     let timeout = (timeout != u64::MAX).then(|| Duration::from_nanos(timeout));
     signal.wait(instance, wanted, timeout)
 }

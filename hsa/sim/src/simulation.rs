@@ -1,4 +1,4 @@
-//! A running simulation, as the Rust program that started it holds it.
+//! The public handle of a running simulation.
 
 use crate::instance::Instance;
 use crate::{Config, FaultPlan, Page, Usage, abi, slots};
@@ -9,24 +9,22 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Every slot is taken.
+    /// All slots are in use.
     #[error(
-        "there are {} simulations in this process already, which is the most there can be; \
-             drop one first",
+        "cannot start a simulation: this process already has {}, the maximum; drop one first",
         slots::SLOTS
     )]
     TooMany,
-    /// The configuration makes no sense.
-    #[error("the configuration cannot be simulated: {0}")]
+    /// The configuration is invalid.
+    #[error("invalid configuration of the simulation: {0}")]
     Config(String),
 }
 
 /// A software HSA runtime with agents, memory and counters of its own.
 ///
-/// Several live side by side in a process; handles of one mean nothing to another. Dropping it
-/// frees everything, addresses included; the functions of its table then answer
-/// `HSA_STATUS_ERROR_NOT_INITIALIZED` (until another simulation takes the slot, so do not keep
-/// the table).
+/// A process can have several; handles of one are invalid in another. Dropping it frees everything,
+/// addresses included. The functions of its table then return `HSA_STATUS_ERROR_NOT_INITIALIZED`,
+/// until another simulation uses the slot: do not keep the table.
 #[derive(Debug)]
 pub struct Simulation {
     instance: Arc<Instance>,
@@ -34,7 +32,7 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Makes a simulation. It is not started in HSA's sense: that is `hsa_init`'s work.
+    /// Creates a simulation. The caller still has to call `hsa_init`.
     ///
     /// # Errors
     /// [`Error::TooMany`] if there are 64 already, [`Error::Config`] if the configuration is
@@ -47,54 +45,54 @@ impl Simulation {
                 Ok(Self { instance, slot })
             }
             Err(error) => {
-                slots::give_back(slot);
+                slots::release(slot);
                 Err(error)
             }
         }
     }
 
-    /// The functions, as a runtime with this configuration's extension version exports them.
+    /// Returns the functions that a runtime with the configured extension version exports.
     #[must_use]
     pub fn table(&self) -> &'static Table {
         abi::table(self.slot, self.instance.behaviour, self.instance.config.does_nothing)
     }
 
-    /// What is simulated.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.instance.config
     }
 
-    /// How often a function was called, failed calls included; 0 for a name that is none.
+    /// Returns the number of calls of a function, failed ones included; 0 for an unknown name.
     #[must_use]
     pub fn calls(&self, function: &str) -> u64 {
         self.all_calls().into_iter().find(|(name, _)| *name == function).map_or(0, |(_, n)| n)
     }
 
-    /// How often each function was called, in the order of the table.
+    /// Returns the number of calls of each function, in the order of the table.
     #[must_use]
     pub fn all_calls(&self) -> Vec<(&'static str, u64)> {
         abi::names().zip(self.instance.calls()).collect()
     }
 
-    /// Replaces the fault plan. The calls' numbers count from now.
+    /// Replaces the fault plan and restarts its counters.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.instance.set_faults(plan);
     }
 
-    /// The calls that the fault plan has made fail, in order: function and its call's number.
+    /// Returns the calls that the fault plan made fail, in order: function and number of the call.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()
     }
 
-    /// What is in use at the moment.
+    /// Returns the resources in use.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&self.instance)
     }
 
-    /// What a GPU's page table says about an address; the first GPU is 0.
+    /// Looks up an address in a GPU's page table; the first GPU is 0.
     #[must_use]
     pub fn page(&self, gpu: usize, address: usize) -> Option<Page> {
         self.instance.lock().page_tables.get(gpu)?.page(address)
@@ -103,9 +101,9 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // A forked child has inherited this value, but the memory is its parent's business.
-        if slots::is_ours(self.slot) {
-            slots::give_back(self.slot);
+        // A forked child inherits this value but does not own the simulation.
+        if slots::is_owned(self.slot) {
+            slots::release(self.slot);
             self.instance.close();
         }
     }

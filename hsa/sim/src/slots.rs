@@ -1,18 +1,19 @@
-//! Where the simulations of a process are: HSA's functions carry no context, so that each of a
-//! fixed number of slots has functions of its own (see `abi`), and they look up their slot here.
+//! The table of the simulations of a process. HSA's functions have no context argument. Each of a
+//! fixed number of slots therefore has its own functions (see `abi`), which look up their
+//! simulation here.
 
 use crate::instance::Instance;
-use crate::status::Answer;
+use crate::status::HsaResult;
 use hsa_sys::{HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// How many simulations there can be in a process at a time.
+/// The maximum number of simulations in a process.
 pub(crate) const SLOTS: usize = 64;
 
 struct Slot {
-    /// The process whose simulation it is, or 0. Read before the lock is taken: in a child that
-    /// was forked while another thread held the lock nobody would ever release it.
+    /// The process that owns the simulation, or 0. Read before the lock is taken: in a child that
+    /// was forked while another thread held the lock, the lock is never released.
     process: AtomicU32,
     instance: RwLock<Option<Arc<Instance>>>,
 }
@@ -24,38 +25,38 @@ fn process() -> u32 {
     std::process::id()
 }
 
-/// Takes a slot that is free, or none.
+/// Acquires a free slot.
 pub(crate) fn take() -> Option<usize> {
-    (0..SLOTS).find(|slot| take_this(*slot))
+    (0..SLOTS).find(|slot| take_slot(*slot))
 }
 
-/// Takes this slot if it is free.
-pub(crate) fn take_this(slot: usize) -> bool {
+/// Acquires this slot if it is free.
+pub(crate) fn take_slot(slot: usize) -> bool {
     let owner = &ALL[slot].process;
     owner.compare_exchange(0, process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// Puts the instance into a slot that was taken for it.
+/// Stores the instance in an acquired slot.
 pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
     *ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);
 }
 
-/// Empties a slot, unless this process is a child of the one that filled it.
-pub(crate) fn give_back(slot: usize) {
-    if is_ours(slot) {
+/// Empties a slot, unless this process is a forked child of its owner.
+pub(crate) fn release(slot: usize) {
+    if is_owned(slot) {
         let instance = ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(instance);
         ALL[slot].process.store(0, Ordering::Release);
     }
 }
 
-/// Whether this process filled the slot.
-pub(crate) fn is_ours(slot: usize) -> bool {
+/// Returns whether this process owns the slot.
+pub(crate) fn is_owned(slot: usize) -> bool {
     ALL[slot].process.load(Ordering::Acquire) == process()
 }
 
-/// The instance in a slot.
-pub(crate) fn instance(slot: usize) -> Answer<Arc<Instance>> {
+/// Returns the instance in a slot.
+pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
     match ALL[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),
         owner if owner != process() => Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),

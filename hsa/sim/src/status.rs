@@ -1,4 +1,4 @@
-//! Statuses: what functions inside the simulation answer, and their names and texts.
+//! Status codes: the result type of internal functions, and names and texts.
 
 use crate::instance::Instance;
 use core::ffi::{CStr, c_char};
@@ -6,17 +6,17 @@ use core::ptr::NonNull;
 use hsa_sys::*;
 use std::io;
 
-/// What every function of the simulation answers; an error is any status but success, also
+/// The result of an internal function. An error is any status but success, also
 /// `HSA_STATUS_INFO_BREAK`.
-pub(crate) type Answer<T = ()> = Result<T, hsa_status_t>;
+pub(crate) type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
-/// A caller's pointer that must not be null.
-pub(crate) fn out<T>(pointer: *mut T) -> Answer<NonNull<T>> {
+/// Checks that a caller's pointer is not null.
+pub(crate) fn non_null<T>(pointer: *mut T) -> HsaResult<NonNull<T>> {
     NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
 }
 
-/// A memory file could not be made, read or written: usually for want of descriptors or memory.
-pub(crate) fn no_file(error: &io::Error) -> hsa_status_t {
+/// Converts a failure to create, read or write a memory file to a status.
+pub(crate) fn file_error_status(error: &io::Error) -> hsa_status_t {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
         _ => HSA_STATUS_ERROR,
@@ -33,14 +33,14 @@ statuses! {
     HSA_STATUS_SUCCESS: c"HSA_STATUS_SUCCESS: the function did what was asked",
     HSA_STATUS_INFO_BREAK: c"HSA_STATUS_INFO_BREAK: a callback ended the iteration",
     HSA_STATUS_ERROR_INVALID_MEMORY_POOL: c"HSA_STATUS_ERROR_INVALID_MEMORY_POOL: no such memory pool",
-    HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: c"HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: an access outside every aperture",
+    HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: c"HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: an access outside all apertures",
     HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: c"HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION: an illegal instruction",
     HSA_STATUS_ERROR_MEMORY_FAULT: c"HSA_STATUS_ERROR_MEMORY_FAULT: a memory fault",
     HSA_STATUS_CU_MASK_REDUCED: c"HSA_STATUS_CU_MASK_REDUCED: the mask of compute units was reduced",
     HSA_STATUS_ERROR_OUT_OF_REGISTERS: c"HSA_STATUS_ERROR_OUT_OF_REGISTERS: too few registers",
     HSA_STATUS_ERROR_RESOURCE_BUSY: c"HSA_STATUS_ERROR_RESOURCE_BUSY: the resource is busy",
     HSA_STATUS_ERROR_NOT_SUPPORTED: c"HSA_STATUS_ERROR_NOT_SUPPORTED: not supported",
-    HSA_STATUS_ERROR: c"HSA_STATUS_ERROR: an error of no particular kind",
+    HSA_STATUS_ERROR: c"HSA_STATUS_ERROR: unspecified error",
     HSA_STATUS_ERROR_INVALID_ARGUMENT: c"HSA_STATUS_ERROR_INVALID_ARGUMENT: an argument is invalid",
     HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: c"HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: the queue cannot be made",
     HSA_STATUS_ERROR_INVALID_ALLOCATION: c"HSA_STATUS_ERROR_INVALID_ALLOCATION: no such allocation, or it cannot be made",
@@ -53,16 +53,16 @@ statuses! {
     HSA_STATUS_ERROR_RESOURCE_FREE: c"HSA_STATUS_ERROR_RESOURCE_FREE: the resource could not be freed",
     HSA_STATUS_ERROR_NOT_INITIALIZED: c"HSA_STATUS_ERROR_NOT_INITIALIZED: the runtime was not started",
     HSA_STATUS_ERROR_REFCOUNT_OVERFLOW: c"HSA_STATUS_ERROR_REFCOUNT_OVERFLOW: too many references",
-    HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: c"HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: the arguments do not go together",
+    HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: c"HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: the arguments contradict each other",
     HSA_STATUS_ERROR_INVALID_INDEX: c"HSA_STATUS_ERROR_INVALID_INDEX: an index out of range",
     HSA_STATUS_ERROR_INVALID_ISA: c"HSA_STATUS_ERROR_INVALID_ISA: no such instruction set",
     HSA_STATUS_ERROR_EXCEPTION: c"HSA_STATUS_ERROR_EXCEPTION: the device raised an exception",
     HSA_STATUS_ERROR_INVALID_ISA_NAME: c"HSA_STATUS_ERROR_INVALID_ISA_NAME: no instruction set of that name",
     HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: c"HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: not in this state",
-    HSA_STATUS_ERROR_FATAL: c"HSA_STATUS_ERROR_FATAL: nothing works any more",
+    HSA_STATUS_ERROR_FATAL: c"HSA_STATUS_ERROR_FATAL: the runtime is unusable",
 }
 
-/// The status of a name as C has it, with or without `HSA_STATUS_` and `ERROR_`.
+/// Finds a status by its C name, with or without `HSA_STATUS_` and `ERROR_`.
 pub(crate) fn by_name(word: &str) -> Option<hsa_status_t> {
     let word = word.to_ascii_uppercase();
     let is = |name: &str| {
@@ -80,11 +80,11 @@ pub(crate) unsafe fn string(
     _: &Instance,
     status: hsa_status_t,
     text: *mut *const c_char,
-) -> Answer {
-    let text = out(text)?;
+) -> HsaResult {
+    let text = non_null(text)?;
     let found = STATUSES.iter().find(|(known, ..)| *known == status);
     let (.., words) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { text.write(words.as_ptr()) };
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! What the runtime says about itself.
+//! Attributes of the runtime.
 
 use crate::config::Gpu;
 use crate::instance::Instance;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Timestamps and timeouts are in nanoseconds.
 pub(crate) const FREQUENCY: u64 = 1_000_000_000;
 
-/// Nanoseconds since the first question for the time.
+/// Returns the nanoseconds since the first call.
 pub(crate) fn timestamp() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
@@ -25,8 +25,8 @@ pub(crate) unsafe fn info(
     instance: &Instance,
     attribute: hsa_system_info_t,
     value: *mut c_void,
-) -> Answer {
-    let value = out(value)?;
+) -> HsaResult {
+    let value = non_null(value)?;
     let behaviour = instance.behaviour;
     // SAFETY: not null, and the caller has room for the attribute's type.
     let short = |number: u16| unsafe { value.cast().write_unaligned(number) };

@@ -18,11 +18,12 @@ pub struct Usage {
     pub mappings: usize,
     /// Allocations from pools, attached and locked memory.
     pub allocations: usize,
-    /// Claimed bytes of every GPU's video memory.
+    /// Claimed bytes of each GPU's video memory.
     pub vram_used: Vec<u64>,
-    /// How much of that only mappings claim that are no more (era B, until the addresses are freed).
+    /// The part of it that former mappings still claim (generation B, until the addresses are
+    /// freed).
     pub vram_lingering: Vec<u64>,
-    /// Open file descriptors that the simulation holds (not those it gave away).
+    /// Open file descriptors of the simulation (not exported ones).
     pub descriptors: usize,
 }
 
@@ -51,7 +52,7 @@ impl Usage {
         let mut vram_lingering = vec![0; instance.video_memory.len()];
         let mut counted: HashSet<_> =
             state.handles.iter().filter_map(Handle::memory).map(Arc::as_ptr).collect();
-        counted.extend(state.lost.iter().map(Arc::as_ptr));
+        counted.extend(state.leaked_memory.iter().map(Arc::as_ptr));
         for memory in state.reservations.values().flat_map(|r| r.lingering.values()) {
             if let (Owner::Gpu(gpu), true) = (memory.owner, counted.insert(Arc::as_ptr(memory))) {
                 vram_lingering[gpu] += memory.claimed();

@@ -40,7 +40,7 @@ const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 /// AMD's runtime chooses the agent by what it knows of an address, and before extension 1.12 it
 /// knows nothing of virtual memory (6.4.3 on an emulated kernel answered the same).
 #[test]
-fn a_fill_finds_no_agent_for_virtual_memory_before_rocm_7_2() {
+fn fill_rejects_vmem_before_rocm_7_2() {
     for (era, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
         let r = start(&format!("gpus=1,era={era}"));
         let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
@@ -49,7 +49,7 @@ fn a_fill_finds_no_agent_for_virtual_memory_before_rocm_7_2() {
 }
 
 #[test]
-fn between_gpus_and_the_host() {
+fn copies_between_gpus_and_host() {
     let r = start("gpus=2");
     let (one, _) = r.mapped(N, &[(r.gpus[0], RW)]);
     let two = r.reserve(N);
@@ -79,7 +79,7 @@ fn between_gpus_and_the_host() {
 }
 
 #[test]
-fn across_mappings_and_into_the_unmapped() {
+fn copies_across_mappings_and_beyond() {
     let r = start("gpus=1,era=d");
     let base = r.reserve(4 * N);
     for (at, handle) in [(base, r.create(N)), (base + N, r.create(N))] {
@@ -104,7 +104,7 @@ fn across_mappings_and_into_the_unmapped() {
 }
 
 #[test]
-fn permissions_recorded_and_enforced() {
+fn copies_obey_enforced_permissions() {
     for enforced in [false, true] {
         let permissions = if enforced { "permissions=enforced" } else { "permissions=recorded" };
         let r = start(&format!("gpus=1,{permissions}"));
@@ -142,7 +142,7 @@ fn pool_memory_obeys_allow_access() {
 }
 
 #[test]
-fn without_a_handler_a_fault_ends_the_process() {
+fn unhandled_fault_aborts() {
     let ended = in_child(|| {
         let r = start("gpus=1");
         let (base, _) = r.mapped(N, &[]);
@@ -152,7 +152,7 @@ fn without_a_handler_a_fault_ends_the_process() {
 }
 
 #[test]
-fn in_the_background() {
+fn async_copies() {
     let r = start("gpus=2");
     let faults = noted(&r);
     let (one, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
@@ -262,7 +262,7 @@ fn first_wait_returns_early_if_configured() {
 }
 
 #[test]
-fn waiting_ends_in_time() {
+fn signal_wait_times_out() {
     let r = start("gpus=1");
     let signal = r.signal(1);
     let wait = r.hsa.hsa_signal_wait_scacquire.expect("there");
@@ -276,7 +276,7 @@ fn waiting_ends_in_time() {
 }
 
 #[test]
-fn a_copy_in_the_background_does_not_outlive_its_simulation() {
+fn async_copy_ends_with_its_simulation() {
     let r = start("gpus=1");
     let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
     let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");

@@ -21,7 +21,7 @@ fn two_pages() -> (Rig, usize) {
 }
 
 #[test]
-fn what_is_lost_is_not_done() {
+fn lost_calls_have_no_effect() {
     let rig = start("");
     let (base, handle) = (rig.reserve(N), rig.create(N));
     plan(&rig, "hsa_amd_vmem_map#1=lost");
@@ -33,7 +33,7 @@ fn what_is_lost_is_not_done() {
 }
 
 #[test]
-fn what_is_late_is_done_at_last() {
+fn late_calls_are_performed_later() {
     let rig = start("");
     let (base, handle) = (rig.reserve(N), rig.create(N));
     plan(&rig, "hsa_amd_vmem_map=late:20ms");
@@ -48,7 +48,7 @@ fn what_is_late_is_done_at_last() {
 }
 
 #[test]
-fn a_call_lasts() {
+fn delay_fault_lengthens_the_call() {
     let rig = start("");
     plan(&rig, "hsa_amd_vmem_address_reserve_align=20ms;hsa_amd_vmem_address_reserve=20ms");
     let began = Instant::now();
@@ -57,7 +57,7 @@ fn a_call_lasts() {
 }
 
 #[test]
-fn a_permission_is_wider_or_narrower() {
+fn permission_faults_change_access() {
     let (rig, base) = two_pages();
     let page = || rig.simulation.page(0, base).map(|page| (page.readable, page.writable));
     plan(&rig, "hsa_amd_vmem_set_access=wide");
@@ -73,7 +73,7 @@ fn a_permission_is_wider_or_narrower() {
 }
 
 #[test]
-fn other_memory_is_shown() {
+fn other_and_shifted_memory_faults() {
     let (rig, base) = two_pages();
     assert_eq!(rig.set(base, 2 * N, &[(rig.cpus[0], RW)]), OK);
     write(base, 1);
@@ -97,7 +97,7 @@ fn other_memory_is_shown() {
 }
 
 #[test]
-fn an_export_is_of_other_memory_or_leaves_one_open() {
+fn export_faults() {
     let rig = start("");
     let (base, handle) = rig.mapped(N, &[(rig.cpus[0], RW)]);
     write(base, 5);
@@ -124,7 +124,7 @@ fn an_export_is_of_other_memory_or_leaves_one_open() {
 }
 
 #[test]
-fn what_is_given_back_stays_taken() {
+fn leak_fault_keeps_memory() {
     let rig = start("");
     let used = || rig.simulation.usage().vram_used[0];
     for (function, leaked) in [("handle_release", 2), ("unmap", 2), ("address_free", 0)] {
@@ -137,7 +137,7 @@ fn what_is_given_back_stays_taken() {
         assert_eq!(taken, function == "address_free", "{function}");
     }
     let usage = rig.simulation.usage();
-    assert_eq!((usage.handles, usage.mappings), (0, 0), "the books are right");
+    assert_eq!((usage.handles, usage.mappings), (0, 0), "the state is consistent");
     let before = used();
     plan(&rig, "hsa_amd_memory_pool_free=leak");
     let memory = rig.allocate(rig.vram[0], N).expect("memory");
@@ -146,7 +146,7 @@ fn what_is_given_back_stays_taken() {
 }
 
 #[test]
-fn contents_are_garbled_cut_and_late() {
+fn copy_faults() {
     let rig = start("");
     let both = [(rig.cpus[0], RW), (rig.gpus[0], RW)];
     let ((from, _), (to, _)) = (rig.mapped(2 * N, &both), rig.mapped(2 * N, &both));
@@ -170,7 +170,7 @@ fn contents_are_garbled_cut_and_late() {
 }
 
 #[test]
-fn sizes_are_told_wrong() {
+fn size_faults_change_reported_sizes() {
     let rig = start("vram=1g");
     let size = || pool_info::<usize>(rig.hsa, rig.vram[0], HSA_AMD_MEMORY_POOL_INFO_SIZE);
     let free = || agent_info::<u64>(rig.hsa, rig.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
@@ -179,7 +179,7 @@ fn sizes_are_told_wrong() {
 }
 
 #[test]
-fn it_crashes_and_it_hangs() {
+fn crash_and_hang_faults() {
     let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
     assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
     let hung = in_child(|| {

@@ -26,7 +26,7 @@ fn faults(access: impl FnOnce()) {
 }
 
 #[test]
-fn two_mappings_of_a_handle_alias_and_contents_survive() {
+fn mappings_of_one_handle_alias() {
     let r = start("era=b");
     let (base, handle) = (r.reserve(2 * N), r.create(N));
     for half in [base, base + N] {
@@ -43,7 +43,7 @@ fn two_mappings_of_a_handle_alias_and_contents_survive() {
 }
 
 #[test]
-fn the_cpu_may_do_what_it_was_permitted() {
+fn cpu_access_is_enforced() {
     let r = start("era=d");
     let (base, _) = r.mapped(N, &[]);
     faults(|| drop(core::hint::black_box(vec![read(base)])));
@@ -58,7 +58,7 @@ fn the_cpu_may_do_what_it_was_permitted() {
 }
 
 #[test]
-fn a_descriptor_works_in_another_process() {
+fn descriptor_works_in_another_process() {
     let r = start("era=b,gpus=2");
     let handle = r.try_create(r.vram[1], N, MEMORY_TYPE_PINNED, 0).expect("memory");
     let (base, descriptor) = (r.reserve(N), r.export(handle).expect("a descriptor"));
@@ -85,7 +85,7 @@ fn a_descriptor_works_in_another_process() {
 }
 
 #[test]
-fn a_descriptor_outlives_the_handle_and_can_be_kept_from_the_cpu() {
+fn descriptor_outlives_its_handle() {
     let r = start("era=b,dmabuf-cpu-mapping=off");
     let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
     r.poke(base, 5);
@@ -106,7 +106,7 @@ fn a_descriptor_outlives_the_handle_and_can_be_kept_from_the_cpu() {
 }
 
 #[test]
-fn eras_c_and_d_look_at_imports_when_access_is_set() {
+fn generations_c_and_d_import_lazily() {
     for (era, survives_close) in [("era=c", false), ("era=d", true)] {
         let r = start(era);
         let (base, handle) = (r.reserve(2 * N), r.create(N));
@@ -131,7 +131,7 @@ fn eras_c_and_d_look_at_imports_when_access_is_set() {
 }
 
 #[test]
-fn era_c_repeats_its_descriptor_and_wants_the_owner_last() {
+fn generation_c_needs_the_owner_last() {
     let r = start("era=c");
     let (base, handle) = r.mapped(N, &[]);
     let (one, two) = (r.export(handle), r.export(handle));
@@ -150,7 +150,7 @@ fn era_c_repeats_its_descriptor_and_wants_the_owner_last() {
 }
 
 #[test]
-fn era_d_has_memory_of_the_cpu() {
+fn generation_d_has_cpu_memory() {
     let r = start("era=d");
     let handle = r.try_create(r.system, N, MEMORY_TYPE_PINNED, 0).expect("memory");
     let base = r.reserve(N);
@@ -166,7 +166,7 @@ fn era_d_has_memory_of_the_cpu() {
 }
 
 #[test]
-fn video_memory_is_finite_and_given_back() {
+fn video_memory_is_limited() {
     let r = start("era=a,gpus=2,vram=1g");
     let used = || r.simulation.usage().vram_used;
     let create = |size| r.try_create(r.vram[0], size, MEMORY_TYPE_NONE, 0);
@@ -188,7 +188,7 @@ fn video_memory_is_finite_and_given_back() {
 }
 
 #[test]
-fn era_b_keeps_what_was_mapped_until_the_addresses_are_freed() {
+fn generation_b_keeps_memory_until_address_free() {
     for (era, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
         let r = start(era);
         let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
@@ -200,7 +200,7 @@ fn era_b_keeps_what_was_mapped_until_the_addresses_are_freed() {
 }
 
 #[test]
-fn no_register_is_plain_memory() {
+fn no_register_reserves_plain_memory() {
     let flags = HSA_AMD_VMEM_ADDRESS_NO_REGISTER.into();
     let r = start("era=b,vmem=off");
     assert_eq!(r.try_reserve(N, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
@@ -219,7 +219,7 @@ fn no_register_is_plain_memory() {
 }
 
 #[test]
-fn without_a_large_bar_the_cpu_faults() {
+fn cpu_faults_without_large_bar() {
     let r = start("consumer,era=d");
     let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
     assert!(!readable(base));
@@ -231,7 +231,7 @@ fn without_a_large_bar_the_cpu_faults() {
 }
 
 #[test]
-fn agents_that_are_not_named() {
+fn set_access_of_unnamed_agents() {
     // 6.0 drops them, later releases when something changes, extension 1.7 keeps them.
     let versions = [("none", NONE, NONE), ("4", RW, NONE), ("6", RW, NONE), ("7", RW, RW)];
     for (version, alone, changed) in versions {
@@ -252,7 +252,7 @@ fn agents_that_are_not_named() {
 }
 
 #[test]
-fn a_granule_of_2_mib() {
+fn granule_of_2_mib() {
     let r = start("granule=2m");
     let create = |size| r.try_create(r.vram[0], size, MEMORY_TYPE_NONE, 0);
     assert_eq!(create(4096), Err(INVALID_ARGUMENT));
@@ -263,7 +263,7 @@ fn a_granule_of_2_mib() {
 }
 
 #[test]
-fn pool_memory_and_who_may_reach_it() {
+fn pool_memory_obeys_peer_access() {
     // Freed addresses and closed descriptors must not be taken by the other tests' threads.
     apart(pool_memory_and_who_may_reach_it_apart);
 }
@@ -310,7 +310,7 @@ fn pool_memory_and_who_may_reach_it_apart() {
 }
 
 #[test]
-fn pool_memory_as_a_descriptor() {
+fn pool_memory_is_exported() {
     // Freed addresses and closed descriptors must not be taken by the other tests' threads.
     apart(pool_memory_as_a_descriptor_apart);
 }
@@ -338,7 +338,7 @@ fn pool_memory_as_a_descriptor_apart() {
 }
 
 #[test]
-fn ipc_reaches_another_process_and_stale_handles_fail() {
+fn ipc_rejects_stale_handles() {
     let r = start("era=b");
     let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
     let address = r.allocate(r.vram[0], N).expect("memory");
@@ -390,7 +390,7 @@ fn ipc_reaches_another_process_and_stale_handles_fail() {
 
 /// As AMD's releases do it: what lies beyond the memory is not there.
 #[test]
-fn ipc_lengths_are_believed_where_that_is_asked_for() {
+fn ipc_lengths_can_be_believed() {
     let r = start("era=b");
     let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
     let address = r.allocate(r.vram[0], N).expect("memory");

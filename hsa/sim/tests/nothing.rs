@@ -32,7 +32,7 @@ fn addresses_are_distinct_and_aligned_on_every_thread() {
 }
 
 #[test]
-fn more_than_there_can_be_is_refused() {
+fn oversized_reservations_are_rejected() {
     let simulation = Simulation::start(Config::nothing(1)).unwrap();
     let vmem = simulation.table().vmem.as_ref().unwrap();
     let reserve = vmem.hsa_amd_vmem_address_reserve_align.unwrap();
@@ -47,7 +47,7 @@ fn more_than_there_can_be_is_refused() {
 }
 
 #[test]
-fn nothing_is_refused_and_nothing_is_counted() {
+fn calls_succeed_and_are_not_counted() {
     let simulation = Simulation::start("nothing,gpus=3".parse().unwrap()).unwrap();
     assert_eq!(simulation.config().gpus.len(), 3);
     let vmem = simulation.table().vmem.as_ref().unwrap();

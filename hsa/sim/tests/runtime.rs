@@ -11,7 +11,7 @@ use rig::*;
 const N: usize = 4 * MIB;
 
 #[test]
-fn configurations_as_text() {
+fn config_parses_text() {
     let parse = |text: &str| text.parse::<Config>();
     assert_eq!(parse(""), Ok(Config::default()));
     assert_eq!(parse("mi300x"), Ok(Config::mi300x(2)));
@@ -59,12 +59,12 @@ fn configurations_as_text() {
     assert!(wrong("faults=hsa_init").contains("CALL=EFFECT"));
     assert!(wrong("faults=hsa_nix=1").contains("hsa_amd_vmem_map"));
     assert!(wrong("faults=hsa_init#0=1").contains("counted from 1"));
-    assert!(wrong("faults=hsa_init=oops").contains("neither an error"));
+    assert!(wrong("faults=hsa_init=oops").contains("unknown effect"));
     assert!(wrong("faults=hsa_init=leak").contains("hsa_amd_vmem_unmap"));
 }
 
 #[test]
-fn impossible_configurations() {
+fn start_rejects_impossible_configurations() {
     let mut config = Config::default();
     config.cpus.clear();
     let why = Simulation::start(config).expect_err("no CPU").to_string();
@@ -81,7 +81,7 @@ fn impossible_configurations() {
 }
 
 #[test]
-fn agents_of_an_mi300x() {
+fn agent_info_of_an_mi300x() {
     let r = start("gpus=2,era=b");
     let gpu = r.gpus[1];
     let all = agents(r.hsa);
@@ -113,7 +113,7 @@ fn agents_of_an_mi300x() {
 }
 
 #[test]
-fn the_instruction_set() {
+fn isa_info() {
     let r = start("gpus=1");
     unsafe extern "C" fn keep(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
         unsafe { data.cast::<hsa_isa_t>().write(isa) };
@@ -135,7 +135,7 @@ fn the_instruction_set() {
 }
 
 #[test]
-fn pools_in_amds_order() {
+fn pools_are_in_amds_order() {
     let flags = |r: &Rig, agent| -> Vec<(u32, u32)> {
         let one = |pool: &hsa_amd_memory_pool_t| {
             let ask = |what| pool_info::<u32>(r.hsa, *pool, what).expect("an attribute");
@@ -204,7 +204,7 @@ fn links() {
 }
 
 #[test]
-fn what_the_system_says() {
+fn system_info_reports_capabilities() {
     let r = start("era=b,extension=14");
     let minor = HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR;
     assert_eq!(system_info::<u16>(r.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR), Ok(1));
@@ -233,7 +233,7 @@ fn what_the_system_says() {
 }
 
 #[test]
-fn the_table_has_what_the_version_has() {
+fn table_matches_the_extension_version() {
     let has = |config: &str| {
         let simulation = Simulation::start(config.parse().expect("right")).expect("a slot");
         let table = simulation.table();
@@ -253,7 +253,7 @@ fn the_table_has_what_the_version_has() {
 }
 
 #[test]
-fn starting_and_stopping_are_counted() {
+fn init_and_shut_down_are_counted() {
     let simulation = Simulation::start(Config::default()).expect("a slot");
     let core = &simulation.table().core;
     let reserve = simulation.table().vmem.as_ref().expect("there").hsa_amd_vmem_address_reserve;
@@ -314,7 +314,7 @@ fn planned_failures_of_any_function() {
 }
 
 #[test]
-fn another_runtimes_values_mean_nothing() {
+fn handles_of_another_runtime_are_rejected() {
     let (one, two) = (start("gpus=1"), start("gpus=1"));
     let create = two.try_create(one.vram[0], N, MEMORY_TYPE_PINNED, 0);
     assert_eq!(create, Err(INVALID_ARGUMENT));
@@ -325,7 +325,7 @@ fn another_runtimes_values_mean_nothing() {
 }
 
 #[test]
-fn a_forked_child_starts_its_own() {
+fn forked_child_starts_its_own_simulation() {
     let parent = start("gpus=1");
     let (base, _) = parent.mapped(N, &[(parent.cpus[0], RW)]);
     apart(|| {
@@ -341,7 +341,7 @@ fn a_forked_child_starts_its_own() {
 }
 
 #[test]
-fn running_out_of_descriptors() {
+fn descriptor_exhaustion_is_an_error() {
     apart(|| {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);

@@ -40,7 +40,7 @@ fn resident() -> usize {
 }
 
 #[test]
-fn as_many_mappings_of_one_handle_as_one_likes() {
+fn one_handle_is_mapped_many_times() {
     let _alone = alone();
     const SIZE: usize = 4096;
     // What is quadratic takes minutes with these, too.
@@ -69,7 +69,7 @@ fn as_many_mappings_of_one_handle_as_one_likes() {
 }
 
 #[test]
-fn a_hundred_thousand_handles() {
+fn supports_100_000_handles() {
     let _alone = alone();
     const COUNT: usize = 100_000;
     for era in ["era=b", "era=d"] {
@@ -100,7 +100,7 @@ fn a_hundred_thousand_handles() {
 }
 
 #[test]
-fn eight_gpus_full_of_memory() {
+fn eight_gpus_can_be_filled() {
     let _alone = alone();
     let r = start("gpus=8,era=b");
     let before = resident();

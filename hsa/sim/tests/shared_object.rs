@@ -40,7 +40,7 @@ fn build(folder: &Path) {
 }
 
 #[test]
-fn a_c_program_goes_through_the_whole_cycle() {
+fn c_program_runs_the_whole_cycle() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     build(folder);
@@ -112,7 +112,7 @@ fn references(folder: &Path) {
 }
 
 #[test]
-fn this_projects_loader_takes_it() {
+fn loader_accepts_the_shared_object() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     build(folder.path());
     let path = folder.path().join("libhsa-runtime64.so.1");

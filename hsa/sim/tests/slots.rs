@@ -7,7 +7,7 @@ use rig::*;
 use std::sync::Barrier;
 
 #[test]
-fn sixty_four_side_by_side_and_no_more() {
+fn at_most_64_simulations_run() {
     const SIZE: usize = 64 * KIB;
     let all_there = Barrier::new(64);
     std::thread::scope(|scope| {

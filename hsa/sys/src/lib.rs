@@ -1,12 +1,11 @@
-//! The part of the HSA ABI that virtual-memory management needs, and nothing that decides.
+//! The part of the HSA ABI that virtual-memory management needs, without policy.
 //!
 //! * [`bindings`]: C types and constants, made by bindgen from `include/hsa_abi.h`;
-//! * [`table`]: every function once, as a table of function pointers with what is required and
-//!   what is optional;
+//! * [`table`]: a table of function pointers, required and optional ones;
 //! * [`library`]: finds and loads `libhsa-runtime64.so.1` and fills the table from it.
 //!
-//! The same [`Table`] is what the software runtime `hsa-sim` hands out, so that everything above
-//! this line is one code for both.
+//! The software runtime `hsa-sim` returns the same [`Table`], so that callers use one code path for
+//! both.
 
 // Names and shapes are C's.
 #[allow(

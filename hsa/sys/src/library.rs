@@ -8,27 +8,27 @@ use core::ptr::NonNull;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the dynamic linker calls the runtime.
+/// The file name of the runtime.
 pub const FILE_NAME: &str = "libhsa-runtime64.so.1";
 
-/// The environment variable that names the library to load, and nothing else is then tried.
+/// The environment variable that names the library to load; if set, no other file is tried.
 pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 
 /// The environment variable that names ROCm's folder.
 pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 
-/// Whether this process runs with more rights than its caller: set-user-id, set-group-id, file
-/// capabilities, or as a security module says (`AT_SECURE`).
+/// Returns whether this process has more privileges than its caller: set-user-id, set-group-id,
+/// file capabilities, or by a security module (`AT_SECURE`).
 #[must_use]
 pub fn is_privileged() -> bool {
     // SAFETY: it reads the vector that the kernel has put on the stack.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Returns an environment variable that says which code or file is loaded, read or written.
+/// Returns an environment variable that selects code or files to load, read or write.
 ///
-/// `None` if it is empty, and always in a process that [is privileged](is_privileged): its caller's
-/// environment must not choose what runs with its rights.
+/// `None` if it is empty, and always in a [privileged](is_privileged) process: the caller's
+/// environment must not choose what runs with its privileges.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     // Not `secure_getenv`: std reads the environment under its lock.
@@ -40,24 +40,24 @@ pub fn variable(name: &str) -> Option<OsString> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     candidates: Vec<PathBuf>,
-    /// What was named and is not tried.
+    /// Named files that are rejected.
     refused: Vec<Attempt>,
 }
 
 impl Search {
-    /// The usual places: what `HSA_VMM_RUNTIME` names and only that; or else the `lib` folder of
-    /// `ROCM_PATH`, the linker's own search, `build_folder` (where ROCm was when this was built)
-    /// and `/opt/rocm/lib`.
+    /// Searches the usual folders: only `HSA_VMM_RUNTIME` if set; else the `lib` folder of
+    /// `ROCM_PATH`, the linker's own search, `build_folder` (ROCm's folder at build time) and
+    /// `/opt/rocm/lib`.
     ///
-    /// Folders that are not absolute are refused: what they hold depends on the folder that the
-    /// program is started in. A file in `HSA_VMM_RUNTIME` may be relative, as for the dynamic
-    /// linker. A process that [is privileged](is_privileged) ignores both variables.
+    /// Relative folders are rejected: their contents depend on the current folder. A file in
+    /// `HSA_VMM_RUNTIME` can be relative, as for the dynamic linker. A [privileged](is_privileged)
+    /// process ignores both variables.
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
         Self::from(variable(RUNTIME_VARIABLE), variable(ROCM_VARIABLE), build_folder)
     }
 
-    /// This file and no other.
+    /// Tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
         Self { candidates: vec![path.into()], refused: Vec::new() }
@@ -78,7 +78,7 @@ impl Search {
             if rocm.is_absolute() {
                 candidates.push(rocm.join("lib").join(FILE_NAME));
             } else {
-                let reason = format!("{ROCM_VARIABLE} is not absolute, and ignored");
+                let reason = format!("{ROCM_VARIABLE} is not absolute and is ignored");
                 refused.push(Attempt { path: rocm, reason });
             }
         }
@@ -93,13 +93,13 @@ impl Search {
     }
 }
 
-/// One file that was tried and why it did not do.
+/// A file that was tried, and why it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
     /// The file, or a bare name that the dynamic linker searched.
     pub path: PathBuf,
-    /// What the linker said, or which function is missing.
+    /// The linker's message, or the missing function.
     pub reason: String,
 }
 
@@ -107,7 +107,7 @@ pub struct Attempt {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct LoadError {
-    /// Everything that was tried, in order.
+    /// All attempts, in order.
     pub attempts: Vec<Attempt>,
 }
 
@@ -124,14 +124,13 @@ impl fmt::Display for LoadError {
 
 /// A loaded runtime: its functions, and the file they come from.
 ///
-/// The library stays loaded until the process ends (`RTLD_NODELETE`): AMD's runtime leaves
-/// threads behind that would otherwise run in unmapped code. It is not started; that is
-/// `hsa_init`'s work.
+/// The library stays loaded until the process ends (`RTLD_NODELETE`), because AMD's runtime leaves
+/// threads running in its code. Loading does not call `hsa_init`.
 #[derive(Debug)]
 pub struct Library {
     table: Table,
     path: PathBuf,
-    // Dropped last, and only to balance the count: see above.
+    // Dropped last. Because of `RTLD_NODELETE` this does not unload the library.
     library: libloading::os::unix::Library,
 }
 
@@ -156,13 +155,13 @@ impl Library {
         Err(LoadError { attempts })
     }
 
-    /// The functions.
+    /// Returns the functions.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The file that was really loaded, as far as the dynamic linker tells.
+    /// Returns the loaded file, as reported by the dynamic linker.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -177,7 +176,7 @@ impl Library {
 
     unsafe fn open(path: &Path) -> Result<Self, String> {
         if path.as_os_str().is_empty() {
-            // To the dynamic linker this would mean the program itself.
+            // The dynamic linker would open the program itself.
             return Err("the name is empty".into());
         }
         // NODELETE is not among libloading's names; local, so that two runtimes can be loaded
@@ -190,7 +189,7 @@ impl Library {
         // SAFETY: the addresses come from an HSA runtime (the caller says), under those names,
         // and stay valid because the library is never unloaded.
         let table = unsafe { Table::load(&mut resolve) }
-            .map_err(|MissingSymbol(name)| format!("it does not export `{name}`"))?;
+            .map_err(|MissingSymbol(name)| format!("does not export `{name}`"))?;
         let path = origin(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
         Ok(Self { table, path, library })
     }
@@ -202,7 +201,7 @@ fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNul
     NonNull::new(symbol.as_raw_ptr())
 }
 
-/// The linker's own words where there are any, without the path that stands before them anyway.
+/// Returns the linker's message, if any, without the path, which the caller prints.
 fn reason(path: &Path, error: &libloading::Error) -> String {
     let words = match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -212,7 +211,7 @@ fn reason(path: &Path, error: &libloading::Error) -> String {
     words.strip_prefix(&prefix).map(str::to_owned).unwrap_or(words)
 }
 
-/// The file that holds `address`.
+/// Returns the file that contains `address`.
 fn origin(address: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -228,7 +227,7 @@ fn origin(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: dladdr answers a string that lives as long as the library, which is never unloaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
-    // A link says less than what it leads to.
+    // Resolve symbolic links.
     Some(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
 }
 
@@ -241,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_excludes_everything_else() {
+    fn runtime_variable_excludes_other_paths() {
         let search = Search::from(Some("/x/lib.so".into()), Some("/rocm".into()), None);
         assert_eq!(paths(&search), ["/x/lib.so"]);
     }
 
     #[test]
-    fn rocm_path_comes_before_the_linker_and_the_build_folder_after() {
+    fn search_order_of_rocm_path_and_linker() {
         let search = Search::from(None, Some("/rocm".into()), Some(Path::new("/built")));
         assert_eq!(
             paths(&search),
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_folders_are_refused() {
+    fn relative_folders_are_rejected() {
         let search = Search::from(None, Some("rocm".into()), Some(Path::new("built/lib")));
         assert_eq!(
             paths(&search),
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_tried_twice() {
+    fn each_file_is_tried_once() {
         let folder = Path::new("/opt/rocm/lib");
         let search = Search::from(None, Some("/opt/rocm".into()), Some(folder));
         assert_eq!(

@@ -1,12 +1,13 @@
-//! Text from files, runtimes and the environment, made harmless to terminals and XML.
+//! Escapes text from files, runtimes and the environment for terminals and XML.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Replaces characters that a terminal obeys instead of showing: control characters, those that
-/// change the direction of text, and those that XML forbids. Line breaks and tabs stay.
+/// Escapes characters that a terminal interprets: control characters, those that change the
+/// direction of text, and those that XML forbids. Line breaks and tabs stay.
 ///
-/// Each becomes `\u001b`, as JSON has it: JSON that is printed stays JSON, and means the same.
+/// Each becomes an escape such as `\u001b`, as in JSON, so that printed JSON stays valid and keeps
+/// its meaning.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printable_escapes_what_terminals_obey() {
+    fn printable_escapes_control_characters() {
         for (text, expected) in [
             ("plain, ünïcode\n\tand 中文 🙂", "plain, ünïcode\n\tand 中文 🙂"),
             ("\u{1b}]0;title\u{7}", "\\u001b]0;title\\u0007"),

@@ -1,12 +1,12 @@
-//! Every function of the ABI, once: from this list come the struct of pointers, the loader, what
-//! is required, and the name that logs and errors use.
+//! The list of all functions of the ABI. The struct of pointers, the loader, the required functions
+//! and the names in logs and errors are generated from it.
 
 use crate::bindings::*;
 use core::ffi::{CStr, c_void};
 use core::mem::{size_of, transmute_copy};
 use core::ptr::NonNull;
 
-/// A function's name and whether its group is of use without it.
+/// A function's name, and whether its group requires it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
@@ -21,7 +21,7 @@ pub struct Symbol {
 #[error("the library does not export `{0}`")]
 pub struct MissingSymbol(pub &'static str);
 
-/// Where symbols come from: the name goes in, the address or nothing comes out.
+/// A function that returns the address of a symbol.
 pub type Resolver<'a> = dyn FnMut(&CStr) -> Option<NonNull<c_void>> + 'a;
 
 /// Takes bindgen's `Option` off a function pointer's type.
@@ -32,7 +32,7 @@ pub trait Pointer {
 impl<F: Copy> Pointer for Option<F> {
     type Function = F;
 }
-/// A function that is there: bindgen's type without its `Option`.
+/// The type of a present function: bindgen's type without its `Option`.
 pub type Required<F> = <F as Pointer>::Function;
 
 macro_rules! functions {
@@ -57,11 +57,9 @@ macro_rules! functions {
 
             /// Looks up every function of the group.
             ///
-            /// # Errors
-            /// [`MissingSymbol`] names the first required function that is not there.
+            /// # Errors [`MissingSymbol`] names the first missing required function.
             ///
-            /// # Safety
-            /// What `resolve` answers for a name must be the address of the C function of that
+            /// # Safety For each name, `resolve` must return the address of the C function of that
             /// name and of the type that `include/hsa_abi.h` declares, valid for as long as the
             /// table is used.
             pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
@@ -81,7 +79,7 @@ macro_rules! functions {
                 })
             }
 
-            /// Whether each optional function is there.
+            /// Returns whether each optional function is present.
             pub fn optional(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($optional), self.$optional.is_some()),)*].into_iter()
             }
@@ -113,29 +111,29 @@ functions! {
         hsa_init: hsa_init_fn,
         /// Counts one user less; the last one stops the runtime.
         hsa_shut_down: hsa_shut_down_fn,
-        /// Asks for something about the runtime.
+        /// Reads an attribute of the runtime.
         hsa_system_get_info: hsa_system_get_info_fn,
-        /// Calls back for each agent.
+        /// Calls a callback for each agent.
         hsa_iterate_agents: hsa_iterate_agents_fn,
-        /// Asks for something about an agent.
+        /// Reads an attribute of an agent.
         hsa_agent_get_info: hsa_agent_get_info_fn,
-        /// Calls back for each memory pool of an agent.
+        /// Calls a callback for each memory pool of an agent.
         hsa_amd_agent_iterate_memory_pools: hsa_amd_agent_iterate_memory_pools_fn,
-        /// Asks for something about a pool.
+        /// Reads an attribute of a pool.
         hsa_amd_memory_pool_get_info: hsa_amd_memory_pool_get_info_fn,
     }
     optional {
-        /// Asks how an agent reaches a pool.
+        /// Reads how an agent can access a pool.
         hsa_amd_agent_memory_pool_get_info: hsa_amd_agent_memory_pool_get_info_fn,
-        /// Calls back for each instruction set of an agent.
+        /// Calls a callback for each instruction set of an agent.
         hsa_agent_iterate_isas: hsa_agent_iterate_isas_fn,
-        /// Asks for something about an instruction set.
+        /// Reads an attribute of an instruction set.
         hsa_isa_get_info_alt: hsa_isa_get_info_alt_fn,
         /// Allocates from a pool.
         hsa_amd_memory_pool_allocate: hsa_amd_memory_pool_allocate_fn,
-        /// Frees what came from a pool.
+        /// Frees an allocation of a pool.
         hsa_amd_memory_pool_free: hsa_amd_memory_pool_free_fn,
-        /// Lets agents reach an allocation.
+        /// Grants agents access to an allocation.
         hsa_amd_agents_allow_access: hsa_amd_agents_allow_access_fn,
         /// Copies and waits.
         hsa_memory_copy: hsa_memory_copy_fn,
@@ -157,13 +155,13 @@ functions! {
         hsa_amd_memory_lock: hsa_amd_memory_lock_fn,
         /// Unpins host memory.
         hsa_amd_memory_unlock: hsa_amd_memory_unlock_fn,
-        /// Says what an address is.
+        /// Describes an address.
         hsa_amd_pointer_info: hsa_amd_pointer_info_fn,
         /// Makes an IPC handle of an allocation.
         hsa_amd_ipc_memory_create: hsa_amd_ipc_memory_create_fn,
         /// Maps another process's allocation.
         hsa_amd_ipc_memory_attach: hsa_amd_ipc_memory_attach_fn,
-        /// Undoes an attach.
+        /// Unmaps another process's allocation.
         hsa_amd_ipc_memory_detach: hsa_amd_ipc_memory_detach_fn,
         /// Exports an allocation as a dma-buf.
         hsa_amd_portable_export_dmabuf: hsa_amd_portable_export_dmabuf_fn,
@@ -171,7 +169,7 @@ functions! {
         hsa_amd_portable_export_dmabuf_v2: hsa_amd_portable_export_dmabuf_v2_fn,
         /// Closes such a dma-buf.
         hsa_amd_portable_close_dmabuf: hsa_amd_portable_close_dmabuf_fn,
-        /// Asks to be told of memory faults and the like.
+        /// Registers a handler of memory faults and other events.
         hsa_amd_register_system_event_handler: hsa_amd_register_system_event_handler_fn,
         /// Sets attributes of shared virtual memory.
         hsa_amd_svm_attributes_set: hsa_amd_svm_attributes_set_fn,
@@ -186,34 +184,34 @@ functions! {
     required {
         /// Reserves a range of addresses.
         hsa_amd_vmem_address_reserve: hsa_amd_vmem_address_reserve_fn,
-        /// Gives a range of addresses back.
+        /// Frees a range of addresses.
         hsa_amd_vmem_address_free: hsa_amd_vmem_address_free_fn,
         /// Allocates physical memory.
         hsa_amd_vmem_handle_create: hsa_amd_vmem_handle_create_fn,
         /// Drops one reference to physical memory.
         hsa_amd_vmem_handle_release: hsa_amd_vmem_handle_release_fn,
-        /// Puts physical memory at an address.
+        /// Maps physical memory at an address.
         hsa_amd_vmem_map: hsa_amd_vmem_map_fn,
-        /// Takes it away again.
+        /// Unmaps it.
         hsa_amd_vmem_unmap: hsa_amd_vmem_unmap_fn,
-        /// Says which agents may do what.
+        /// Sets the access of agents.
         hsa_amd_vmem_set_access: hsa_amd_vmem_set_access_fn,
-        /// Asks what an agent may do.
+        /// Reads the access of an agent.
         hsa_amd_vmem_get_access: hsa_amd_vmem_get_access_fn,
-        /// Makes a file descriptor of physical memory.
+        /// Exports physical memory as a file descriptor.
         hsa_amd_vmem_export_shareable_handle: hsa_amd_vmem_export_shareable_handle_fn,
-        /// Makes a handle of such a file descriptor.
+        /// Imports such a file descriptor as a handle.
         hsa_amd_vmem_import_shareable_handle: hsa_amd_vmem_import_shareable_handle_fn,
-        /// Takes one more reference to what is mapped at an address.
+        /// Adds a reference to the memory that is mapped at an address.
         hsa_amd_vmem_retain_alloc_handle: hsa_amd_vmem_retain_alloc_handle_fn,
-        /// Says from which pool a handle came.
+        /// Returns the pool of a handle.
         hsa_amd_vmem_get_alloc_properties_from_handle:
             hsa_amd_vmem_get_alloc_properties_from_handle_fn,
     }
     optional {
         /// Reserves with an alignment (ROCm 6.2, extension 1.6).
         hsa_amd_vmem_address_reserve_align: hsa_amd_vmem_address_reserve_align_fn,
-        /// Makes a handle for another machine of the fabric (ROCm 7.14).
+        /// Exports a handle for another machine of the fabric (ROCm 7.14).
         hsa_amd_vmem_export_fabric_handle: hsa_amd_vmem_export_fabric_handle_fn,
         /// Opens such a handle (ROCm 7.14).
         hsa_amd_vmem_import_fabric_handle: hsa_amd_vmem_import_fabric_handle_fn,
@@ -225,16 +223,15 @@ functions! {
 pub struct Table {
     /// The runtime itself.
     pub core: Core,
-    /// Virtual-memory management, or the function for want of which there is none.
+    /// Virtual-memory management, or the missing function.
     pub vmem: Result<Vmem, MissingSymbol>,
 }
 
 impl Table {
     /// Looks up every function.
     ///
-    /// # Errors
-    /// [`MissingSymbol`] if a required function of [`Core`] is not there. Virtual memory that
-    /// is missing is no error here; it is in [`Table::vmem`].
+    /// # Errors [`MissingSymbol`] if a required function of [`Core`] is missing. Missing virtual
+    /// memory is not an error here; see [`Table::vmem`].
     ///
     /// # Safety
     /// As for [`Core::load`].

@@ -14,11 +14,11 @@ use verdict::Verdict;
 
 /// How the checked-in file is made anew.
 const BLESS: &str =
-    "HSA_SYS_BLESS=1 cargo test -p hsa-sys --features bindgen --test bindings checked_in";
+    "HSA_SYS_BLESS=1 cargo test -p hsa-sys --features bindgen --test bindings up_to_date";
 
 /// One way: what the bindings say is so in the header, by a C compiler's word.
 #[test]
-fn the_header_says_what_the_bindings_say() {
+fn header_agrees_with_bindings() {
     let claims = claims::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let verdicts = verdict::judge(&["hsa_abi.h"], &[&folder], &claims);
@@ -33,7 +33,7 @@ fn the_header_says_what_the_bindings_say() {
 
 /// The other way: nothing of the header is left out.
 #[test]
-fn the_bindings_have_all_that_the_header_has() {
+fn bindings_cover_the_header() {
     let header = Header::read();
     let claims = claims::read_all(BINDINGS, str::to_owned);
     let claimed: BTreeSet<_> = claims.iter().map(|claim| &*claim.subject).collect();
@@ -46,7 +46,7 @@ fn the_bindings_have_all_that_the_header_has() {
 
 /// The same values, read without a compiler.
 #[test]
-fn constants_have_the_headers_values() {
+fn constants_agree_with_header() {
     let claims = claims::read_all(BINDINGS, str::to_owned);
     for (name, value) in Header::read().constants {
         let wanted = format!("{name} == {value}");
@@ -60,7 +60,7 @@ fn constants_have_the_headers_values() {
 }
 
 #[test]
-fn every_function_of_the_header_is_once_in_the_table_under_its_type() {
+fn table_lists_each_function_once() {
     let listed = || Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
     let declared = Header::read().functions;
     for name in &declared {
@@ -85,7 +85,7 @@ fn every_function_of_the_header_is_once_in_the_table_under_its_type() {
 /// The file itself, letter for letter.
 #[cfg(feature = "bindgen")]
 #[test]
-fn the_checked_in_file_is_what_bindgen_makes_now() {
+fn bindings_are_up_to_date() {
     let made = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
     if std::env::var_os("HSA_SYS_BLESS").is_some_and(|value| value == "1") {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bindings.rs");

@@ -43,7 +43,7 @@ const NEWER: &[(&str, u32)] = &[
 const VMEM: u32 = 4;
 
 #[test]
-fn the_bindings_agree_with_amds_headers() {
+fn bindings_agree_with_amds_headers() {
     let claims = claims::read_all(claims::BINDINGS, |name| format!("__typeof__(&{name})"));
     let mut wrong = Vec::new();
     let mut newest = None;
@@ -65,7 +65,7 @@ fn the_bindings_agree_with_amds_headers() {
         let mut absent: Vec<_> = of(Verdict::Absent).map(|claim| &*claim.subject).collect();
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
-        tell(&format!(
+        report(&format!(
             "{folder:?}, extension 1.{minor}: {} of {} claims compared, it does not have the others",
             verdicts.iter().filter(|verdict| **verdict != Verdict::Absent).count(),
             claims.len(),
@@ -77,17 +77,17 @@ fn the_bindings_agree_with_amds_headers() {
         let message =
             format!("NOT COMPARED: virtual memory, for want of AMD's headers (found: {found})");
         assert!(!required(), "{message}");
-        tell(&message);
+        report(&message);
     }
 }
 
 /// Says something even if the test passes; what `eprintln!` says is then swallowed.
-fn tell(message: &str) {
+fn report(message: &str) {
     writeln!(std::io::stderr(), "{message}").expect("standard error is open");
 }
 
 #[test]
-fn the_list_of_newer_names_has_no_stranger() {
+fn newer_names_are_all_known() {
     let claims = claims::read_all(claims::BINDINGS, str::to_owned);
     for (name, _) in NEWER {
         assert!(claims.iter().any(|claim| claim.subject.starts_with(name)), "{name}");

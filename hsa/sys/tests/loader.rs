@@ -42,7 +42,7 @@ fn only_reason(error: &LoadError, path: &Path) -> String {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_an_error_with_the_linkers_words() {
+fn missing_file_error_quotes_the_linker() {
     let work = work();
     let path = work.path().join("absent.so");
     let reason = only_reason(&load(&path).unwrap_err(), &path);
@@ -66,7 +66,7 @@ fn load_error_escapes_paths_and_reasons() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_an_error_with_the_linkers_words() {
+fn invalid_library_error_quotes_the_linker() {
     let work = work();
     let path = work.path().join("text.so");
     std::fs::write(&path, "no library\n".repeat(1000)).unwrap();
@@ -76,32 +76,32 @@ fn a_file_that_is_no_library_is_an_error_with_the_linkers_words() {
 }
 
 #[test]
-fn an_empty_name_is_an_error_and_not_this_program() {
+fn load_rejects_empty_name() {
     assert_eq!(only_reason(&load(Path::new("")).unwrap_err(), Path::new("")), "the name is empty");
 }
 
 #[test]
-fn a_folder_is_an_error() {
+fn load_rejects_folder() {
     let work = work();
     only_reason(&load(work.path()).unwrap_err(), work.path());
 }
 
 #[test]
-fn a_library_with_nothing_but_init_is_an_error_that_names_what_is_missing() {
+fn incomplete_library_error_names_function() {
     let work = work();
     let path = stub::make(work.path().join("init.so"), ["hsa_init"]);
     let reason = only_reason(&load(&path).unwrap_err(), &path);
-    assert_eq!(reason, "it does not export `hsa_status_string`");
+    assert_eq!(reason, "does not export `hsa_status_string`");
 }
 
 #[test]
-fn each_required_function_is_named_when_it_alone_is_missing() {
+fn each_missing_function_is_named() {
     let work = work();
     for missing in required(Core::SYMBOLS) {
         let functions = all().filter(|name| *name != missing);
         let path = stub::make(work.path().join(missing), functions);
         let reason = only_reason(&load(&path).unwrap_err(), &path);
-        assert_eq!(reason, format!("it does not export `{missing}`"));
+        assert_eq!(reason, format!("does not export `{missing}`"));
     }
     for missing in required(Vmem::SYMBOLS) {
         let functions = all().filter(|name| *name != missing);
@@ -111,7 +111,7 @@ fn each_required_function_is_named_when_it_alone_is_missing() {
 }
 
 #[test]
-fn a_runtime_from_before_virtual_memory_loads_and_says_so() {
+fn runtime_without_virtual_memory_loads() {
     let work = work();
     let path = stub::make(work.path().join("old.so"), names(Core::SYMBOLS));
     let library = load(&path).unwrap();
@@ -125,7 +125,7 @@ fn a_runtime_from_before_virtual_memory_loads_and_says_so() {
 }
 
 #[test]
-fn optional_functions_are_there_or_not_and_neither_is_an_error() {
+fn optional_functions_may_be_missing() {
     let work = work();
     let few = required(Core::SYMBOLS).chain(required(Vmem::SYMBOLS));
     for (name, functions, there) in
@@ -141,7 +141,7 @@ fn optional_functions_are_there_or_not_and_neither_is_an_error() {
 }
 
 #[test]
-fn two_runtimes_are_loaded_side_by_side() {
+fn two_runtimes_load_side_by_side() {
     let work = work();
     let [one, other] = ["one.so", "other.so"]
         .map(|name| load(&stub::make(work.path().join(name), all())).unwrap());
@@ -151,7 +151,7 @@ fn two_runtimes_are_loaded_side_by_side() {
 }
 
 #[test]
-fn the_path_leads_to_the_real_file_through_a_link() {
+fn path_follows_symbolic_links() {
     let work = work();
     let real = stub::make(work.path().join("libhsa-runtime64.so.1.2.3"), all());
     let link = work.path().join(FILE_NAME);
@@ -164,7 +164,7 @@ fn the_path_leads_to_the_real_file_through_a_link() {
 /// because a process cannot safely change its own environment; by itself it shows that the usual
 /// search does not fail on this machine otherwise than by saying what it tried.
 #[test]
-fn the_usual_search_finds_a_file_or_lists_what_it_tried() {
+fn search_finds_a_file_or_lists_attempts() {
     let search = Search::usual(None);
     // SAFETY: the environment names stubs or, if nobody set it up for a test, HSA runtimes.
     match unsafe { Library::load(&search) } {
@@ -185,7 +185,7 @@ fn the_usual_search_finds_a_file_or_lists_what_it_tried() {
 fn usual(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child
-        .args(["--exact", "the_usual_search_finds_a_file_or_lists_what_it_tried", "--nocapture"])
+        .args(["--exact", "search_finds_a_file_or_lists_attempts", "--nocapture"])
         .env_remove(RUNTIME_VARIABLE)
         .env_remove(ROCM_VARIABLE)
         .envs(variables.iter().copied());
@@ -208,7 +208,7 @@ fn linker_path(folder: &Path) -> OsString {
 }
 
 #[test]
-fn the_runtime_variable_wins_over_rocm_and_the_linker() {
+fn runtime_variable_has_priority() {
     let work = work();
     let named = stub::make(work.path().join("named.so"), all());
     let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
@@ -221,7 +221,7 @@ fn the_runtime_variable_wins_over_rocm_and_the_linker() {
 }
 
 #[test]
-fn nothing_else_is_tried_if_what_the_runtime_variable_names_fails() {
+fn runtime_variable_has_no_fallback() {
     let work = work();
     let absent = work.path().join("absent.so");
     let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
@@ -235,7 +235,7 @@ fn nothing_else_is_tried_if_what_the_runtime_variable_names_fails() {
 }
 
 #[test]
-fn rocm_path_wins_over_the_linker_and_an_empty_variable_is_none() {
+fn rocm_path_precedes_the_linker() {
     let work = work();
     let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
     let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
@@ -248,7 +248,7 @@ fn rocm_path_wins_over_the_linker_and_an_empty_variable_is_none() {
 }
 
 #[test]
-fn what_the_linker_finds_is_known_by_its_real_path() {
+fn linker_result_has_its_real_path() {
     let work = work();
     let linker = stub::make(work.path().join(FILE_NAME), all());
     let said = usual(&[("LD_LIBRARY_PATH", &linker_path(work.path()))]);
@@ -256,7 +256,7 @@ fn what_the_linker_finds_is_known_by_its_real_path() {
 }
 
 #[test]
-fn a_runtime_that_lacks_a_function_is_passed_over_for_the_next() {
+fn incomplete_runtime_is_skipped() {
     let work = work();
     stub::make(work.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
     let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
@@ -268,7 +268,7 @@ fn a_runtime_that_lacks_a_function_is_passed_over_for_the_next() {
 }
 
 #[test]
-fn a_failed_search_lists_every_file_in_order_with_its_reason() {
+fn failed_search_lists_attempts_in_order() {
     let work = work();
     // Stubs stand before whatever the machine has under the names that the linker searches.
     stub::make(work.path().join(FILE_NAME), ["hsa_init"]);
@@ -283,7 +283,7 @@ fn a_failed_search_lists_every_file_in_order_with_its_reason() {
         return;
     }
     let listed: Vec<_> = said.lines().skip_while(|line| !line.ends_with("tried:")).collect();
-    let missing = "it does not export `hsa_status_string`";
+    let missing = "does not export `hsa_status_string`";
     let expected = [
         format!("no {FILE_NAME} could be loaded; tried:"),
         format!("  {}: ", rocm.join("lib").join(FILE_NAME).display()),

@@ -2,7 +2,7 @@
 
 use crate::abi::{bits, open_flags, structs};
 
-/// What a page table can be asked to do, as a plan of faults names it.
+/// The operations of `GEM_VA`, as fault plans name them.
 pub(crate) const VA_OPERATIONS: [&str; 4] =
     ["GEM_VA.MAP", "GEM_VA.UNMAP", "GEM_VA.CLEAR", "GEM_VA.REPLACE"];
 

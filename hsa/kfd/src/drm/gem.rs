@@ -8,7 +8,7 @@ use crate::kfd::abi::flags;
 use crate::metadata::{self, Metadata};
 use crate::page_table::{Entry, PAGE};
 use crate::user;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
@@ -19,14 +19,14 @@ const REPLACE: u32 = 4;
 const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED: u64 = 1 << 16;
-/// Addresses from here up to their signed counterpart name nothing.
+/// The start of the hole of non-canonical addresses.
 const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// The mappings of the buffer in this file go with its last handle.
+/// Closing the last handle removes the buffer's mappings in this file.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // Dropped after the lock is.
     let closed = file.state().close(close.handle);
-    if driver.config.faults.suffers(Wrong::Leak) {
+    if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(closed.clone());
     }
     closed.map(drop).ok_or(EINVAL)
@@ -42,22 +42,22 @@ pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()>
 const SET_METADATA: u32 = 1;
 const GET_METADATA: u32 = 2;
 
-pub(super) fn metadata(_: &Driver, file: &DrmFile, told: &mut GemMetadata) -> Result<()> {
-    // Not under the lock, as another process may have to be looked at.
-    let buffer = file.state().buffer(told.handle).cloned().ok_or(ENOENT)?;
-    match told.operation {
+pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) -> Result<()> {
+    // Not under the lock, because this can read files of another process.
+    let buffer = file.state().buffer(arguments.handle).cloned().ok_or(ENOENT)?;
+    match arguments.operation {
         SET_METADATA => {
             let mut data = [0; metadata::MOST];
-            for (place, word) in data.chunks_exact_mut(4).zip(told.data) {
+            for (place, word) in data.chunks_exact_mut(4).zip(arguments.data) {
                 place.copy_from_slice(&word.to_ne_bytes());
             }
-            let (flags, tiling, size) = (told.flags, told.tiling, told.size);
+            let (flags, tiling, size) = (arguments.flags, arguments.tiling, arguments.size);
             buffer.describe(Metadata { flags, tiling, size, data })
         }
         GET_METADATA => {
             let Metadata { flags, tiling, size, data } = buffer.metadata();
-            (told.flags, told.tiling, told.size) = (flags, tiling, size);
-            for (word, bytes) in told.data.iter_mut().zip(data.as_chunks::<4>().0) {
+            (arguments.flags, arguments.tiling, arguments.size) = (flags, tiling, size);
+            for (word, bytes) in arguments.data.iter_mut().zip(data.as_chunks::<4>().0) {
                 *word = u32::from_ne_bytes(*bytes);
             }
             Ok(())
@@ -80,7 +80,7 @@ pub(super) fn operation(driver: &Driver, file: &DrmFile, asked: &mut GemOperatio
     let domains = if is_vram { DEVICE } else { SYSTEM };
     let size = driver.config.faults.size(buffer.size);
     let info = CreateInfo { size, alignment: PAGE, domains, flags: 0 };
-    user::put(asked.value, size_of::<CreateInfo>(), &info)
+    user::write_struct(asked.value, size_of::<CreateInfo>(), &info)
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
@@ -107,14 +107,17 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     }
     let faults = &driver.config.faults;
     let (offset, flags) = (va.offset, faults.page_flags(va.flags));
-    let size =
-        if faults.suffers(Wrong::Half) { (va.size / 2).next_multiple_of(PAGE) } else { va.size };
+    let size = if faults.has_fault(FaultKind::Half) {
+        (va.size / 2).next_multiple_of(PAGE)
+    } else {
+        va.size
+    };
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
         REPLACE => state.table.replace(va.address, entry),
         _ => state.table.map(va.address, entry),
     }?;
-    if faults.suffers(Wrong::Shifted) {
+    if faults.has_fault(FaultKind::Shifted) {
         state.table.shift(va.address);
     }
     Ok(())

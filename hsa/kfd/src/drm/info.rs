@@ -1,4 +1,4 @@
-//! What amdgpu tells of a GPU.
+//! amdgpu's information about a GPU.
 
 use super::DrmFile;
 use super::abi::{Device, Info, Memory};
@@ -16,7 +16,7 @@ const DEVICE: u32 = 0x16;
 const VISIBLE_VRAM_USAGE: u32 = 0x17;
 const MEMORY: u32 = 0x19;
 
-/// As many registers can be read at once.
+/// The maximum number of registers in one call.
 const MOST_REGISTERS: u32 = 128;
 
 /// `AMDGPU_IDS_FLAGS_FUSION`.
@@ -29,13 +29,13 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
     }
     let (profile, gpu) = (driver.config.profile, &driver.gpus[file.gpu]);
     match info.query {
-        ACCEL_WORKING => user::put(address, room, &1u32),
+        ACCEL_WORKING => user::write_struct(address, room, &1u32),
         // There are no command rings: everything goes through amdkfd.
-        HW_IP_COUNT => user::put(address, room, &0u32),
-        VRAM_USAGE | VISIBLE_VRAM_USAGE => user::put(address, room, &gpu.vram.used()),
+        HW_IP_COUNT => user::write_struct(address, room, &0u32),
+        VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, room, &gpu.vram.used()),
         READ_REGISTER => registers(address, room, info.parameters[1]),
-        DEVICE => user::put(address, room, &device(profile)),
-        MEMORY => user::put(address, room, &memory(gpu, profile)),
+        DEVICE => user::write_struct(address, room, &device(profile)),
+        MEMORY => user::write_struct(address, room, &memory(gpu, profile)),
         query => {
             driver.log.missing(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)

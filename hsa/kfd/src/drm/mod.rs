@@ -15,12 +15,12 @@ use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use libc::c_void;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What an open of a render node has: handles, and a page table.
+/// An open render node: its handles and page table.
 #[derive(Debug)]
 pub(crate) struct DrmFile {
     pub(crate) gpu: usize,
@@ -63,10 +63,10 @@ impl DrmFile {
     }
 }
 
-/// Defines which call is answered by what.
+/// Defines the table of calls and their functions.
 macro_rules! calls {
     ($($number:literal $name:literal $function:path,)*) => {
-        /// The calls that are answered.
+        /// The emulated calls.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
         fn run(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
@@ -94,7 +94,7 @@ calls! {
     0x50 "GEM_OP" gem::operation,
 }
 
-/// What DRM and amdgpu know besides, for the log.
+/// Other calls of DRM and amdgpu, for the log.
 const OTHERS: [(u8, &str); 28] = [
     (0x01, "GET_UNIQUE"),
     (0x02, "GET_MAGIC"),
@@ -126,7 +126,7 @@ const OTHERS: [(u8, &str); 28] = [
     (0xcd, "SYNCOBJ_TIMELINE_SIGNAL"),
 ];
 
-/// Answers an `ioctl` on a render node.
+/// Executes an `ioctl` on a render node.
 pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
     if request.family() != b'd' {
         return missing(driver, file, request, request.number());
@@ -134,7 +134,7 @@ pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Requ
     run(driver, file, request)
 }
 
-/// DRM answers `EINVAL` to what a driver does not know.
+/// DRM returns `EINVAL` for unknown calls.
 fn missing(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
     let name = name.map_or("", |known| known.1);
@@ -165,7 +165,7 @@ pub(crate) unsafe fn map(
     }
     let faults = &driver.config.faults;
     let mapping = Mapping { protection: faults.protection(mapping.protection), ..mapping };
-    let offset = if faults.suffers(Wrong::Shifted) { PAGE } else { 0 };
-    // SAFETY: the caller answers for the address.
+    let offset = if faults.has_fault(FaultKind::Shifted) { PAGE } else { 0 };
+    // SAFETY: the caller is responsible for the address.
     unsafe { real::map(mapping, buffer.file()?.descriptor(), offset) }
 }

@@ -10,7 +10,7 @@ const NAME: &[u8] = b"amdgpu";
 const DATE: &[u8] = b"20150101";
 const DESCRIPTION: &[u8] = b"AMD GPU";
 
-/// Copies as much of a text as there is room for, and tells its whole length.
+/// Copies as much of a text as fits, and stores its whole length.
 fn give(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
     let length = text.len().min(usize::try_from(*room).unwrap_or(usize::MAX));
     *room = text.len() as u64;
@@ -20,7 +20,7 @@ fn give(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
     user::write(address, &text[..length])
 }
 
-/// Asked twice: for the lengths, then for the texts.
+/// Callers call twice: for the lengths, then for the texts.
 pub(super) fn version(_: &Driver, _: &DrmFile, version: &mut Version) -> Result<()> {
     (version.major, version.minor, version.patch) = (3, 61, 0);
     give(version.name, &mut version.name_length, NAME)?;

@@ -11,7 +11,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
     if own::is(descriptor) {
         return EBADF.leave();
     }
-    // Before the number can name something else.
+    // Remove it before the number can be reused.
     guarded(
         || {
             if let Some(device) = descriptors::remove(descriptor) {
@@ -24,7 +24,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
     next!("close", fn(c_int) -> c_int, descriptor).unwrap_or(-1)
 }
 
-/// The emulation's own descriptors are left out.
+/// Skips the emulation's own descriptors.
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let plain = |first, last| {

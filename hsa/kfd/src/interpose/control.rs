@@ -8,8 +8,8 @@ use crate::request::Request;
 use crate::{driver, drm, kfd};
 use libc::{c_int, c_ulong, c_void};
 
-/// What every file answers alike (`FIOCLEX`, `FIONBIO`, whether it is a terminal), the kernel
-/// does not ask a driver.
+/// Requests that the kernel handles for every file and never passes to a driver (`FIOCLEX`,
+/// `FIONBIO`, terminal queries).
 const GENERAL: u8 = b'T';
 
 #[unsafe(no_mangle)]

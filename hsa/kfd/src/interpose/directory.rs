@@ -1,5 +1,5 @@
-//! `opendir`, `readdir` and `closedir`: a folder of the driver is one of the tree, and a list of
-//! the process's descriptors lacks the emulation's own.
+//! `opendir`, `readdir` and `closedir`: driver folders come from the tree; lists of descriptors
+//! omit those of the emulation.
 
 use super::{guarded, lists, stand_in};
 use crate::own;
@@ -25,14 +25,14 @@ extern "C" fn closedir(stream: *mut DIR) -> c_int {
     next!("closedir", fn(*mut DIR) -> c_int, stream).unwrap_or(-1)
 }
 
-/// Whether an entry names a descriptor of the emulation's own.
+/// Returns whether an entry names a descriptor of the emulation.
 fn is_own(entry: *mut dirent) -> bool {
     // SAFETY: libc gave the entry, whose name ends with a zero.
     let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
     name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own::is)
 }
 
-/// Defines `readdir` forms, which are one on this machine: both have 64-bit numbers.
+/// Defines `readdir` variants, which are equal on 64-bit machines.
 macro_rules! reads {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

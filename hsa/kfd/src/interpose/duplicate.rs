@@ -1,4 +1,4 @@
-//! `dup`, its forms, and `fcntl`, which duplicates too.
+//! `dup`, its variants, and `fcntl`, which can duplicate, too.
 
 use super::guarded;
 use crate::errno::EBADF;

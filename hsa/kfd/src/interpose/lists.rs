@@ -1,4 +1,4 @@
-//! The open lists of descriptors (`/proc/self/fd`), by the addresses of their streams.
+//! Open directory streams of `/proc/self/fd`, by address.
 
 use libc::{DIR, c_char};
 use std::collections::HashSet;
@@ -6,10 +6,10 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The lists, for as long as no fork may happen.
+/// Locks the lists; a fork waits meanwhile.
 pub(crate) type Held = MutexGuard<'static, HashSet<usize>>;
 
-/// How many there are, so that other folders cost no lock.
+/// The number of lists, so that other folders need no lock.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn open() -> Held {
@@ -33,7 +33,7 @@ pub(super) fn has(stream: *mut DIR) -> bool {
     OPEN.load(Ordering::Acquire) > 0 && open().contains(&(stream as usize))
 }
 
-/// Whether a folder is such a list.
+/// Returns whether a path is such a list.
 pub(super) fn is_at(path: *const c_char) -> bool {
     if path.is_null() {
         return false;

@@ -4,7 +4,7 @@ use super::guarded;
 use crate::descriptors::{self, Device};
 use crate::real::{self, Mapping, next};
 use crate::{driver, drm, kfd};
-use hsa_faults::{Wrong, during};
+use hsa_faults::{FaultKind, with_fault};
 use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 
@@ -21,15 +21,15 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
             }
         }
     };
-    let mapped = driver.config.faults.meet("MMAP").and_then(|wrong| match wrong {
+    let mapped = driver.config.faults.next("MMAP").and_then(|wrong| match wrong {
         None => map(),
         // Memory, but not the device's.
-        Some(Wrong::Lost) => {
+        Some(FaultKind::Lost) => {
             let flags = mapping.flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: as above.
             unsafe { real::map(Mapping { flags, ..mapping }, -1, 0) }
         }
-        Some(_) => during(wrong, map),
+        Some(_) => with_fault(wrong, map),
     });
     driver.log.map(format_args!("{device}"), mapping, offset, mapped, began);
     Some(mapped.unwrap_or_else(|error| {
@@ -38,7 +38,7 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
     }))
 }
 
-/// Only for the log: what is unmapped, the kernel knows.
+/// Interposed only for the log.
 #[unsafe(no_mangle)]
 extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     if let Some(driver) = driver::current()

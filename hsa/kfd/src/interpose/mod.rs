@@ -1,7 +1,6 @@
-//! The functions of libc that are answered here for the driver's devices and paths.
+//! Interposed functions of libc for the driver's devices and paths.
 //!
-//! Each hands on to libc's own what is not the driver's. None takes a lock for that, and none
-//! lets a panic out.
+//! Each passes other descriptors and paths on to libc, without taking a lock, and catches panics.
 
 mod close;
 mod control;
@@ -19,7 +18,7 @@ use libc::c_char;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs; a panic, which would be a defect of the emulation, becomes `EIO`.
+/// Runs a function; a panic becomes `EIO`.
 fn guarded<T>(run: impl FnOnce() -> T, failed: T) -> T {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         EIO.leave();
@@ -27,7 +26,7 @@ fn guarded<T>(run: impl FnOnce() -> T, failed: T) -> T {
     })
 }
 
-/// The path of a file that stands for a path of the driver; a device has one in the tree too.
+/// Returns the file in the tree for a driver path; devices have one, too.
 fn stand_in(path: *const c_char) -> Option<CString> {
     guarded(|| paths::resolve(path).and_then(paths::stand_in), None)
 }

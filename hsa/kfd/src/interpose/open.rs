@@ -4,27 +4,29 @@ use super::guarded;
 use crate::descriptors::{self, Device};
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, Errno};
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::next;
 use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
-/// Opens what a place is; `plain` opens a file that is the machine's own, or the tree's.
+/// Opens a driver path; `plain` opens other files and files of the tree.
 fn open_at(
-    place: Option<Place>,
+    driver_path: Option<DriverPath>,
     path: *const c_char,
     flags: c_int,
     plain: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    match place {
+    match driver_path {
         None => plain(path),
-        Some(Place::Tree(path)) => plain(path.as_ptr()),
-        Some(Place::Kfd) => guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1),
-        Some(Place::Render(gpu)) => {
+        Some(DriverPath::Tree(path)) => plain(path.as_ptr()),
+        Some(DriverPath::Kfd) => {
+            guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1)
+        }
+        Some(DriverPath::Render(gpu)) => {
             guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
         }
-        Some(Place::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
-        Some(Place::Counter(counter)) => guarded(
+        Some(DriverPath::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
+        Some(DriverPath::Counter(counter)) => guarded(
             || {
                 let text = counter.text(driver::get());
                 let closes = flags & libc::O_CLOEXEC != 0;
@@ -39,7 +41,7 @@ fn redirect(path: *const c_char, flags: c_int, plain: impl Fn(*const c_char) -> 
     open_at(guarded(|| paths::resolve(path), None), path, flags, plain)
 }
 
-/// A descriptor that stands for a device.
+/// Creates a descriptor that represents a device.
 fn device(device: Device, flags: c_int) -> c_int {
     match memory_file::device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
@@ -52,7 +54,7 @@ fn device(device: Device, flags: c_int) -> c_int {
     }
 }
 
-/// Defines `open` forms that take a path first.
+/// Defines `open` variants that take a path first.
 macro_rules! opens {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -81,7 +83,7 @@ macro_rules! checked_opens {
 
 checked_opens!(__open_2 "__open_2", __open64_2 "__open64_2");
 
-/// Defines `openat` forms.
+/// Defines `openat` variants.
 macro_rules! openats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

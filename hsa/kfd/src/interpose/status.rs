@@ -1,21 +1,21 @@
-//! `stat` and its forms: a device says that it is one.
+//! `stat` and its variants: devices are reported as character devices.
 
 use super::{guarded, stand_in};
 use crate::descriptors::{self, Device};
 use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
 use crate::errno::{EFAULT, Errno};
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::next;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
 
 /// The number of a device: its major and its minor part.
 type Number = (u32, u32);
 
-fn of_place(place: &Place) -> Option<Number> {
-    match place {
-        Place::Kfd => Some((KFD_MAJOR, 0)),
-        Place::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
-        Place::Tree(_) | Place::Counter(_) => None,
+fn device_of(driver_path: &DriverPath) -> Option<Number> {
+    match driver_path {
+        DriverPath::Kfd => Some((KFD_MAJOR, 0)),
+        DriverPath::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
+        DriverPath::Tree(_) | DriverPath::Counter(_) => None,
     }
 }
 
@@ -26,7 +26,7 @@ fn of_descriptor(descriptor: c_int) -> Option<Number> {
     }
 }
 
-/// Fills what a caller of `stat` gave.
+/// Fills the caller's struct.
 fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     if status.is_null() {
         return EFAULT.leave();
@@ -43,28 +43,28 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     0
 }
 
-/// Asks about a place: a device is answered for here, of a file there is one in the tree.
+/// Returns the status of a driver path: made up for devices, of the file in the tree otherwise.
 fn at(
-    place: Option<Place>,
+    driver_path: Option<DriverPath>,
     path: *const c_char,
     answer: impl Fn(Number) -> c_int,
     plain: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    let Some(place) = place else { return plain(path) };
-    match of_place(&place) {
+    let Some(driver_path) = driver_path else { return plain(path) };
+    match device_of(&driver_path) {
         Some(number) => answer(number),
-        None => match guarded(|| paths::stand_in(place), None) {
+        None => match guarded(|| paths::stand_in(driver_path), None) {
             Some(other) => plain(other.as_ptr()),
             None => plain(path),
         },
     }
 }
 
-fn place(path: *const c_char) -> Option<Place> {
+fn driver_path(path: *const c_char) -> Option<DriverPath> {
     guarded(|| paths::resolve(path), None)
 }
 
-fn place_at(folder: c_int, path: *const c_char) -> Option<Place> {
+fn driver_path_at(folder: c_int, path: *const c_char) -> Option<DriverPath> {
     guarded(|| paths::resolve_at(folder, path), None)
 }
 
@@ -72,7 +72,7 @@ macro_rules! stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
-            at(place(path), path, |number| fill(status, number), |path| {
+            at(driver_path(path), path, |number| fill(status, number), |path| {
                 next!($text, fn(*const c_char, *mut Status) -> c_int, path, status).unwrap_or(-1)
             })
         }
@@ -97,12 +97,12 @@ macro_rules! fstats {
 
 fstats!(fstat "fstat", fstat64 "fstat64");
 
-/// The forms of before glibc 2.33, which take the version of the struct first.
+/// The variants before glibc 2.33, which take the version of the struct first.
 macro_rules! old_stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
-            at(place(path), path, |number| fill(status, number), |path| {
+            at(driver_path(path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status) -> c_int, version, path, status
                 )
@@ -140,13 +140,13 @@ macro_rules! stats_at {
             status: *mut Status,
             flags: c_int,
         ) -> c_int {
-            // With an empty path the question is about the descriptor.
+            // An empty path means the descriptor itself.
             if flags & libc::AT_EMPTY_PATH != 0
                 && let Some(number) = guarded(|| of_descriptor(folder), None)
             {
                 return fill(status, number);
             }
-            at(place_at(folder, path), path, |number| fill(status, number), |path| {
+            at(driver_path_at(folder, path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status, c_int) -> c_int,
                     folder, path, status, flags
@@ -202,7 +202,7 @@ extern "C" fn statx(
     {
         return fill_extended(status, number);
     }
-    at(place_at(folder, path), path, |number| fill_extended(status, number), plain)
+    at(driver_path_at(folder, path), path, |number| fill_extended(status, number), plain)
 }
 
 /// Defines `access` forms.

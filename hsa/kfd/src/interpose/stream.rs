@@ -1,28 +1,28 @@
-//! `fopen`, which reaches libc's own `open` without passing by the interposed one.
+//! `fopen`, which calls libc's `open` directly and bypasses the interposed one.
 
 use super::guarded;
-use crate::paths::{self, Place};
+use crate::paths::{self, DriverPath};
 use crate::real::{self, next};
 use crate::{driver, memory_file};
 use libc::{FILE, c_char, c_int};
 use std::ffi::CString;
 
-/// The path of the file a stream is to read. A counter's is that of a descriptor, which is no
-/// longer needed once the stream is open.
+/// Returns the path of the file to open. For a counter it names a descriptor, which is closed once
+/// the stream is open.
 fn source(path: *const c_char) -> (Option<CString>, Option<c_int>) {
     match paths::resolve(path) {
-        Some(Place::Counter(counter)) => {
+        Some(DriverPath::Counter(counter)) => {
             let text = counter.text(driver::get());
             let Ok(descriptor) = memory_file::readable("counter", &text, true) else {
                 return (None, None);
             };
             (CString::new(format!("/proc/self/fd/{descriptor}")).ok(), Some(descriptor))
         }
-        place => (place.and_then(paths::stand_in), None),
+        driver_path => (driver_path.and_then(paths::stand_in), None),
     }
 }
 
-/// Defines `fopen` forms. libhsakmt and libdrm read sysfs so, and no device.
+/// Defines `fopen` variants. libhsakmt and libdrm use them for sysfs, never for devices.
 macro_rules! streams {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

@@ -48,7 +48,7 @@ structs! {
     }
     EventId: 8 { event_id: u32, pad: u32 }
     WaitEvents: 24 { events: u64, count: u32, all: u32, timeout: u32, result: u32 }
-    /// The first eight bytes are a signal's age, the first 32 what is told of a fault.
+    /// A signal's age is in the first eight bytes, the description of a fault in the first 32.
     EventData: 48 { age: u64, fault: [u64; 3], extension: u64, event_id: u32, pad: u32 }
     ScratchBacking: 16 { address: u64, gpu_id: u32, pad: u32 }
     TrapHandler: 24 { handler: u64, memory: u64, gpu_id: u32, pad: u32 }
@@ -79,7 +79,7 @@ structs! {
     RuntimeEnable: 16 { debug: u64, mode: u32, capabilities: u32 }
 }
 
-/// What is asked for by `Alloc::flags`.
+/// The bits of `Alloc::flags`.
 pub(crate) mod flags {
     pub(crate) const VRAM: u32 = 1 << 0;
     pub(crate) const GTT: u32 = 1 << 1;

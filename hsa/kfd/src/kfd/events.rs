@@ -1,4 +1,4 @@
-//! Events: what a process waits for until a GPU, or another thread, says that something happened.
+//! Events: a process waits for them; a GPU or another thread signals them.
 
 use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
 use super::memory::split;
@@ -33,7 +33,7 @@ struct Event {
     signalled: bool,
     /// Grows with each signal; a waiter that knows an older age need not wait. Never 0.
     age: u64,
-    /// How many wait for it.
+    /// The number of waiters.
     waiters: u32,
     /// What happened, for an event of memory faults.
     fault: Option<[u64; 3]>,
@@ -75,7 +75,7 @@ impl Events {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signals an event and wakes who waits for it.
+    /// Signals an event and wakes its waiters.
     pub(crate) fn signal(&self, id: u32) -> Result<()> {
         let mut state = self.state();
         state.event(id)?.signal();
@@ -83,7 +83,7 @@ impl Events {
         Ok(())
     }
 
-    /// A GPU used an address that it cannot reach: every event of memory faults tells of it.
+    /// Reports a GPU's access to an invalid address through every memory-fault event.
     pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
         // Not present, or read-only; neither not executable nor imprecise, and no broken memory.
         let cause = if error == EACCES { 1 << 32 } else { 1 };
@@ -138,7 +138,7 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut EventId) -> Result<()> {
         0 => state.signals.remove(destroy.event_id),
         _ => state.others.remove(destroy.event_id & !OTHERS),
     };
-    // Who waits for it fails.
+    // Its waiters fail.
     events.changed.notify_all();
     removed.map(drop).ok_or(EINVAL)
 }
@@ -156,10 +156,10 @@ pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
 #[derive(Debug)]
 struct Waiter {
     id: u32,
-    /// What the age was when the wait began; another age later is a signal.
+    /// The age when the wait began; a different age means that it was signalled.
     age: u64,
     activated: bool,
-    /// Whether the caller wants to be told the age.
+    /// Whether the caller wants the age.
     tells_age: bool,
 }
 
@@ -186,7 +186,7 @@ fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool>
     Ok(if all { activated.all(|activated| activated) } else { activated.any(|it| it) })
 }
 
-/// As many can be waited for at once.
+/// The maximum number of events in one wait.
 const MOST_WAITERS: u32 = 1 << 16;
 
 pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
@@ -198,10 +198,10 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
     let mut data = asked.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != FOREVER)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
-    let (result, told) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
+    let (result, signalled) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
     wait.result = result.unwrap_or(FAILED);
-    for index in told {
-        user::put(address(index), size_of::<EventData>(), &data[index])?;
+    for index in signalled {
+        user::write_struct(address(index), size_of::<EventData>(), &data[index])?;
     }
     match result {
         Ok(FAILED) => Err(EIO),
@@ -210,7 +210,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
 }
 
 impl Events {
-    /// Waits; what came of it, and which events have something to tell.
+    /// Waits; returns the result and the indices of the signalled events.
     fn wait(
         &self,
         data: &mut [EventData],
@@ -249,7 +249,7 @@ impl Events {
             let woken = self.changed.wait_timeout(state, left);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let mut told = Vec::new();
+        let mut signalled = Vec::new();
         for (index, waiter) in waiters.iter().enumerate() {
             let Ok(event) = state.event(waiter.id) else { continue };
             event.waiters = event.waiters.saturating_sub(1);
@@ -259,13 +259,13 @@ impl Events {
             if let Some([cause, other, address]) = event.fault {
                 data[index].age = cause;
                 data[index].fault = [other, address, u64::from(event.fault_gpu)];
-                told.push(index);
+                signalled.push(index);
             } else if waiter.tells_age {
                 data[index].age = event.age;
-                told.push(index);
+                signalled.push(index);
             }
         }
-        (result, told)
+        (result, signalled)
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_of_a_fault() {
+    fn fault_wakes_waiting_threads() {
         let events = Events::default();
         let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
         assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
@@ -299,20 +299,20 @@ mod tests {
     }
 
     #[test]
-    fn one_signal_wakes_one_wait_of_an_event_that_resets_itself() {
+    fn auto_reset_event_wakes_one_waiter() {
         let events = Events::default();
         let id = events.state().signals.insert(event(KIND_SIGNAL, true));
         events.signal(id).unwrap();
         assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(COMPLETE));
         assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(TIMEOUT));
-        // Who knows an older age has missed a signal.
+        // A waiter with an older age has missed a signal.
         let mut data = [asked(id, 1)];
         assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
         assert_eq!(data[0].age, 2);
     }
 
     #[test]
-    fn all_or_any_are_waited_for() {
+    fn wait_for_all_or_any_event() {
         let events = Events::default();
         let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
         events.signal(ids[1]).unwrap();

@@ -1,5 +1,5 @@
-//! Memory of another process by a number, as AMD's own package of the driver shares it; the
-//! kernel's amdkfd has no such calls, and the runtime then shares by dma-buf or not at all.
+//! IPC handles, as in AMD's own driver package. The kernel's amdkfd has no such calls; the runtime
+//! then shares by dma-buf or not at all.
 
 use super::abi::{IpcExport, IpcImport};
 use super::memory::{insert, split};
@@ -11,8 +11,8 @@ use crate::{foreign, own};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
-/// The number is where the memory is: process, descriptor, and the first half of its token; and
-/// the flags, which the driver keeps for the importer.
+/// Writes a handle of four words: process, descriptor, the low half of the token, and the flags for
+/// the importer.
 pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     let (gpu, number) = split(driver, export.handle)?;
     let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
@@ -21,7 +21,8 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     Ok(())
 }
 
-/// The memory lives as long as either process has it, but can be found only in the exporter.
+/// The memory lives as long as either process has it, but it can only be opened while the exporter
+/// runs.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
     let [process, descriptor, token, flags] = import.share_handle;

@@ -8,10 +8,10 @@ use crate::driver::Driver;
 use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
 use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
 use crate::user;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use std::collections::BTreeSet;
 
-/// No machine has as much.
+/// The maximum size; no machine has more.
 const MOST: u64 = 1 << 48;
 
 /// Splits a handle into its GPU and its number there.
@@ -39,7 +39,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     state.space(gpu)?;
     let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MOST);
     let size = size.ok_or(ENOMEM)?;
-    // Of the process's own memory the caller says here where it is.
+    // For user memory, the offset is its address in the process.
     let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
@@ -73,8 +73,8 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     Ok(())
 }
 
-/// amdkfd refuses to free what is mapped on a GPU; there is no such check for page tables that
-/// another interface wrote, and an entry of those keeps the memory alive.
+/// amdkfd refuses to free memory that it has mapped on a GPU. It does not check mappings of another
+/// interface, whose entries keep the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let (gpu, number) = split(driver, free.handle)?;
     // Dropped after the lock is.
@@ -85,16 +85,16 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
         }
         state.memories[gpu].remove(number)
     };
-    if driver.config.faults.suffers(Wrong::Leak) {
+    if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(removed.as_ref().and_then(|memory| memory.buffer.clone()));
     }
     removed.map(drop).ok_or(EINVAL)
 }
 
-/// As many can be named at once.
+/// The maximum number of GPUs in one call.
 const MOST_NAMES: u32 = 1 << 16;
 
-/// What a call names as GPUs, from the one after those that are done.
+/// Returns the GPUs of a call, without those that are done already.
 fn named(map: &Map) -> Result<Vec<u32>> {
     if map.count == 0 || map.done > map.count {
         return Err(EINVAL);
@@ -114,7 +114,7 @@ fn page_flags(flags: u32) -> u32 {
     READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }
 }
 
-/// The GPUs are done one by one; how many is told if one fails.
+/// Processes the GPUs one by one; a failure reports how many were done.
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
     let (owner, number) = split(driver, map.handle)?;
     let names = named(map)?;

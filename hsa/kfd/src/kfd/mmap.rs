@@ -9,7 +9,7 @@ use crate::page_table::PAGE;
 use crate::real::{self, Mapping};
 use libc::c_void;
 
-/// What there is to map, by the two uppermost bits of an offset.
+/// The mappable windows, by the two uppermost bits of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     Registers = 0,
@@ -20,13 +20,13 @@ pub(crate) enum Window {
 impl Window {
     const ALL: [Self; 3] = [Self::Registers, Self::Events, Self::Doorbells];
 
-    /// The window an offset names.
+    /// Finds the window of an offset.
     fn of(offset: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|window| *window as u64 == offset >> 62)
     }
 }
 
-/// The offset of a window of a GPU.
+/// Returns the offset of a GPU's window.
 pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
     (window as u64) << 62 | u64::from(gpu_id) << 46
 }
@@ -35,7 +35,7 @@ pub(crate) fn offset(window: Window, gpu_id: u32) -> u64 {
 ///
 /// # Safety
 ///
-/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+/// As `mmap`: `MAP_FIXED` replaces existing mappings.
 pub(crate) unsafe fn map(
     driver: &Driver,
     opener: libc::pid_t,
@@ -60,7 +60,7 @@ pub(crate) unsafe fn map(
         return Err(EINVAL);
     }
     let file = driver.windows.file()?;
-    // SAFETY: the caller answers for the address; what was mapped there just now is nobody's yet.
+    // SAFETY: the caller is responsible for the address; the new mapping is not published yet.
     unsafe {
         let mapped = real::map(mapping, file.descriptor(), offset)?;
         libc::madvise(mapped, mapping.length, libc::MADV_DONTFORK);

@@ -22,10 +22,10 @@ use crate::driver::Driver;
 use crate::errno::{EBADF, ENOTTY, Result};
 use crate::request::Request;
 
-/// Defines which call is answered by what.
+/// Defines the table of calls and their functions.
 macro_rules! calls {
     ($($number:literal $name:literal $function:path,)*) => {
-        /// The calls that are answered.
+        /// The emulated calls.
         pub(crate) const NAMES: &[&str] = &[$($name),*];
 
         fn run(driver: &'static Driver, request: Request) -> Result<()> {
@@ -69,7 +69,7 @@ calls! {
     0x81 "IPC_EXPORT_HANDLE" ipc::export,
 }
 
-/// What amdkfd knows besides, for the log.
+/// Other calls of amdkfd, for the log.
 const OTHERS: [(u8, &str); 14] = [
     (0x06, "GET_PROCESS_APERTURES"),
     (0x0d, "DBG_REGISTER"),
@@ -87,7 +87,7 @@ const OTHERS: [(u8, &str); 14] = [
     (0x27, "CREATE_PROCESS"),
 ];
 
-/// Answers an `ioctl` on `/dev/kfd` that was opened by `opener`.
+/// Executes an `ioctl` on a `/dev/kfd` that `opener` has opened.
 pub(crate) fn answer(driver: &'static Driver, opener: libc::pid_t, request: Request) -> Result<()> {
     if opener != descriptors::owner() {
         driver.log.line(format_args!("kfd call {:#x} = EBADF: another process's", request.code));

@@ -1,4 +1,4 @@
-//! What amdkfd holds of the process.
+//! amdkfd's state of the process.
 
 use super::Events;
 use crate::buffer::Buffer;
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Memory that has a handle of amdkfd's.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// None for memory of the process itself, doorbells and registers.
+    /// None for user memory, doorbells and registers.
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Where memory of the process itself is, which need not be `address`.
+    /// The process's address of user memory, which can differ from `address`.
     pub(crate) host: u64,
     pub(crate) flags: u32,
     pub(crate) gpu: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     pub(crate) mapped: BTreeSet<usize>,
 }
 
-/// What changes under the process's lock.
+/// The state under the process's lock.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The file of each GPU whose page table is the process's.
@@ -58,7 +58,7 @@ impl Process {
 }
 
 impl State {
-    /// The page table of a GPU, once the process has one there.
+    /// Returns the process's page table on a GPU.
     pub(crate) fn space(&self, gpu: usize) -> Result<Arc<DrmFile>> {
         self.spaces.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
     }

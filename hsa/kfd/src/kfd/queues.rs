@@ -1,4 +1,4 @@
-//! Queues: where a process leaves packets for a GPU.
+//! Queues of packets for a GPU.
 
 use super::abi::{CreateQueue, DestroyQueue, UpdateQueue};
 use super::mmap::{self, Window};
@@ -7,9 +7,9 @@ use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{Kind, Ring};
 
-/// The shortest ring (`KFD_MIN_QUEUE_RING_SIZE`); a shorter one is taken for it.
+/// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
 const SHORTEST: u32 = 1024;
-/// Where the addresses of a process end.
+/// The exclusive end of user addresses.
 const USER_END: u64 = 1 << 47;
 
 const AQL: u32 = 2;
@@ -54,7 +54,7 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
     driver.process.queues.stop(destroy.queue_id)
 }
 
-/// Percentage 0 holds a queue, as does having no ring. Another ring is not emulated.
+/// Percentage 0 or no ring suspends a queue. Replacing the ring is not emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     if update.percentage & 0xff > 100 || update.priority > 15 {
         return Err(EINVAL);

@@ -1,4 +1,4 @@
-//! What a process says and asks once, when it begins.
+//! Calls of a starting process.
 
 use super::abi::{
     AcquireVm, Aperture, Apertures, AvailableMemory, ClockCounters, MemoryPolicy, RuntimeEnable,
@@ -32,13 +32,13 @@ pub(crate) fn trap_handler(driver: &Driver, handler: &mut TrapHandler) -> Result
     driver.gpu(handler.gpu_id).map(drop)
 }
 
-/// No debugger attaches, so that there is nothing to tell one.
+/// Does nothing: no debugger can attach.
 pub(crate) fn runtime_enable(_: &Driver, enable: &mut RuntimeEnable) -> Result<()> {
     enable.capabilities = 0;
     Ok(())
 }
 
-/// Page faults are not retried; a negative number asks.
+/// Page faults are never retried. A negative number queries the mode.
 pub(crate) fn xnack(_: &Driver, xnack: &mut Xnack) -> Result<()> {
     match xnack.enabled {
         ..0 => xnack.enabled = 0,
@@ -54,7 +54,7 @@ pub(crate) fn available_memory(driver: &Driver, memory: &mut AvailableMemory) ->
     Ok(())
 }
 
-/// The GPU's clock is the processor's: nanoseconds, as the system's.
+/// Reports the system clock, in nanoseconds, as the GPU's clock.
 pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> Result<()> {
     driver.gpu(counters.gpu_id)?;
     let now = nanoseconds();
@@ -81,7 +81,7 @@ fn nanoseconds() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The addresses of a GPU: what lies where, and up to where the process and the GPU agree.
+/// Returns the address ranges (apertures) of a GPU.
 fn aperture(gpu_id: u32) -> Aperture {
     let (lds, scratch, size) = (1 << 48, 2 << 48, 1 << 32);
     Aperture {
@@ -96,7 +96,7 @@ fn aperture(gpu_id: u32) -> Aperture {
     }
 }
 
-/// Asked first with no room, to learn how many there are.
+/// Callers first pass no room to get the count.
 pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
     let known = driver.gpus.len();
     if asked.count == 0 {
@@ -106,7 +106,7 @@ pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
     let count = known.min(asked.count as usize);
     for (index, gpu) in driver.gpus[..count].iter().enumerate() {
         let address = asked.address.wrapping_add((index * size_of::<Aperture>()) as u64);
-        user::put(address, size_of::<Aperture>(), &aperture(gpu.id))?;
+        user::write_struct(address, size_of::<Aperture>(), &aperture(gpu.id))?;
     }
     asked.count = count as u32;
     Ok(())

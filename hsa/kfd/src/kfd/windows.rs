@@ -4,16 +4,16 @@ use crate::errno::Result;
 use crate::memory_file::MemoryFile;
 use std::sync::OnceLock;
 
-/// How many bytes of doorbells a process has on a GPU.
+/// The size of a process's doorbells on a GPU.
 pub(super) const DOORBELLS: u64 = 8192;
 
-/// What a GPU has of doorbells and registers.
+/// The size of a GPU's doorbells and registers.
 const GPU: u64 = 1 << 16;
 const REGISTERS: u64 = 1 << 15;
 const EVENTS: u64 = 1 << 20;
 const SIZE: u64 = 1 << 21;
 
-/// The file, made when it is first mapped.
+/// The file, created on first use.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     file: OnceLock<MemoryFile>,
@@ -29,17 +29,17 @@ impl Windows {
     }
 }
 
-/// Where in the file a GPU's doorbells are.
+/// Returns the file offset of a GPU's doorbells.
 pub(super) fn doorbells(gpu: usize) -> u64 {
     gpu as u64 * GPU
 }
 
-/// Where in the file a GPU's registers are.
+/// Returns the file offset of a GPU's registers.
 pub(super) fn registers(gpu: usize) -> u64 {
     gpu as u64 * GPU + REGISTERS
 }
 
-/// Where in the file the page of events is.
+/// Returns the file offset of the event page.
 pub(super) fn events() -> u64 {
     EVENTS
 }

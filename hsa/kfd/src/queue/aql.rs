@@ -19,7 +19,7 @@ const BARRIER_OR: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
-    /// It is not written yet, or waits for something.
+    /// It is not written yet, or waits for signals.
     NotYet,
 }
 
@@ -29,7 +29,7 @@ fn number(packet: &[u8; 64], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether the signals a barrier names have come to zero: all of them, or any.
+/// Returns whether all (or any) signals of a barrier are zero.
 fn is_open(reach: &Reach, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
     let mut any = false;
     for index in 0..5 {
@@ -70,7 +70,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step,
         }
         kind => driver.log.missing(format_args!("packet of type {kind}")),
     }
-    // What the queue's owner waits for before it writes there again.
+    // Tells the queue's owner that the packet can be overwritten.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, reach, number(&packet, 56), (start, gpu_clock()))?;

@@ -1,11 +1,11 @@
-//! The copy and fill kernels that AMD's runtime brings along.
+//! The copy and fill kernels of AMD's runtime.
 //!
-//! No GPU code runs here, but copies within one GPU are such kernels, so these are told by two
-//! marks and done in their stead. The kernel's object is one that the runtime writes in front of code
-//! it assembled itself: up to 6.4 a header of the first code format, which no compiler has made for
-//! years; in 7.x a kernel descriptor that says it has no arguments, although it is given some. And
-//! the arguments have the shape of a copy or a fill, with the number of work items that the
-//! packet has. What has not both is not run.
+//! No GPU code runs here, but copies within one GPU use these kernels. The emulation recognises
+//! them by two marks and performs the copy or fill itself. First, the kernel object was written by
+//! the runtime: up to 6.4 it has a header of the first code format, which compilers no longer emit;
+//! in 7.x a kernel descriptor that declares no arguments although it gets some. Second, the
+//! arguments have the shape of a copy or fill that fits the number of work items. Other kernels are
+//! not run.
 
 use super::engine;
 use super::reach::{Fault, Reach};
@@ -15,14 +15,14 @@ use crate::driver::Driver;
 const HEADER: usize = 24;
 const ARGUMENTS: usize = 88;
 
-/// What such a kernel does.
+/// The operation of such a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Copy { from: u64, to: u64, length: u64 },
     Fill { to: u64, length: u64, word: u32 },
 }
 
-/// Does what the kernel would, if it is one of them.
+/// Performs the kernel's operation, if it is one of them.
 pub(super) fn run(
     driver: &Driver,
     reach: &Reach,
@@ -44,7 +44,7 @@ pub(super) fn run(
     Ok(true)
 }
 
-/// Whether the kernel is one the runtime assembled.
+/// Returns whether the runtime assembled the kernel.
 fn is_the_runtimes(header: &[u8; HEADER]) -> bool {
     // `amd_kernel_code_t`: the major version.
     let first_format = header[..4] == [1, 0, 0, 0];
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_kernels_are_told_apart() {
+    fn blit_kernels_are_recognised() {
         let aligned = arguments(&[10, 110, 10, 110, 20, 120, 20, 120, 50, 150, 64]);
         let copy = Work::Copy { from: 10, to: 110, length: 40 };
         assert_eq!(recognise(&aligned, 64), Some(copy));

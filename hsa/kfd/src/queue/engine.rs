@@ -1,11 +1,11 @@
-//! The copies and fills of a GPU, whoever asks for them, as the plan of faults has them.
+//! Copies and fills of a GPU's engines, with planned faults.
 
 use super::reach::{Fault, Reach};
 use crate::driver::Driver;
 use crate::faults;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 
-/// Performs what a GPU was asked to write: so many bytes at `to`.
+/// Performs a write of a GPU: `length` bytes at `to`.
 fn perform(
     driver: &Driver,
     name: &str,
@@ -13,10 +13,10 @@ fn perform(
     length: u64,
     write: impl FnOnce(&Reach, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
-    let wrong = driver.config.faults.meet(name).map_err(|error| Fault { address: to, error })?;
+    let wrong = driver.config.faults.next(name).map_err(|error| Fault { address: to, error })?;
     faults::perform(wrong, reach, &mut { length }, move |reach, length| {
-        write(reach, if wrong == Some(Wrong::Half) { *length / 2 } else { *length })?;
-        if wrong == Some(Wrong::Garbled) { reach.garble(to) } else { Ok(()) }
+        write(reach, if wrong == Some(FaultKind::Half) { *length / 2 } else { *length })?;
+        if wrong == Some(FaultKind::Garbled) { reach.garble(to) } else { Ok(()) }
     })
 }
 

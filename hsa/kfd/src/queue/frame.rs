@@ -1,9 +1,9 @@
-//! Where an engine counts in a buffer's memory, atomically.
+//! Atomic additions of an engine in a buffer's memory.
 //!
-//! What waits for a count sees it before the engine is through with it: a page that was mapped for
-//! the count and unmapped afterwards would still be seen among the process's mappings, or lie where
-//! the process has just made room for something else. So a queue has one page of addresses for as
-//! long as it is there, and there is always something mapped at it.
+//! A waiter sees the new value before the engine finishes. A page that is mapped and unmapped for
+//! each addition would remain visible in the process's mappings, or at an address that the process
+//! uses next. Each queue therefore has one page of addresses for its lifetime, with always a
+//! mapping there.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::MemoryFile;
@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// A page of addresses.
 #[derive(Debug)]
 pub(super) struct Frame {
-    /// The address, for one count at a time.
+    /// The address; the lock serialises additions.
     address: Mutex<usize>,
 }
 
@@ -24,11 +24,11 @@ impl Frame {
     /// A page with nothing in it.
     pub(super) fn new() -> Result<Self> {
         // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
-        let address = unsafe { put(0, None)? };
+        let address = unsafe { remap(0, None)? };
         Ok(Self { address: Mutex::new(address) })
     }
 
-    /// Adds to the number at an offset, a multiple of eight, and gives what it was.
+    /// Adds to the number at an offset, a multiple of eight; returns the previous value.
     pub(super) fn add(&self, file: &MemoryFile, offset: u64, summand: u64) -> Result<u64> {
         if !offset.is_multiple_of(8) {
             return Err(EINVAL);
@@ -36,13 +36,14 @@ impl Frame {
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         let inside = offset % PAGE;
         // SAFETY: the page is this frame's own, and nothing in it is referred to.
-        unsafe { put(*address, Some((file.descriptor(), offset - inside)))? };
+        unsafe { remap(*address, Some((file.descriptor(), offset - inside)))? };
         // SAFETY: within the page, aligned, and mapped until the lock is given back.
         let number = unsafe { &*((*address + inside as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // The memory is not to be kept by this, and if it is, it is for the next time.
+        // Unmap the buffer, so that the frame does not keep its memory alive. A failure is
+        // corrected by the next use.
         // SAFETY: as above; the number is not referred to any more.
-        let _ = unsafe { put(*address, None) };
+        let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
 }
@@ -59,8 +60,8 @@ impl Drop for Frame {
 ///
 /// # Safety
 ///
-/// What was at the address is gone.
-unsafe fn put(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
+/// Replaces the mapping at the address.
+unsafe fn remap(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
     let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
     let (protection, anonymous) = match page {
         Some(_) => (libc::PROT_READ | libc::PROT_WRITE, 0),
@@ -73,7 +74,7 @@ unsafe fn put(address: usize, page: Option<(c_int, u64)>) -> Result<usize> {
         flags: libc::MAP_SHARED | fixed | anonymous,
     };
     let (descriptor, offset) = page.unwrap_or((-1, 0));
-    // SAFETY: the caller answers for the address.
+    // SAFETY: the caller is responsible for the address.
     unsafe { real::map(mapping, descriptor, offset) }.map(|address| address as usize)
 }
 
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_count_is_in_the_file() {
+    fn counts_are_stored_in_the_file() {
         let file = MemoryFile::plain("count", 3 * PAGE).unwrap();
         let frame = Frame::new().unwrap();
         assert_eq!(frame.add(&file, 2 * PAGE + 16, 7), Ok(0));
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_mapped_while_it_counts_as_before_and_after() {
+    fn counting_leaves_mappings_unchanged() {
         let file = MemoryFile::plain("count", PAGE).unwrap();
         let frame = Frame::new().unwrap();
         let address = *frame.address.lock().unwrap();

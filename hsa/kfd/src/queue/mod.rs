@@ -1,4 +1,4 @@
-//! What stands for the processors of a GPU that read queues.
+//! Queues, and the threads that emulate a GPU's packet processors.
 
 mod aql;
 mod blit;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use worker::Orders;
 
-/// What a queue's packets are.
+/// The packet format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Packets of 64 bytes, of the HSA.
@@ -39,7 +39,7 @@ pub(crate) struct Ring {
     pub(crate) read_pointer: u64,
 }
 
-/// As many queues can a process have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
+/// The maximum number of queues of a process (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
 const MOST: usize = 1024;
 
 /// The queues of the process.
@@ -61,7 +61,7 @@ impl Queues {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to read a queue; its number, and where its doorbell is.
+    /// Starts a queue; returns its number and the offset of its doorbell.
     pub(crate) fn start(
         &self,
         ring: Ring,
@@ -73,18 +73,18 @@ impl Queues {
         }
         let orders = Arc::new(Orders::default());
         let frame = Arc::new(Frame::new()?);
-        let (reach, told) = (Reach { space, frame }, orders.clone());
+        let (reach, received) = (Reach { space, frame }, orders.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
-            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &told))
+            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &received))
         });
         let thread = thread.map_err(|_| EAGAIN)?;
         let number = self.running().insert(Running { ring, orders, thread });
-        // Nobody listens to it: the write pointer is polled. Each queue has its own all the same.
+        // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
 
-    /// Ends a queue, and waits until nothing reads it any more.
+    /// Stops a queue and waits for its thread.
     pub(crate) fn stop(&self, id: u32) -> Result<()> {
         let running = self.running().remove(id).ok_or(EINVAL)?;
         running.orders.stop.store(true, Ordering::Release);
@@ -98,7 +98,7 @@ impl Queues {
         self.running().get(id).map(|running| running.ring).ok_or(EINVAL)
     }
 
-    /// Lets a queue pause, or go on.
+    /// Suspends or resumes a queue.
     pub(crate) fn hold(&self, id: u32, held: bool) -> Result<()> {
         let running = self.running();
         running.get(id).ok_or(EINVAL)?.orders.hold.store(held, Ordering::Release);
@@ -106,8 +106,8 @@ impl Queues {
     }
 }
 
-/// Runs while this thread, and what it starts, gets no signals: the program's are for its own
-/// threads.
+/// Runs with all signals blocked, also for threads started meanwhile: the program's signals are for
+/// its own threads.
 pub(crate) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a value of a set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Memory as a GPU sees it: by its page table, and by nothing else.
+//! A GPU's accesses to memory, through its page table.
 
 use super::frame::Frame;
 use crate::drm::DrmFile;
@@ -8,7 +8,7 @@ use crate::user;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An address that the GPU cannot reach, or not so.
+/// An address that the GPU cannot access, or not in this way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub(super) address: u64,
@@ -26,7 +26,8 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// What is behind an address, where in it that is, and how far it goes; a fault if nothing is.
+    /// Looks up an address: the memory, the offset in it, and the length up to the end of the
+    /// entry. Fails with a fault if it is not mapped.
     fn look_up(&self, address: u64, needed: u32) -> Access<(Entry, u64, u64)> {
         let found = self.space.state().table.find(address);
         let (start, entry) = found.ok_or(Fault { address, error: EFAULT })?;
@@ -36,7 +37,7 @@ impl Reach {
         let into = address - start;
         let (at, left) = (entry.offset + into, entry.size - into);
         match &entry.buffer {
-            // Only of an entry that was shifted does it lie beyond the end.
+            // Only a shifted entry reaches beyond the end.
             Some(buffer) if at + left > buffer.size.next_multiple_of(PAGE) => {
                 let end = buffer.size.next_multiple_of(PAGE);
                 Ok((entry, at % end, left.min(end - at % end)))
@@ -111,14 +112,14 @@ impl Reach {
         Ok(())
     }
 
-    /// Turns one bit round.
+    /// Flips one bit.
     pub(super) fn garble(&self, address: u64) -> Access<()> {
         let mut byte = [0];
         self.read(address, &mut byte)?;
         self.write(address, &[byte[0] ^ 1])
     }
 
-    /// Adds to a number that the processor may be changing too, and gives what it was.
+    /// Adds to a number that the CPU may change concurrently; returns the previous value.
     pub(super) fn add(&self, address: u64, summand: u64) -> Access<u64> {
         let fault = |error| Fault { address, error };
         if !address.is_multiple_of(8) {
@@ -128,9 +129,9 @@ impl Reach {
         let Some(buffer) = &entry.buffer else {
             let address = at;
             user::get::<u64>(address).map_err(fault)?;
-            // SAFETY: it was readable just now and is aligned. A program that unmaps what it gave
-            // to the GPU to count in, while the GPU does, ends here; on hardware it is another's
-            // memory that suffers. The processor's own accesses to it are atomic too.
+            // SAFETY: it was readable just now and is aligned. A program that unmaps memory which
+            // the GPU is changing crashes here; on hardware the GPU would fault. The program's own
+            // accesses to it are atomic, too.
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };

@@ -1,4 +1,4 @@
-//! Packets of a DMA engine, as those of gfx9 to gfx11 have them.
+//! Packets of the DMA engines of gfx9 to gfx11.
 
 use super::aql::Step;
 use super::engine;
@@ -27,7 +27,7 @@ const EQUAL: u32 = 3;
 /// The longest packet, in words.
 const LONGEST: usize = 8;
 
-/// The ring, whose packets may go round its end.
+/// The ring; packets can wrap at its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words {
     pub(super) base: u64,
@@ -63,7 +63,7 @@ fn long(words: &[u32; LONGEST], at: usize) -> u64 {
     u64::from(words[at]) | u64::from(words[at + 1]) << 32
 }
 
-/// Runs the packet at the front: how many bytes it has, if it is done.
+/// Executes the first packet; returns its size once it is complete.
 pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step, u64), Fault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
@@ -110,7 +110,7 @@ pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step
     Ok((Step::Done, u64::from(length) * 4))
 }
 
-/// Whether memory has the value that is polled for. Polls of registers are met at once.
+/// Returns whether memory has the polled value. Polls of registers succeed at once.
 fn is_met(reach: &Reach, words: &[u32; LONGEST]) -> Result<bool, Fault> {
     let mut bytes = [0; 4];
     reach.read(long(words, 1), &mut bytes)?;

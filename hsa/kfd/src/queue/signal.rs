@@ -1,4 +1,4 @@
-//! Signals of the HSA, as a GPU completes them (`amd_signal_t`).
+//! Completion of HSA signals by a GPU (`amd_signal_t`).
 
 use super::reach::{Fault, Reach};
 use crate::driver::Driver;
@@ -20,7 +20,7 @@ pub(super) fn value(reach: &Reach, signal: u64) -> Result<i64, Fault> {
     read(reach, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
-/// Counts the signal down, says when the work ran, and wakes who sleeps on it.
+/// Decrements the signal, stores the timestamps and wakes waiting threads.
 pub(super) fn complete(
     driver: &Driver,
     reach: &Reach,
@@ -32,7 +32,7 @@ pub(super) fn complete(
     }
     reach.write(signal.wrapping_add(START), &start.to_le_bytes())?;
     reach.write(signal.wrapping_add(END), &end.to_le_bytes())?;
-    // Read before the count: whoever waits may free the signal as soon as it is done.
+    // Read before the decrement: a waiter can free the signal as soon as it is complete.
     let mailbox = u64::from_le_bytes(read(reach, signal.wrapping_add(MAILBOX))?);
     let event = u32::from_le_bytes(read(reach, signal.wrapping_add(EVENT))?);
     reach.add(signal.wrapping_add(VALUE), u64::MAX)?;
@@ -45,6 +45,6 @@ pub(super) fn complete(
 
 /// An interrupt that carries the number of an event.
 pub(super) fn interrupt(driver: &Driver, event: u32) {
-    // One that is gone meanwhile is nobody's.
+    // The event may have been destroyed meanwhile.
     let _ = driver.process.events.signal(event);
 }

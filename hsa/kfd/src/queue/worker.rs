@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What its owner says to a worker.
+/// Commands to a worker.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     pub(super) stop: AtomicBool,
     pub(super) hold: AtomicBool,
 }
 
-/// Polls without sleeping this often, as a doorbell cannot be heard.
+/// The number of polls without sleeping: writes to a doorbell cannot be detected.
 const BUSY: u32 = 64;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// Reads a queue until it is told to stop, or until the GPU faults.
+/// Reads a queue until it is stopped or the GPU faults.
 pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
     sleep_precisely();
     let driver = driver::get();
@@ -45,11 +45,11 @@ pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
     }
 }
 
-/// The kernel lets a thread sleep up to 50 µs longer than it asked for, to wake several at once: more than
-/// twice what is slept here, while the program turns round and round until its copy is done.
+/// Sets the timer slack of this thread. By default the kernel extends a sleep by up to 50 µs, more
+/// than twice the interval here, while the program busy-waits for its copy.
 fn sleep_precisely() {
     let nanoseconds: libc::c_ulong = 1;
-    // SAFETY: a number, of this thread's own; where it is refused, sleeping is as it was.
+    // SAFETY: sets a number of this thread; on failure nothing changes.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
 }
 
@@ -78,7 +78,7 @@ fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Ste
         }
     };
     if step == Step::Done {
-        // As the ring goes round, so does the count.
+        // The count wraps with the ring.
         *at = at.wrapping_add(length);
         let read = ring.read_pointer;
         user::write(read, &at.to_le_bytes()).map_err(gone(read))?;

@@ -1,4 +1,4 @@
-//! Files that tell what is the case when they are opened.
+//! Files whose contents are generated on open.
 
 use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER};
 use crate::vm_info;
@@ -10,9 +10,9 @@ pub(crate) enum Counter {
     Held(usize),
     /// Bytes of a GPU's memory (amdgpu's `mem_info_vram_total`).
     Total(usize),
-    /// Bytes of it that are taken (`mem_info_vram_used`).
+    /// Bytes of it in use (`mem_info_vram_used`).
     Used(usize),
-    /// Bytes of it that the processor reaches (`mem_info_vis_vram_total`).
+    /// Bytes of it that the CPU can access (`mem_info_vis_vram_total`).
     Visible(usize),
     /// The page tables of a GPU (`amdgpu_vm_info` of debugfs).
     PageTables(usize),
@@ -37,7 +37,7 @@ impl Counter {
         }
     }
 
-    /// What is to be read there.
+    /// Generates the contents.
     pub(crate) fn text(self, driver: &Driver) -> String {
         let vram = |gpu: usize| &driver.gpus[gpu].vram;
         match self {
@@ -58,7 +58,7 @@ fn of_minor(driver: &Driver, minor: usize) -> Option<usize> {
     (gpu < driver.gpus.len()).then_some(gpu)
 }
 
-/// The GPU whose folder it is.
+/// Finds the GPU of a folder.
 fn card(driver: &Driver, folder: &str) -> Option<usize> {
     let folder = folder.strip_suffix("/device")?;
     let minor = match folder.strip_prefix("/sys/class/drm/") {
@@ -68,7 +68,7 @@ fn card(driver: &Driver, folder: &str) -> Option<usize> {
     of_minor(driver, minor.parse().ok()?)
 }
 
-/// Whether it is the folder amdkfd has for this process.
+/// Returns whether it is amdkfd's folder of this process.
 fn is_own(folder: &str) -> bool {
     let roots = ["/sys/class/kfd/kfd/proc/", "/sys/devices/virtual/kfd/kfd/proc/"];
     let name = roots.iter().find_map(|root| folder.strip_prefix(root));

@@ -1,7 +1,7 @@
 //! The files of sysfs and devfs, written to a folder that stands for `/`.
 //!
-//! What is in them depends on the configuration alone, so that processes of one configuration
-//! share one folder, named after its contents: it is written under another name and renamed.
+//! Their contents depend only on the configuration. Processes of one configuration share a folder,
+//! named after its contents; it is written under a temporary name and renamed.
 
 mod counters;
 mod topology;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// A file, by its path below the folder, and its text; or a link, and where it leads.
+/// A file (path and text) or a symbolic link (path and target).
 pub(crate) type File = (String, String);
 
 /// Writes the files and names their folder.
@@ -35,13 +35,13 @@ pub(crate) fn write(config: &Config) -> io::Result<String> {
     }
     files.push(("dev/kfd".to_owned(), String::new()));
     files.push(("sys/module/amdgpu/initstate".to_owned(), "live\n".to_owned()));
-    // What `stat` says of a counter.
+    // The file on which `stat` of a counter is answered.
     files.push(("counter".to_owned(), String::new()));
     store(&files, &links).map(|folder| folder.to_string_lossy().into_owned())
 }
 
-/// What libdrm looks for behind a device number. It tells two GPUs apart by the name of their
-/// primary node, so there has to be one for each.
+/// Adds the files that libdrm reads for a device number. It distinguishes GPUs by the name of their
+/// primary node, so each has one.
 fn device(config: &Config, gpu: usize) -> Vec<File> {
     let render = FIRST_RENDER + gpu;
     let mut files = vec![
@@ -87,20 +87,20 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
 }
 
 fn fill(folder: &Path, files: &[File], links: &[File]) -> io::Result<()> {
-    let place = |path: &str| {
+    let path_in_tree = |path: &str| {
         let path = folder.join(path);
         path.parent().map_or(Ok(()), fs::create_dir_all).map(|()| path)
     };
     for (path, text) in files {
-        fs::write(place(path)?, text)?;
+        fs::write(path_in_tree(path)?, text)?;
     }
     for (path, target) in links {
-        symlink(target, place(path)?)?;
+        symlink(target, path_in_tree(path)?)?;
     }
     Ok(())
 }
 
-/// Whether a folder is there and nobody else can have written to it.
+/// Returns whether a folder exists and only this user can write to it.
 fn is_own(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder)
         .is_ok_and(|status| status.is_dir() && status.uid() == user && status.mode() & 0o077 == 0)

@@ -22,19 +22,19 @@ pub fn errno() -> i32 {
     Error::last_os_error().raw_os_error().expect("a number")
 }
 
-fn told(result: i32) -> Result<i32> {
+fn check(result: i32) -> Result<i32> {
     if result < 0 { Err(errno()) } else { Ok(result) }
 }
 
 pub fn open(path: &str) -> Result<i32> {
     let path = CString::new(path).expect("no zeros");
     // SAFETY: the path ends with a zero.
-    told(unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })
+    check(unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) })
 }
 
 pub fn close(descriptor: i32) -> Result<i32> {
     // SAFETY: the tests close what they opened.
-    told(unsafe { libc::close(descriptor) })
+    check(unsafe { libc::close(descriptor) })
 }
 
 /// A call whose argument is both read and written.
@@ -42,7 +42,7 @@ pub fn call<T: Copy>(descriptor: i32, family: u8, number: u8, argument: &mut T) 
     let size = size_of::<T>() as u64;
     let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
     // SAFETY: the code says how long the argument is.
-    told(unsafe { libc::ioctl(descriptor, code, &raw mut *argument) }).map(drop)
+    check(unsafe { libc::ioctl(descriptor, code, &raw mut *argument) }).map(drop)
 }
 
 /// The first GPU of a process.

@@ -1,7 +1,7 @@
-//! What is planned to go wrong, and how a call does.
+//! Applies planned faults to calls.
 //!
-//! A place where a fault shows asks [`Instance::suffers`], which is a look at a flag as long as
-//! nothing is planned.
+//! The code that implements a fault tests [`Instance::has_fault`], which only reads a flag while
+//! the plan is empty.
 
 mod plan;
 
@@ -10,8 +10,8 @@ pub use plan::{FaultPlan, FaultPlanError};
 use crate::address_space::PAGE;
 use crate::instance::Instance;
 use crate::physical::Memory;
-use crate::status::Answer;
-use hsa_faults::{Injector, Wrong, during};
+use crate::status::HsaResult;
+use hsa_faults::{FaultKind, Injector, with_fault};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
 use std::io;
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A plan, and how far it has come.
+/// The plan and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Whether anything is planned, so that a call without takes no lock for it.
+    /// Whether the plan has rules. Without rules a call takes no lock.
     any: AtomicBool,
     state: Mutex<State>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct State {
     injector: Arc<Injector<Status>>,
-    /// Which calls were made to fail: the function, and how many calls of it there were by then.
+    /// The calls that were made to fail: function and number of the call.
     failed: Vec<(&'static str, u64)>,
     calls: std::collections::HashMap<&'static str, u64>,
 }
@@ -41,19 +41,20 @@ impl Faults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another plan, whose calls count from now.
+    /// Replaces the plan and restarts its counters.
     pub(crate) fn set(&self, plan: FaultPlan) {
         let mut state = self.state();
         self.any.store(!plan.is_empty(), Relaxed);
-        *state = State { injector: Arc::new(Injector::of(plan.plan)), ..State::default() };
+        *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
     }
 
     pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
         self.state().failed.clone()
     }
 
-    /// What is planned for a call of the function now: it has waited when this returns.
-    pub(crate) fn meet(&self, name: &'static str) -> Answer<Option<Wrong>> {
+    /// Counts a call of a function and applies its planned delay; returns its error or its
+    /// misbehaviour.
+    pub(crate) fn next(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
         if !self.any.load(Relaxed) {
             return Ok(None);
         }
@@ -65,17 +66,16 @@ impl Faults {
             state.failed.push((name, call));
         }
         drop(state);
-        injection.undergo().map_err(|Status(status)| status)
+        injection.apply().map_err(|Status(status)| status)
     }
 
-    fn suffers(&self, wrong: Wrong) -> bool {
-        self.any.load(Relaxed) && hsa_faults::suffers(wrong)
+    fn has_fault(&self, wrong: FaultKind) -> bool {
+        self.any.load(Relaxed) && hsa_faults::has_fault(wrong)
     }
 }
 
-/// Functions whose arguments are numbers: what is at the addresses they name, the simulation looks
-/// up in its own books, or has the kernel read and write. So they can be performed when their
-/// caller is long gone.
+/// Returns whether a function can be performed after its caller has returned. Its pointer arguments
+/// are only looked up in the simulation's state or passed to the kernel, never dereferenced.
 pub(crate) fn may_be_late(function: &str) -> bool {
     const THESE: [&str; 7] = [
         "hsa_amd_vmem_map",
@@ -89,81 +89,87 @@ pub(crate) fn may_be_late(function: &str) -> bool {
     THESE.contains(&function)
 }
 
-/// What a call does, without its arguments.
-pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> Answer>;
+/// The body of a call, with its arguments bound.
+pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 
-/// A call that another thread performs.
+/// A call that is performed later by another thread.
 struct Late(Body);
 
-// SAFETY: only made of functions that may be late, whose arguments are numbers to the simulation
-// although some have the type of a pointer.
+// SAFETY: only created for functions of `may_be_late`, which treat pointer arguments as numbers.
 unsafe impl Send for Late {}
 
 impl Late {
     fn perform(self, instance: &Arc<Instance>) {
-        // Nobody is there any more to be told.
+        // The caller has returned already, so the status is dropped.
         let _ = (self.0)(instance);
     }
 }
 
-/// Performs a call that goes wrong so.
-pub(crate) fn perform(wrong: Wrong, instance: &Arc<Instance>, body: Body) -> Answer {
+/// Performs a call with a fault.
+pub(crate) fn perform(wrong: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
     match wrong {
-        Wrong::Lost => Ok(()),
-        Wrong::Late(delay) => {
+        FaultKind::Lost => Ok(()),
+        FaultKind::Late(delay) => {
             let (instance, late) = (Arc::clone(instance), Late(body));
             let work = move || {
                 std::thread::sleep(delay);
                 late.perform(&instance);
             };
-            // Without a thread it is lost and not late.
+            // If no thread can be started, the call is lost.
             let _ = std::thread::Builder::new().name("hsa-sim late".into()).spawn(work);
             Ok(())
         }
-        _ => during(Some(wrong), || body(instance)),
+        _ => with_fault(Some(wrong), || body(instance)),
     }
 }
 
 impl Instance {
-    /// Whether the call that this thread is in goes wrong so.
-    pub(crate) fn suffers(&self, wrong: Wrong) -> bool {
-        self.faults.suffers(wrong)
+    /// Returns whether the current call has this fault.
+    pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
+        self.faults.has_fault(wrong)
     }
 
-    /// A size, as the call tells it.
-    pub(crate) fn told(&self, size: u64) -> u64 {
+    /// Returns the size that the call reports.
+    pub(crate) fn reported_size(&self, size: u64) -> u64 {
         match () {
-            () if self.suffers(Wrong::Half) => size / 2,
-            () if self.suffers(Wrong::Double) => size * 2,
+            () if self.has_fault(FaultKind::Half) => size / 2,
+            () if self.has_fault(FaultKind::Double) => size * 2,
             () => size,
         }
     }
 
-    /// A number of bytes, as far as the call acts on them: at least a page of them.
-    pub(crate) fn done(&self, size: usize) -> usize {
-        if self.suffers(Wrong::Half) { (size / 2).next_multiple_of(PAGE).min(size) } else { size }
+    /// Returns how many of `size` bytes the call acts on; at least a page.
+    pub(crate) fn affected_size(&self, size: usize) -> usize {
+        if self.has_fault(FaultKind::Half) {
+            (size / 2).next_multiple_of(PAGE).min(size)
+        } else {
+            size
+        }
     }
 
-    /// The memory that the call was told to show, or what it shows.
-    pub(crate) fn shown(&self, memory: Arc<Memory>) -> Arc<Memory> {
-        if self.suffers(Wrong::Other) { memory.stranger() } else { memory }
+    /// Returns the memory that the call makes visible.
+    pub(crate) fn visible_memory(&self, memory: Arc<Memory>) -> Arc<Memory> {
+        if self.has_fault(FaultKind::Other) { memory.substitute() } else { memory }
     }
 
-    /// A permission, as it comes to be.
-    pub(crate) fn permitted(&self, permission: hsa_access_permission_t) -> hsa_access_permission_t {
+    /// Returns the permission that the call applies.
+    pub(crate) fn applied_permission(
+        &self,
+        permission: hsa_access_permission_t,
+    ) -> hsa_access_permission_t {
         match () {
-            () if self.suffers(Wrong::Wide) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
-            () if self.suffers(Wrong::Narrow) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
+            () if self.has_fault(FaultKind::Wide) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
+            () if self.has_fault(FaultKind::Narrow) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
             () => permission,
         }
     }
 
-    /// A descriptor of memory, for the caller.
+    /// Exports memory as a descriptor for the caller.
     pub(crate) fn export(&self, memory: &Arc<Memory>) -> io::Result<OwnedFd> {
         let writable = self.config.dmabuf_cpu_mapping;
-        if self.suffers(Wrong::Leak) {
+        if self.has_fault(FaultKind::Leak) {
             let _ = memory.export(writable)?.into_raw_fd();
         }
-        self.shown(Arc::clone(memory)).export(writable)
+        self.visible_memory(Arc::clone(memory)).export(writable)
     }
 }

@@ -1,23 +1,23 @@
-//! Which calls go wrong, and how, as text and as data.
+//! Fault plans of the simulation.
 
 use crate::abi::NAMES;
 use crate::status;
 use core::fmt;
 use core::str::FromStr;
-use hsa_faults::{Calls, Effect, Plan, PlanError, Target, Wrong};
+use hsa_faults::{Calls, Effect, FaultKind, Plan, PlanError, Target};
 use hsa_sys::hsa_status_t;
 
-/// Calls that fail, last, lie or never return.
+/// A plan of calls that fail, take longer, misbehave or never return.
 ///
-/// As text `function#3=OUT_OF_RESOURCES`, several with `;` or `,` between them; the language is
-/// that of [`hsa_faults`], which the emulated kernel driver takes too. A function `*` is any, and
-/// its calls are counted together; a status is a number or a name.
+/// The text form is `function#3=OUT_OF_RESOURCES`; `;` or `,` separates rules. The language is that
+/// of [`hsa_faults`], as for the emulated kernel driver. The function `*` matches every call, with
+/// one common counter. A status is a number or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) plan: Plan<Status>,
 }
 
-/// A status, as plans write it.
+/// A status code in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Status(pub(super) hsa_status_t);
 
@@ -28,55 +28,54 @@ impl fmt::Display for Status {
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// Creates an empty plan.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// This call of the function (the first is 1) fails, and what was planned already.
+    /// Adds a failure of one call of a function (the first is 1).
     #[must_use]
     pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
         self.and(Some(function), Calls::one(call), status)
     }
 
-    /// This call fails, counted over all functions together from 1, and what was planned already.
+    /// Adds a failure of one call, counted over all functions together from 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
         self.and(None, Calls::one(call), status)
     }
 
-    /// This call and every later one fails, counted over all functions together from 1, and what
-    /// was planned already.
+    /// Adds failures of a call and all later ones, counted over all functions together from 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
         self.and(None, Calls::from(call), status)
     }
 
-    /// Every call of the function fails, and what was planned already.
+    /// Adds a failure of every call of a function.
     #[must_use]
     pub fn always(self, function: &str, status: hsa_status_t) -> Self {
         self.and(Some(function), Calls::ALL, status)
     }
 
     fn and(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
-        Self { plan: self.plan.and(function, calls, Effect::Answers(Status(status))) }
+        Self { plan: self.plan.and(function, calls, Effect::Fail(Status(status))) }
     }
 
-    /// Whether nothing goes wrong.
+    /// Returns whether the plan is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
     }
 
-    /// A function of the plan that there is not.
+    /// Returns the first unknown function of the plan.
     pub(crate) fn unknown_function(&self) -> Option<&str> {
         let mut named = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
         named.find(|name| !NAMES.contains(name))
     }
 }
 
-/// The simulation, as a plan sees it.
+/// The simulation as the target of a plan.
 struct Runtime;
 
 impl Target for Runtime {
@@ -94,7 +93,7 @@ impl Target for Runtime {
         NAMES.to_vec()
     }
 
-    fn can(&self, call: &str, wrong: Wrong) -> bool {
+    fn can(&self, call: &str, wrong: FaultKind) -> bool {
         const MOVING: [&str; 3] =
             ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
         const FREEING: [&str; 4] = [
@@ -112,21 +111,21 @@ impl Target for Runtime {
         let measures = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
         let permits = call == "hsa_amd_vmem_set_access";
         match wrong {
-            Wrong::Lost | Wrong::Hang | Wrong::Crash => true,
-            Wrong::Late(_) => super::may_be_late(call),
-            Wrong::Wide | Wrong::Narrow | Wrong::Shifted => permits,
-            Wrong::Other => permits || exports,
-            Wrong::Leak => FREEING.contains(&call) || exports,
-            Wrong::Garbled => moves,
-            Wrong::Half => moves || measures || permits,
-            Wrong::Double => measures,
-            // What the simulation does not know cannot come about in it.
+            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
+            FaultKind::Late(_) => super::may_be_late(call),
+            FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => permits,
+            FaultKind::Other => permits || exports,
+            FaultKind::Leak => FREEING.contains(&call) || exports,
+            FaultKind::Garbled => moves,
+            FaultKind::Half => moves || measures || permits,
+            FaultKind::Double => measures,
+            // Faults that the simulation does not implement.
             _ => false,
         }
     }
 }
 
-/// A part of a fault plan that is not understood, or that could not come about.
+/// An invalid or unsupported rule of a fault plan.
 pub type FaultPlanError = PlanError;
 
 impl FromStr for FaultPlan {

@@ -1,4 +1,4 @@
-//! The values of handles up to ROCm 7.2: addresses that no pointer reaches.
+//! Handle values up to ROCm 7.2: addresses outside of the user address space.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,13 +6,13 @@ const APERTURE: u64 = 0x0002_8000_0000_0000;
 const GUARD: u64 = 0x1000;
 const LARGE: u64 = 2 << 20;
 
-/// Hands out addresses that nobody can reach: the lowest that was given back of the same size, or
-/// else the next. AMD's list is searched from its beginning for every call; this one is not.
+/// Allocates addresses that are never mapped: the lowest freed one of the same size, else the next.
+/// AMD's runtime searches its list from the start for each call; this allocator does not.
 #[derive(Debug)]
 pub(super) struct Aperture {
     next: u64,
     free: HashMap<u64, BTreeSet<u64>>,
-    /// What each address takes, from where it began (before alignment) to its size.
+    /// Allocated addresses: the start before alignment, and the size.
     taken: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::{Aperture, LARGE};
 
     #[test]
-    fn values_are_those_that_were_seen() {
+    fn values_match_amds_runtime() {
         let mut aperture = Aperture::default();
         assert_eq!(aperture.take(4096), 0x0002_8000_0000_1000);
         aperture.give_back(0x0002_8000_0000_1000);

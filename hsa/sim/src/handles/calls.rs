@@ -1,4 +1,4 @@
-//! What callers do with handles: created, released, retained, asked about.
+//! The calls on handles: create, release, retain, query.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
@@ -6,9 +6,9 @@ use crate::handles::{Content, Handle};
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::share;
-use crate::status::{Answer, out};
+use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
-use hsa_faults::Wrong;
+use hsa_faults::FaultKind;
 use hsa_sys::*;
 
 /// `hsa_amd_vmem_handle_create`
@@ -22,8 +22,8 @@ pub(crate) unsafe fn create(
     memory_type: hsa_amd_memory_type_t,
     _flags: u64,
     handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> Answer {
-    let handle = out(handle)?;
+) -> HsaResult {
+    let handle = non_null(handle)?;
     let known_type = matches!(memory_type, MEMORY_TYPE_NONE | MEMORY_TYPE_PINNED);
     if size == 0 || !instance.config.vmem || !known_type {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
@@ -48,7 +48,7 @@ pub(crate) unsafe fn create(
         if !behaviour.memory_of_cpus() {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // Such memory hangs on some GPU's translation table.
+        // AMD's runtime maps such memory in the page table of a GPU, so that it needs one.
         if instance.config.gpus.is_empty() {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
@@ -77,14 +77,14 @@ pub(crate) unsafe fn create(
         Content::Missing => state.handles.insert_nothing(made),
         _ => state.handles.insert(made, size),
     };
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
 
 impl State {
-    /// Frees a handle's memory if nothing refers to it any more.
-    pub(crate) fn forget_if_unused(&mut self, handle: u64) {
+    /// Frees a handle's memory if it has neither references nor mappings.
+    pub(crate) fn remove_if_unused(&mut self, handle: u64) {
         if let Some(handle) = self.handles.remove_unused(handle) {
             share::close_exported(&handle);
         }
@@ -92,15 +92,15 @@ impl State {
 }
 
 /// `hsa_amd_vmem_handle_release`
-pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) -> Answer {
+pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) -> HsaResult {
     let mut state = instance.lock();
     let found = state.handles.get_mut(handle.handle);
     let found = found.filter(|handle| handle.references > 0);
     let found = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     found.references -= 1;
-    let leaked = found.memory().filter(|_| instance.suffers(Wrong::Leak)).cloned();
-    state.lost.extend(leaked);
-    state.forget_if_unused(handle.handle);
+    let leaked = found.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
+    state.leaked_memory.extend(leaked);
+    state.remove_if_unused(handle.handle);
     Ok(())
 }
 
@@ -112,15 +112,15 @@ pub(crate) unsafe fn retain(
     instance: &Instance,
     handle: *mut hsa_amd_vmem_alloc_handle_t,
     address: *mut c_void,
-) -> Answer {
-    let handle = out(handle)?;
-    let address = out(address)?.addr().get();
+) -> HsaResult {
+    let handle = non_null(handle)?;
+    let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
     let mapping = state.mappings.get(&address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let value = mapping.handle;
     let found = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     found.references += 1;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
 }
@@ -134,11 +134,11 @@ pub(crate) unsafe fn properties(
     handle: hsa_amd_vmem_alloc_handle_t,
     pool: *mut hsa_amd_memory_pool_t,
     memory_type: *mut hsa_amd_memory_type_t,
-) -> Answer {
-    let (pool, memory_type) = (out(pool)?, out(memory_type)?);
+) -> HsaResult {
+    let (pool, memory_type) = (non_null(pool)?, non_null(memory_type)?);
     let state = instance.lock();
     let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller promises the rest.
     unsafe {
         pool.write(hsa_amd_memory_pool_t { handle: found.pool });
         memory_type.write(found.memory_type);

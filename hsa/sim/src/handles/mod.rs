@@ -1,4 +1,4 @@
-//! The handles of physical memory, and the values by which callers know them.
+//! Handles of physical memory, and their values.
 
 mod aperture;
 mod calls;
@@ -12,16 +12,17 @@ use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// What a handle's memory is, or will turn out to be.
+/// The memory of a handle.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// It is known.
+    /// Known memory.
     Memory(Arc<Memory>),
-    /// An import that nobody has looked at yet, through a descriptor of the runtime's own.
+    /// An import that is not resolved yet; the runtime has its own descriptor.
     Unseen(OwnedFd),
-    /// There is none: it was not to be had, and the release said nothing of it.
+    /// No memory: the allocation failed, and the simulated release returns success anyway.
     Missing,
-    /// The same as unseen through the caller's descriptor, which the caller may close at any time.
+    /// An import that is not resolved yet, through the caller's descriptor, which the caller may
+    /// close at any time.
     Borrowed(RawFd),
 }
 
@@ -29,15 +30,16 @@ pub(crate) enum Content {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) content: Content,
-    /// The pool's value as properties answer it.
+    /// The pool that the properties report.
     pub(crate) pool: u64,
     pub(crate) memory_type: hsa_amd_memory_type_t,
     pub(crate) imported: bool,
-    /// References of the caller: created or imported, and retained.
+    /// The caller's references: one from create or import, one for each retain.
     pub(crate) references: u64,
-    /// How many mappings there are.
+    /// The number of mappings.
     pub(crate) uses: u64,
-    /// The one descriptor that era C answers to every export, and the caller may have closed.
+    /// The one descriptor that generation C returns for every export. The caller may have closed
+    /// it.
     pub(crate) exported: Option<RawFd>,
 }
 
@@ -53,13 +55,13 @@ impl Handle {
 /// All handles of an instance.
 #[derive(Debug)]
 pub(crate) struct Handles {
-    // Boxed, because later eras answer the address as the handle.
+    // Boxed, because later generations return the address as the handle.
     handles: HashMap<u64, Box<Handle>>,
     aperture: Option<Aperture>,
 }
 
 impl Handles {
-    /// With values in a fake aperture, or else on the heap.
+    /// Creates the table. Handle values are addresses in an aperture, or of heap objects.
     pub(crate) fn new(fake_addresses: bool) -> Self {
         Self { handles: HashMap::new(), aperture: fake_addresses.then(Aperture::default) }
     }
@@ -80,7 +82,7 @@ impl Handles {
         self.handles.get_mut(&value).map(Box::as_mut)
     }
 
-    /// Keeps a handle and answers its value. `size` is what it takes in the aperture.
+    /// Stores a handle and returns its value. `size` is its size in the aperture.
     pub(crate) fn insert(&mut self, handle: Handle, size: u64) -> u64 {
         let handle = Box::new(handle);
         let value = match &mut self.aperture {
@@ -91,14 +93,13 @@ impl Handles {
         value
     }
 
-    /// Keeps a handle of memory that there is none of, and answers its value, which is 0 for all
-    /// of them: the first is the one that is kept.
+    /// Stores a handle without memory. The value is 0 for all of them; only the first is stored.
     pub(crate) fn insert_nothing(&mut self, handle: Handle) -> u64 {
         self.handles.entry(0).or_insert_with(|| Box::new(handle));
         0
     }
 
-    /// Forgets a handle that is neither referenced nor mapped.
+    /// Removes a handle that is neither referenced nor mapped.
     pub(crate) fn remove_unused(&mut self, value: u64) -> Option<Box<Handle>> {
         let unused = self.get(value).is_some_and(|h| h.references == 0 && h.uses == 0);
         let handle = if unused { self.handles.remove(&value) } else { None };
@@ -108,7 +109,7 @@ impl Handles {
         handle
     }
 
-    /// Forgets all.
+    /// Removes all handles.
     pub(crate) fn clear(&mut self) -> Vec<Handle> {
         if let Some(aperture) = &mut self.aperture {
             *aperture = Aperture::default();

@@ -18,7 +18,7 @@ pub enum Call {
         flags: u64,
     },
     Free {
-        at: Place,
+        at: Location,
         size: u64,
     },
     Create {
@@ -32,27 +32,27 @@ pub enum Call {
         handle: Handle,
     },
     Map {
-        at: Place,
+        at: Location,
         size: u64,
         offset: u64,
         handle: Handle,
         flags: u64,
     },
     Unmap {
-        at: Place,
+        at: Location,
         size: u64,
     },
     SetAccess {
-        at: Place,
+        at: Location,
         size: u64,
-        wishes: Vec<Wish>,
+        requests: Vec<AccessRequest>,
     },
     GetAccess {
-        at: Place,
+        at: Location,
         agent: Agent,
     },
     AllowAccess {
-        at: Place,
+        at: Location,
         agents: Vec<Agent>,
     },
     Export {
@@ -68,48 +68,48 @@ pub enum Call {
         descriptor: Name,
     },
     Retain {
-        at: Place,
+        at: Location,
     },
     Properties {
         handle: Handle,
     },
     PointerInfo {
-        at: Place,
+        at: Location,
     },
     /// Ends with an error at every address of virtual memory.
     PoolFree {
-        at: Place,
+        at: Location,
     },
     /// The processor writes a word, where it may.
     Write {
-        at: Place,
+        at: Location,
         value: u64,
     },
     /// A GPU writes a word, where every GPU may.
     Poke {
-        at: Place,
+        at: Location,
         value: u64,
     },
     /// A GPU reads a word, where every GPU may.
     Peek {
-        at: Place,
+        at: Location,
     },
     /// A GPU copies, where every GPU may.
     Copy {
-        to: Place,
-        from: Place,
+        to: Location,
+        from: Location,
         size: u64,
     },
     /// The same with a signal, by the GPU of this number.
     CopyAsync {
-        to: Place,
-        from: Place,
+        to: Location,
+        from: Location,
         size: u64,
         gpu: usize,
     },
     /// A GPU fills words, where every GPU may.
     Fill {
-        at: Place,
+        at: Location,
         value: u32,
         words: u64,
     },
@@ -127,8 +127,8 @@ impl Call {
         matches!(self, Self::Poke { .. } | Self::Peek { .. } | Self::Copy { .. })
     }
 
-    /// The places that it names.
-    pub fn places(&self) -> Vec<Place> {
+    /// The locations that it names.
+    pub fn locations(&self) -> Vec<Location> {
         match *self {
             Self::Free { at, .. }
             | Self::Map { at, .. }
@@ -164,7 +164,7 @@ impl Call {
     }
 
     /// The ranges that a copy touches.
-    pub fn copied(&self) -> Vec<(Place, u64)> {
+    pub fn copied(&self) -> Vec<(Location, u64)> {
         match *self {
             Self::Poke { at, .. } | Self::Peek { at } => vec![(at, 8)],
             Self::Copy { to, from, size } | Self::CopyAsync { to, from, size, .. } => {
@@ -179,7 +179,7 @@ impl Call {
 /// An address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Location {
     Null,
     /// So many bytes from where a reservation begins.
     In(Name, i64),
@@ -236,7 +236,7 @@ pub enum Agent {
 }
 
 /// Agent and permission.
-pub type Wish = (Agent, u32);
+pub type AccessRequest = (Agent, u32);
 
 /// A sequence as text: a call a line.
 pub fn to_text(calls: &[Call]) -> String {

@@ -4,12 +4,12 @@
 // Every unsafe block calls a function of AMD's runtime as a program might that is wrong.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::calls::{Agent, Call, Handle, Hint, Place, Pool, Wish};
+use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
 use crate::rig::{Ended, INCOMPATIBLE, OK, in_child};
 use crate::side::Side;
 use core::ptr::{null_mut, without_provenance_mut};
 use hsa_rocr::Release::{self, R6_1_2, R6_4_3, R7_2_4};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_sys::*;
 
 const PAGE: u64 = 4096;
@@ -72,9 +72,9 @@ const TABLE: &[Crash] = &[
         act: |table| {
             let side = mapped(&table, &[]);
             let garbage = hsa_agent_t { handle: GARBAGE };
-            let wish = hsa_amd_memory_access_desc_t { permissions: 3, agent_handle: garbage };
-            let at = without_provenance_mut(side.address(Place::In(0, 0)) as usize);
-            unsafe { (side.vmem.hsa_amd_vmem_set_access)(at, 4096, &wish, 1) };
+            let request = hsa_amd_memory_access_desc_t { permissions: 3, agent_handle: garbage };
+            let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
+            unsafe { (side.vmem.hsa_amd_vmem_set_access)(at, 4096, &request, 1) };
         },
     },
     Crash {
@@ -84,7 +84,7 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGSEGV,
         act: |table| {
             let side = mapped(&table, &[]);
-            side.get_access(side.address(Place::In(0, 0)), hsa_agent_t { handle: GARBAGE });
+            side.get_access(side.address(Location::In(0, 0)), hsa_agent_t { handle: GARBAGE });
         },
     },
     Crash {
@@ -94,7 +94,7 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGSEGV,
         act: |table| {
             let side = mapped(&table, &[]);
-            let at = without_provenance_mut(side.address(Place::In(0, 0)) as usize);
+            let at = without_provenance_mut(side.address(Location::In(0, 0)) as usize);
             unsafe { (side.vmem.hsa_amd_vmem_retain_alloc_handle)(null_mut(), at) };
         },
     },
@@ -186,7 +186,7 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGSEGV,
         act: |table| {
             let mut side = mapped(&table, &[(Agent::Number(0), 1), (Agent::Number(1), 3)]);
-            side.perform(&Call::Fill { at: Place::In(0, 0), value: 7, words: 4 });
+            side.perform(&Call::Fill { at: Location::In(0, 0), value: 7, words: 4 });
         },
     },
     Crash {
@@ -196,7 +196,7 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGSEGV,
         act: |table| {
             let mut side = mapped(&table, &[(Agent::Number(0), 0), (Agent::Number(1), 3)]);
-            side.perform(&Call::Peek { at: Place::In(0, 0) });
+            side.perform(&Call::Peek { at: Location::In(0, 0) });
         },
     },
     Crash {
@@ -223,7 +223,7 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGABRT,
         act: |table| {
             let mut side = mapped(&table, &[]);
-            let (to, from) = (Place::In(0, 0), Place::In(0, 8));
+            let (to, from) = (Location::In(0, 0), Location::In(0, 8));
             side.perform(&Call::CopyAsync { to, from, size: 8, gpu: 0 });
         },
     },
@@ -241,40 +241,40 @@ fn reserved(table: &Table) -> Side {
 }
 
 fn map(side: &mut Side, offset: i64) {
-    let at = Place::In(0, offset);
+    let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
     // Some releases refuse what is no page; then there is nothing to crash on.
     side.perform(&map);
 }
 
-fn set(side: &mut Side, offset: i64, size: u64, wishes: &[Wish]) {
-    let (at, wishes) = (Place::In(0, offset), wishes.to_vec());
-    side.perform(&Call::SetAccess { at, size, wishes });
+fn set(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
+    let (at, requests) = (Location::In(0, offset), requests.to_vec());
+    side.perform(&Call::SetAccess { at, size, requests });
 }
 
 /// A page at the start of a reservation, with this access.
-fn mapped(table: &Table, wishes: &[Wish]) -> Side {
+fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
     let mut side = reserved(table);
     map(&mut side, 0);
-    if !wishes.is_empty() {
-        set(&mut side, 0, PAGE, wishes);
+    if !requests.is_empty() {
+        set(&mut side, 0, PAGE, requests);
     }
     side
 }
 
 /// Makes every call of the list, each in a process of its own.
-pub fn happen(ground: &Ground) {
+pub fn happen(fixture: &Fixture) {
     let mut wrong = Vec::new();
     for Crash { what, why, releases, signal, act } in TABLE {
         let ended = in_child(|| {
-            let search = Search::only(ground.runtime());
+            let search = Search::only(fixture.runtime());
             // SAFETY: AMD's runtime.
             let library = unsafe { Library::load(&search) }.expect("AMD's runtime");
             act(*library.table());
             // What is left over is of no interest.
             unsafe { libc::_exit(0) };
         });
-        let expected = match releases.contains(&ground.release()) {
+        let expected = match releases.contains(&fixture.release()) {
             true => Ended::Signal(*signal),
             false => Ended::Exit(0),
         };
@@ -282,5 +282,5 @@ pub fn happen(ground: &Ground) {
             wrong.push(format!("{what}: {ended:?}, not {expected:?} ({why})"));
         }
     }
-    assert!(wrong.is_empty(), "on {}:\n{}", ground.release(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "on {}:\n{}", fixture.release(), wrong.join("\n"));
 }

@@ -94,7 +94,7 @@ impl Generator {
             20..36 => self.map(),
             36..43 => self.unmap(),
             43..62 => self.set_access(),
-            62..65 => Call::GetAccess { at: self.place(), agent: self.agent() },
+            62..65 => Call::GetAccess { at: self.location(), agent: self.agent() },
             65..68 => self.allow_access(),
             68..72 => self.export(id),
             72..77 => self.import(id),
@@ -104,8 +104,8 @@ impl Generator {
             },
             78..81 => Call::Retain { at: self.start() },
             81..83 => Call::Properties { handle: self.handle().0 },
-            83..85 => Call::PointerInfo { at: self.place() },
-            85..86 => Call::PoolFree { at: self.place() },
+            83..85 => Call::PointerInfo { at: self.location() },
+            85..86 => Call::PoolFree { at: self.location() },
             86..91 => Call::Write { at: self.word(), value: self.random.next() },
             91..93 => Call::Poke { at: self.word(), value: self.random.next() },
             93..95 => Call::Peek { at: self.word() },
@@ -157,12 +157,12 @@ impl Generator {
 
     fn free(&mut self) -> Call {
         let Some((name, size)) = self.random.any(&self.reservations) else {
-            return Call::Free { at: Place::Null, size: PAGE };
+            return Call::Free { at: Location::Null, size: PAGE };
         };
         match self.random.below(100) {
-            0..80 => Call::Free { at: Place::In(name, 0), size },
-            80..90 => Call::Free { at: Place::In(name, 0), size: self.size(size) },
-            _ => Call::Free { at: self.place(), size: self.size(size) },
+            0..80 => Call::Free { at: Location::In(name, 0), size },
+            80..90 => Call::Free { at: Location::In(name, 0), size: self.size(size) },
+            _ => Call::Free { at: self.location(), size: self.size(size) },
         }
     }
 
@@ -198,7 +198,7 @@ impl Generator {
     fn map(&mut self) -> Call {
         let (handle, handle_size) = self.handle();
         let Some((name, reserved)) = self.random.any(&self.reservations) else {
-            return Call::Map { at: Place::Null, size: PAGE, offset: 0, handle, flags: 0 };
+            return Call::Map { at: Location::Null, size: PAGE, offset: 0, handle, flags: 0 };
         };
         let size = match self.random.below(100) {
             0..70 => handle_size,
@@ -214,7 +214,7 @@ impl Generator {
             _ => reserved.saturating_sub(size / 2),
         };
         self.mappings.push((name, offset, size));
-        let at = Place::In(name, offset as i64);
+        let at = Location::In(name, offset as i64);
         let in_offset = match self.random.below(10) {
             0 => self.random.pick(&[3, PAGE, size / 2, 100 << 30]),
             _ => 0,
@@ -226,7 +226,7 @@ impl Generator {
     fn unmap(&mut self) -> Call {
         let (at, size) = self.range();
         if self.random.percent(70)
-            && let Place::In(name, offset) = at
+            && let Location::In(name, offset) = at
         {
             let same = |m: &(Name, u64, u64)| m.0 == name && m.1 as i64 == offset && m.2 == size;
             self.mappings.retain(|mapping| !same(mapping));
@@ -237,14 +237,14 @@ impl Generator {
     fn set_access(&mut self) -> Call {
         let (at, size) = self.range();
         let count = self.random.pick(&[0, 1, 1, 1, 2, 2, 3, 3, 4]);
-        let wishes = (0..count).map(|_| (self.agent(), self.permission())).collect();
-        Call::SetAccess { at, size, wishes }
+        let requests = (0..count).map(|_| (self.agent(), self.permission())).collect();
+        Call::SetAccess { at, size, requests }
     }
 
     fn allow_access(&mut self) -> Call {
         let count = 1 + self.random.below(3);
         let agents = (0..count).map(|_| self.agent()).collect();
-        Call::AllowAccess { at: self.place(), agents }
+        Call::AllowAccess { at: self.location(), agents }
     }
 
     fn export(&mut self, id: Name) -> Call {
@@ -302,11 +302,11 @@ impl Generator {
     }
 
     /// Where something was mapped, and how much: mostly.
-    fn range(&mut self) -> (Place, u64) {
+    fn range(&mut self) -> (Location, u64) {
         let Some((name, offset, size)) = self.random.any(&self.mappings) else {
-            return (self.place(), PAGE);
+            return (self.location(), PAGE);
         };
-        let at = Place::In(name, offset as i64);
+        let at = Location::In(name, offset as i64);
         match self.random.below(100) {
             0..70 => (at, size),
             // Over what was mapped behind it, too.
@@ -316,43 +316,43 @@ impl Generator {
                 (at, size.wrapping_add(next.map_or(PAGE, |(_, _, more)| *more)))
             }
             80..88 => (at, self.size(size)),
-            88..94 => (Place::In(name, 0), 1024 * PAGE),
-            _ => (self.place(), self.size(size)),
+            88..94 => (Location::In(name, 0), 1024 * PAGE),
+            _ => (self.location(), self.size(size)),
         }
     }
 
     /// Where something was mapped.
-    fn start(&mut self) -> Place {
+    fn start(&mut self) -> Location {
         match (self.random.below(10), self.random.any(&self.mappings)) {
-            (0..8, Some((name, offset, _))) => Place::In(name, offset as i64),
-            _ => self.place(),
+            (0..8, Some((name, offset, _))) => Location::In(name, offset as i64),
+            _ => self.location(),
         }
     }
 
     /// Where a word may be that the processor or a GPU can reach.
-    fn word(&mut self) -> Place {
+    fn word(&mut self) -> Location {
         let Some((name, offset, size)) = self.random.any(&self.mappings) else {
-            return self.place();
+            return self.location();
         };
         let pages = (size / PAGE).clamp(1, 16);
         let inside = PAGE * self.random.below(pages) + self.random.pick(&[0, 0, 0x800]);
-        Place::In(name, offset.wrapping_add(inside) as i64)
+        Location::In(name, offset.wrapping_add(inside) as i64)
     }
 
     /// Anywhere.
-    fn place(&mut self) -> Place {
+    fn location(&mut self) -> Location {
         let kind = self.random.below(100);
         match (kind, self.random.any(&self.mappings), self.random.any(&self.reservations)) {
             (0..60, Some((name, offset, size)), _) => {
                 let inside = self.random.pick(&[0, 8, size / 2, size, size.wrapping_add(1)]);
-                Place::In(name, (offset.wrapping_add(inside)) as i64)
+                Location::In(name, (offset.wrapping_add(inside)) as i64)
             }
             (0..90, _, Some((name, size))) => {
                 let inside = self.random.pick(&[0, PAGE, size / 2, size, size.wrapping_add(PAGE)]);
-                Place::In(name, inside as i64 - self.random.pick(&[0, 0, 0, 1, PAGE as i64]))
+                Location::In(name, inside as i64 - self.random.pick(&[0, 0, 0, 1, PAGE as i64]))
             }
-            (90..95, ..) => Place::Null,
-            _ => Place::Area(PAGE * self.random.below(16 * 512)),
+            (90..95, ..) => Location::Null,
+            _ => Location::Area(PAGE * self.random.below(16 * 512)),
         }
     }
 }

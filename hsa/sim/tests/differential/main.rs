@@ -8,20 +8,20 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
-mod books;
 mod calls;
 mod crashes;
+mod exclusions;
 mod generator;
-mod left_out;
 mod observe;
 mod pair;
 mod shrink;
 mod side;
+mod state;
 mod stress;
-mod trail;
+mod trace;
 mod worker;
 
-use hsa_rocr::test::{self, Ground};
+use hsa_rocr::test::{self, Fixture};
 use hsa_rocr::{Emulation, Release};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn agrees_with_7_2_4() {
     test::on(&[Release::R7_2_4], "agrees_with_7_2_4", &emulation(), agrees);
 }
 
-fn agrees(ground: &Ground) {
+fn agrees(fixture: &Fixture) {
     let seed = match std::env::var("HSA_SIM_SEED") {
         Ok(seed) if seed == "fresh" => {
             UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64)
@@ -68,19 +68,19 @@ fn agrees(ground: &Ground) {
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
-    agrees_from(ground, seed, number("HSA_SIM_SEQUENCES").unwrap_or(SHARE));
+    agrees_from(fixture, seed, number("HSA_SIM_SEQUENCES").unwrap_or(SHARE));
 }
 
-fn agrees_from(ground: &Ground, seed: u64, sequences: u64) {
+fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
     let begun = Instant::now();
-    let release = ground.release();
+    let release = fixture.release();
     println!("\n{release}: {sequences} sequences of seed {seed}");
-    let trail = file(&format!("differential-{release}.txt"));
+    let trace = file(&format!("differential-{release}.txt"));
     let (mut first, mut differences) = (0, Vec::new());
     let mut made = BTreeMap::<String, u64>::new();
     while first < sequences && differences.len() < ENOUGH {
         let work = Work::Sequences { seed, first, count: BATCH.min(sequences - first) };
-        let output = work.done_by_worker(ground, &trail);
+        let output = work.done_by_worker(fixture, &trace);
         if output.status.success() {
             for (kind, count) in worker::made(&output) {
                 *made.entry(kind).or_default() += count;
@@ -88,11 +88,11 @@ fn agrees_from(ground: &Ground, seed: u64, sequences: u64) {
             first += BATCH;
             continue;
         }
-        let (Some(number), calls) = trail::last(&trail) else {
+        let (Some(number), calls) = trace::last(&trace) else {
             panic!("no sequence was begun: {output:?}");
         };
-        let shrunk = shrink::shrink(calls.clone(), |calls| !replay(ground, calls).0);
-        let (agreed, said) = replay(ground, &shrunk);
+        let shrunk = shrink::shrink(calls.clone(), |calls| !replay(fixture, calls).0);
+        let (agreed, said) = replay(fixture, &shrunk);
         let title = format!("# sequence {number} of seed {seed} on {release}");
         differences.push(if agreed {
             let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
@@ -108,15 +108,15 @@ fn agrees_from(ground: &Ground, seed: u64, sequences: u64) {
 }
 
 /// Runs a sequence by itself: whether it agreed, and what there is to say about it.
-fn replay(ground: &Ground, calls: &[calls::Call]) -> (bool, String) {
-    let path = file(&format!("differential-{}-shrunk.txt", ground.release()));
+fn replay(fixture: &Fixture, calls: &[calls::Call]) -> (bool, String) {
+    let path = file(&format!("differential-{}-shrunk.txt", fixture.release()));
     std::fs::write(&path, calls::to_text(calls)).expect("a file to write");
-    let trail = path.with_extension("trail");
-    replay_file(ground, path, &trail)
+    let trace = path.with_extension("trace");
+    replay_file(fixture, path, &trace)
 }
 
-fn replay_file(ground: &Ground, path: PathBuf, trail: &Path) -> (bool, String) {
-    let output = Work::File(path).done_by_worker(ground, trail);
+fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String) {
+    let output = Work::File(path).done_by_worker(fixture, trace);
     let text = String::from_utf8_lossy(&output.stdout);
     // What the test harness says is of no interest.
     let text = text.split_once("test works ...").map_or("", |(_, text)| text);
@@ -124,7 +124,7 @@ fn replay_file(ground: &Ground, path: PathBuf, trail: &Path) -> (bool, String) {
     if output.status.code().is_some() && !text.trim().is_empty() {
         return (output.status.success(), text);
     }
-    let at = std::fs::read_to_string(trail).unwrap_or_default();
+    let at = std::fs::read_to_string(trace).unwrap_or_default();
     let at = at.lines().next().unwrap_or_default().to_owned();
     let said = String::from_utf8_lossy(&output.stderr);
     (output.status.success(), format!("{}: {at}\n{said}", output.status))
@@ -138,17 +138,17 @@ fn file(name: &str) -> PathBuf {
 
 /// Every sequence that once showed a difference, on every release.
 #[test]
-fn what_differed_once_agrees() {
-    test::on_each_release("what_differed_once_agrees", &emulation(), |ground| {
+fn regressions_agree() {
+    test::on_each_release("regressions_agree", &emulation(), |fixture| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential/regressions");
         let entries = std::fs::read_dir(folder).expect("the folder");
         let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
         files.sort();
         assert!(!files.is_empty());
-        let trail = file(&format!("regressions-{}.txt", ground.release()));
+        let trace = file(&format!("regressions-{}.txt", fixture.release()));
         for path in files {
-            let (agreed, said) = replay_file(ground, path.clone(), &trail);
-            assert!(agreed, "{} on {}: {said}", path.display(), ground.release());
+            let (agreed, said) = replay_file(fixture, path.clone(), &trace);
+            assert!(agreed, "{} on {}: {said}", path.display(), fixture.release());
         }
     });
 }
@@ -159,9 +159,9 @@ fn known_crashes_happen() {
 }
 
 #[test]
-fn four_threads_leave_nothing() {
+fn four_threads_leak_nothing() {
     let releases = [Release::R6_4_3, Release::R7_2_4];
-    test::on(&releases, "four_threads_leave_nothing", &emulation(), stress::survives);
+    test::on(&releases, "four_threads_leak_nothing", &emulation(), stress::survives);
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::Read;
 
 const PAGE: u64 = 4096;
-/// Of a longer piece only so many pages are read, and the last.
+/// Of a longer range only so many pages are read, and the last.
 const PAGES_READ: u64 = 32;
 
-/// A piece of the address space with one kind of access.
+/// A range of the address space with one kind of access.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct MappedRange {
     pub start: u64,
     pub end: u64,
     /// As in `/proc/self/maps`.
@@ -17,9 +17,9 @@ pub struct Piece {
 }
 
 /// What is mapped in a range, addresses counted from where it begins; neighbours of a kind are
-/// one piece, however the kernel keeps them.
-pub fn pieces(start: u64, end: u64) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+/// one range, however the kernel keeps them.
+pub fn ranges(start: u64, end: u64) -> Vec<MappedRange> {
+    let mut ranges: Vec<MappedRange> = Vec::new();
     for line in lines_until(end).lines() {
         let mut words = line.split([' ', '-']);
         let mut number = || words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
@@ -29,12 +29,12 @@ pub fn pieces(start: u64, end: u64) -> Vec<Piece> {
         }
         let access = line.split(' ').nth(1).unwrap_or("").to_owned();
         let (from, to) = (from.max(start) - start, to.min(end) - start);
-        match pieces.last_mut() {
+        match ranges.last_mut() {
             Some(last) if last.end == from && last.access == access => last.end = to,
-            _ => pieces.push(Piece { start: from, end: to, access }),
+            _ => ranges.push(MappedRange { start: from, end: to, access }),
         }
     }
-    pieces
+    ranges
 }
 
 /// The lines of `/proc/self/maps`, which are in order, as far as they are of interest.
@@ -54,14 +54,14 @@ fn lines_until(end: u64) -> String {
 }
 
 /// Two words of every page that can be read: where, and what.
-pub fn words(area: u64, pieces: &[Piece]) -> Vec<(u64, Option<u64>)> {
-    let readable = pieces.iter().filter(|piece| piece.access.starts_with('r'));
+pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
+    let readable = ranges.iter().filter(|range| range.access.starts_with('r'));
     let mut words = Vec::new();
-    for piece in readable {
-        let pages = (piece.end - piece.start) / PAGE;
+    for range in readable {
+        let pages = (range.end - range.start) / PAGE;
         let last = pages.checked_sub(1).filter(|last| *last >= PAGES_READ);
         for page in (0..pages.min(PAGES_READ)).chain(last) {
-            let offset = piece.start + page * PAGE;
+            let offset = range.start + page * PAGE;
             words.extend([offset, offset + 0x800].map(|offset| (offset, read(area + offset))));
         }
     }

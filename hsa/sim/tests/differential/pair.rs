@@ -1,10 +1,10 @@
 //! Both runtimes, driven with the same calls and compared after each.
 
-use crate::books::Books;
 use crate::calls::*;
-use crate::left_out;
-use crate::observe::{self, Piece};
+use crate::exclusions;
+use crate::observe::{self, MappedRange};
 use crate::side::{AREA, Outcome, Side};
+use crate::state::State;
 use core::fmt;
 use hsa_rocr::Release;
 use hsa_sim::{Simulation, Usage};
@@ -62,7 +62,7 @@ struct Shown {
     /// What every agent's access is at every address of interest.
     access: Vec<(u64, Vec<Outcome>)>,
     properties: Vec<(Name, Outcome)>,
-    pieces: Vec<Piece>,
+    ranges: Vec<MappedRange>,
     words: Vec<(u64, Option<u64>)>,
     memory_used: Vec<i64>,
 }
@@ -111,16 +111,16 @@ impl Pair {
         self.simulated.next_sequence();
         self.memory_before = [self.amd.memory_left(), self.simulated.memory_left()];
         self.lingered = false;
-        let mut books = Books::default();
+        let mut state = State::default();
         let mut found = None;
         for (number, call) in calls.iter().enumerate() {
             before(number);
-            found = found.or_else(|| self.step(number, call, &mut books));
+            found = found.or_else(|| self.step(number, call, &mut state));
         }
         // What differs is cleaned up, too, as well as that goes.
-        for (number, call) in (calls.len()..).zip(books.clean_up()) {
+        for (number, call) in (calls.len()..).zip(state.clean_up()) {
             before(number);
-            let difference = self.step(number, &call, &mut books);
+            let difference = self.step(number, &call, &mut state);
             found = found.or(difference);
         }
         self.amd.forget_descriptors();
@@ -128,8 +128,8 @@ impl Pair {
         found.or_else(|| self.left_over())
     }
 
-    fn step(&mut self, number: usize, call: &Call, books: &mut Books) -> Option<Difference> {
-        if !self.can_be_made(call, books) {
+    fn step(&mut self, number: usize, call: &Call, state: &mut State) -> Option<Difference> {
+        if !self.can_be_made(call, state) {
             return None;
         }
         let amd = self.amd.perform(call);
@@ -141,16 +141,16 @@ impl Pair {
             return Some(Difference { after, what: vec![(show(&amd), show(&simulated))] });
         }
         let named_now = |name| self.amd.named_now(name).unwrap_or(name);
-        books.note(call, &amd, named_now);
+        state.note(call, &amd, named_now);
         self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
-        let [amd, simulated] = [0, 1].map(|side| self.shown(side, books));
+        let [amd, simulated] = [0, 1].map(|side| self.shown(side, state));
         let what = differences(&amd, &simulated);
         (!what.is_empty()).then_some(Difference { after, what })
     }
 
     /// Whether all names of a call mean something, the same to both, and the call is not one of
     /// those that must not be made.
-    fn can_be_made(&mut self, call: &Call, books: &Books) -> bool {
+    fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
         if !self.amd.understands(call) {
             return false;
         }
@@ -164,7 +164,7 @@ impl Pair {
         } else if self.lingered && much {
             Some("much memory while some lingers, which only the simulation counts")
         } else {
-            left_out::reason(self.release, &self.amd, books, call)
+            exclusions::reason(self.release, &self.amd, state, call)
         };
         if let Some(reason) = reason {
             *self.made.entry(format!("left out: {reason}")).or_default() += 1;
@@ -172,7 +172,7 @@ impl Pair {
         reason.is_none()
     }
 
-    fn shown(&self, which: usize, books: &Books) -> Shown {
+    fn shown(&self, which: usize, state: &State) -> Shown {
         let side = if which == 0 { &self.amd } else { &self.simulated };
         let area = side.area;
         let access = |&point: &u64| {
@@ -182,40 +182,40 @@ impl Pair {
         let same_name =
             |name: &&Name| self.amd.named_now(**name) == self.simulated.named_now(**name);
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
-        let pieces = self.comparable(observe::pieces(area, area + AREA));
+        let ranges = self.comparable(observe::ranges(area, area + AREA));
         let left = side.memory_left();
         let used = self.memory_before[which].iter().zip(left);
         let used = used.map(|(before, left)| *before as i64 - left as i64);
         let memory_used = if self.lingered { vec![] } else { used.collect() };
         Shown {
-            access: books.points.iter().map(access).collect(),
+            access: state.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
-            words: observe::words(area, &pieces),
-            pieces,
+            words: observe::words(area, &ranges),
+            ranges,
             memory_used,
         }
     }
 
     /// From 7.2 on a mapping shows as a shared one without access before anybody is granted some;
     /// in the simulation it is still the reservation's private one. Nobody can tell by use.
-    fn comparable(&self, mut pieces: Vec<Piece>) -> Vec<Piece> {
+    fn comparable(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
-            return pieces;
+            return ranges;
         }
-        let without = |piece: &mut Piece| {
-            if piece.access.starts_with("---") {
-                piece.access = "---".into();
+        let without = |range: &mut MappedRange| {
+            if range.access.starts_with("---") {
+                range.access = "---".into();
             }
         };
-        pieces.iter_mut().for_each(without);
-        pieces.dedup_by(|next, piece| {
-            let joined = next.access == piece.access && next.start == piece.end;
+        ranges.iter_mut().for_each(without);
+        ranges.dedup_by(|next, range| {
+            let joined = next.access == range.access && next.start == range.end;
             if joined {
-                piece.end = next.end;
+                range.end = next.end;
             }
             joined
         });
-        pieces
+        ranges
     }
 
     /// What is left when everything was undone: nothing of the simulation's, and the same of both.
@@ -230,11 +230,11 @@ impl Pair {
         if usage != nothing {
             what.push((format!("{nothing:?}"), format!("{usage:?}")));
         }
-        let books = Books::default();
-        let [amd, simulated] = [0, 1].map(|side| self.shown(side, &books));
+        let state = State::default();
+        let [amd, simulated] = [0, 1].map(|side| self.shown(side, &state));
         what.extend(differences(&amd, &simulated));
         for (side, shown) in [(&self.amd, &amd), (&self.simulated, &simulated)] {
-            if !shown.pieces.is_empty() {
+            if !shown.ranges.is_empty() {
                 observe::clear(side.area, side.area + AREA);
             }
         }
@@ -255,7 +255,7 @@ fn differences(amd: &Shown, simulated: &Shown) -> Vec<(String, String)> {
         [
             lines("access", &shown.access),
             lines("properties", &shown.properties),
-            lines("mapped", &shown.pieces),
+            lines("mapped", &shown.ranges),
             lines("contents", &shown.words),
             lines("video memory used", &shown.memory_used),
         ]

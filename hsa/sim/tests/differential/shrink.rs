@@ -28,11 +28,11 @@ pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) ->
 #[cfg(test)]
 mod tests {
     use super::shrink;
-    use crate::calls::{Call, Place};
+    use crate::calls::{Call, Location};
 
     #[test]
-    fn what_matters_stays() {
-        let call = |n| Call::Peek { at: Place::Area(n) };
+    fn shrink_keeps_relevant_calls() {
+        let call = |n| Call::Peek { at: Location::Area(n) };
         let both = |calls: &[Call]| calls.contains(&call(3)) && calls.contains(&call(17));
         let shrunk = shrink((0..40).map(call).collect(), both);
         assert_eq!(shrunk, [call(3), call(17)]);

@@ -4,7 +4,7 @@
 // right type, and with addresses that sequences confine to an area nobody else uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use crate::calls::{self, Call, Descriptor, Handle, Hint, Name, Place};
+use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
 use crate::rig::{self, OK};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
@@ -106,15 +106,15 @@ impl Side {
 
     /// Whether every name in a call means something: what failed to be made does not.
     pub fn understands(&self, call: &Call) -> bool {
-        let place = |place| match place {
-            Place::In(name, _) => self.reservations.contains_key(&name),
-            Place::Null | Place::Area(_) => true,
+        let location = |location| match location {
+            Location::In(name, _) => self.reservations.contains_key(&name),
+            Location::Null | Location::Area(_) => true,
         };
         let handle = |handle| match handle {
             Handle::Of(name) => self.handles.contains_key(&name),
             Handle::Zero | Handle::Garbage => true,
         };
-        call.places().into_iter().all(place)
+        call.locations().into_iter().all(location)
             && call.handle().is_none_or(handle)
             && call.descriptor().is_none_or(|name| self.descriptors.contains_key(&name))
     }
@@ -134,18 +134,18 @@ impl Side {
         self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)
     }
 
-    pub fn address(&self, place: Place) -> u64 {
-        match place {
-            Place::Null => 0,
-            Place::Area(offset) => self.area + offset,
-            Place::In(name, offset) => {
+    pub fn address(&self, location: Location) -> u64 {
+        match location {
+            Location::Null => 0,
+            Location::Area(offset) => self.area + offset,
+            Location::In(name, offset) => {
                 self.reservations.get(&name).copied().unwrap_or(0).wrapping_add_signed(offset)
             }
         }
     }
 
-    fn pointer(&self, place: Place) -> *mut c_void {
-        without_provenance_mut(self.address(place) as usize)
+    fn pointer(&self, location: Location) -> *mut c_void {
+        without_provenance_mut(self.address(location) as usize)
     }
 
     fn handle(&self, handle: Handle) -> hsa_amd_vmem_alloc_handle_t {
@@ -210,12 +210,11 @@ impl Side {
             Call::Unmap { at, size } => {
                 unsafe { (vmem.hsa_amd_vmem_unmap)(self.pointer(at), size as usize) }.into()
             }
-            Call::SetAccess { at, size, ref wishes } => {
-                let wish = |&(agent, permissions): &calls::Wish| hsa_amd_memory_access_desc_t {
-                    permissions,
-                    agent_handle: self.agent(agent),
+            Call::SetAccess { at, size, ref requests } => {
+                let request = |&(agent, permissions): &calls::AccessRequest| {
+                    hsa_amd_memory_access_desc_t { permissions, agent_handle: self.agent(agent) }
                 };
-                let list: Vec<_> = wishes.iter().map(wish).collect();
+                let list: Vec<_> = requests.iter().map(request).collect();
                 let set = vmem.hsa_amd_vmem_set_access;
                 let (at, size) = (self.pointer(at), size as usize);
                 unsafe { set(at, size, list.as_ptr(), list.len()) }.into()
@@ -351,7 +350,7 @@ impl Side {
         Outcome { status, values: vec![Value::Index(pool), Value::Number(memory_type.into())] }
     }
 
-    fn pointer_info(&self, at: Place) -> Outcome {
+    fn pointer_info(&self, at: Location) -> Outcome {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
         let ask = self.core.hsa_amd_pointer_info.expect("there");
@@ -373,7 +372,7 @@ impl Side {
         unsafe { copy(to, from, size as usize) }
     }
 
-    fn copy_async(&self, to: Place, from: Place, size: u64, gpu: usize) -> Outcome {
+    fn copy_async(&self, to: Location, from: Location, size: u64, gpu: usize) -> Outcome {
         let agent = self.gpus[gpu % self.gpus.len()];
         let mut signal = hsa_signal_t { handle: 0 };
         let create = self.core.hsa_signal_create.expect("there");

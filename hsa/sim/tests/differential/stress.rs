@@ -1,13 +1,13 @@
 //! Four threads of random calls on AMD's runtime over the emulated driver, each on reservations and
 //! handles of its own; in the end nothing must be left of any of it.
 
-use crate::books::Books;
 use crate::calls::{Call, Handle};
 use crate::observe;
 use crate::side::{AREA, Side};
-use crate::{generator, left_out, number};
+use crate::state::State;
+use crate::{exclusions, generator, number};
 use hsa_rocr::Release;
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_sys::{Library, Search, Table};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const THREADS: u64 = 4;
 const FIRST: u64 = 0x0800_0000_0000;
 const APART: u64 = 0x0800_0000_0000;
 
-/// So many pieces of memory the runtime may keep for later.
+/// So many ranges of memory the runtime may keep for later.
 const KEPT: usize = 16;
 
 /// What a process has, as the kernel sees it.
@@ -29,23 +29,24 @@ struct Holdings {
     descriptors: Vec<String>,
     /// How many are of memory of the machine, which the runtime keeps.
     store: usize,
-    /// How many pieces of its address space are shared, as the memory of buffers is.
+    /// How many ranges of its address space are shared, as the memory of buffers is.
     shared: usize,
     memory_left: Vec<u64>,
 }
 
 /// How long: `HSA_KFD_STRESS_SECONDS`, or ten seconds.
-pub fn survives(ground: &Ground) {
+pub fn survives(fixture: &Fixture) {
     let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(10));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = number("HSA_SIM_SEED").unwrap_or_else(fresh);
-    println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", ground.release());
+    println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());
     // SAFETY: AMD's runtime.
-    let library = unsafe { Library::load(&Search::only(ground.runtime())) }.expect("AMD's runtime");
+    let library =
+        unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
     let table = *library.table();
     let turns = RwLock::new(());
     let run = &|thread: u64, time: Duration| {
-        let mut runner = Runner::new(&table, ground.release(), &turns, FIRST + thread * APART);
+        let mut runner = Runner::new(&table, fixture.release(), &turns, FIRST + thread * APART);
         let begun = Instant::now();
         let mut sequence = 0;
         while begun.elapsed() < time {
@@ -80,7 +81,7 @@ pub fn survives(ground: &Ground) {
     assert!(after.store <= before.store + KEPT, "{before:?} {after:?}, seed {seed}");
     assert!(after.shared <= before.shared + KEPT, "{before:?} {after:?}, seed {seed}");
     let areas = FIRST..FIRST + THREADS * APART;
-    assert_eq!(observe::pieces(areas.start, areas.end), [], "in the areas, seed {seed}");
+    assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
     side.shut_down();
 }
 
@@ -105,34 +106,34 @@ impl<'a> Runner<'a> {
             self.side.area = self.start;
         }
         self.side.next_sequence();
-        let mut books = Books::default();
+        let mut state = State::default();
         for call in calls {
-            self.step(call, &mut books);
+            self.step(call, &mut state);
         }
-        for call in books.clean_up() {
-            self.step(&call, &mut books);
+        for call in state.clean_up() {
+            self.step(&call, &mut state);
         }
         self.side.forget_descriptors();
         // NO_REGISTER leaves some of what it took.
-        if !observe::pieces(self.side.area, self.side.area + AREA).is_empty() {
+        if !observe::ranges(self.side.area, self.side.area + AREA).is_empty() {
             observe::clear(self.side.area, self.side.area + AREA);
         }
     }
 
-    fn step(&mut self, call: &Call, books: &mut Books) {
+    fn step(&mut self, call: &Call, state: &mut State) {
         // What these ask for comes down where other threads' holes are.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
         // From 7.2 on this loses the memory, and it is known.
         let lost = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
-                if books.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
+                if state.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
         // Another thread's memory may have the value by now.
-        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !books.is_alive(name));
+        let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
         if huge || lost || stale || !self.side.understands(call) {
             return;
         }
         let turn = self.turns.read().expect("no panic");
-        if left_out::reason(self.release, &self.side, books, call).is_some() {
+        if exclusions::reason(self.release, &self.side, state, call).is_some() {
             return;
         }
         // These take no lock of the runtime's, so nothing else may go on beside them.
@@ -155,7 +156,7 @@ impl<'a> Runner<'a> {
         let kind =
             if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
         *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
-        books.note(call, &outcome, |name| name);
+        state.note(call, &outcome, |name| name);
     }
 
     fn end(mut self) -> BTreeMap<String, u64> {
@@ -165,8 +166,8 @@ impl<'a> Runner<'a> {
 }
 
 fn holdings(side: &Side) -> Holdings {
-    let shared = observe::pieces(0, 1 << 47);
-    let shared = shared.iter().filter(|piece| piece.access.ends_with('s')).count();
+    let shared = observe::ranges(0, 1 << 47);
+    let shared = shared.iter().filter(|range| range.access.ends_with('s')).count();
     let (store, descriptors): (Vec<_>, _) =
         descriptors().into_iter().partition(|target: &String| is_of_the_machine(target));
     Holdings { descriptors, store: store.len(), shared, memory_left: side.memory_left() }

@@ -1,10 +1,10 @@
 //! The process that runs sequences. AMD's runtime may crash it; whoever started it then finds in
-//! the trail what was run.
+//! the trace what was run.
 
 use crate::pair::Pair;
-use crate::trail::Trail;
+use crate::trace::Trace;
 use crate::{calls, generator};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,13 +28,13 @@ pub enum Work {
 
 impl Work {
     /// Has a process do it, and returns what that has said and how it has ended.
-    pub fn done_by_worker(&self, ground: &Ground, trail: &Path) -> Output {
-        let mut command = ground.this_program();
-        self.prepare(ground, trail, &mut command);
+    pub fn done_by_worker(&self, fixture: &Fixture, trace: &Path) -> Output {
+        let mut command = fixture.this_program();
+        self.prepare(fixture, trace, &mut command);
         command.output().expect("a process")
     }
 
-    fn prepare(&self, ground: &Ground, trail: &Path, command: &mut Command) {
+    fn prepare(&self, fixture: &Fixture, trace: &Path, command: &mut Command) {
         command.args(["works", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
         command.env(
             WORK,
@@ -43,9 +43,9 @@ impl Work {
                 Self::File(path) => path.display().to_string(),
             },
         );
-        command.env(RELEASE, ground.release().version());
-        command.env(RUNTIME, ground.runtime());
-        command.env(TRAIL, trail);
+        command.env(RELEASE, fixture.release().version());
+        command.env(RUNTIME, fixture.runtime());
+        command.env(TRAIL, trace);
         command.env("RUST_BACKTRACE", "0");
     }
 
@@ -73,10 +73,10 @@ pub fn work() {
     let variable = |name| std::env::var(name).expect("set by whoever starts a worker");
     let release = variable(RELEASE).parse().expect("a release");
     let mut pair = Pair::start(release, Path::new(&variable(RUNTIME)));
-    let mut trail = Trail::new(Path::new(&variable(TRAIL)));
+    let mut trace = Trace::new(Path::new(&variable(TRAIL)));
     let mut run = |pair: &mut Pair, title: &str, calls: &[calls::Call]| {
-        trail.begin(title, calls);
-        if let Some(difference) = pair.run(calls, |call| trail.at(call)) {
+        trace.begin(title, calls);
+        if let Some(difference) = pair.run(calls, |call| trace.at(call)) {
             print!("\n{difference}");
             // With what is left over the runtime might not even come to an end.
             std::process::exit(1);

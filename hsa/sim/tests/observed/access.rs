@@ -1,6 +1,6 @@
 //! Who may do what with it.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 use core::ptr::{null, null_mut, without_provenance_mut};
 

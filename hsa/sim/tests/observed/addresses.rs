@@ -1,6 +1,6 @@
 //! Addresses: reserved and freed.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 
 #[test]

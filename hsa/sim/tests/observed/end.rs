@@ -1,6 +1,6 @@
 //! After the runtime has stopped, and in a child.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 
 #[test]

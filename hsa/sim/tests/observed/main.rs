@@ -9,7 +9,7 @@ mod rig;
 mod access;
 mod addresses;
 mod end;
-mod ground;
+mod fixture;
 mod mapping;
 mod memory;
 mod sharing;

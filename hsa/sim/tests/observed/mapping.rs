@@ -1,6 +1,6 @@
 //! Memory at addresses, and taken from them.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 use core::ptr::without_provenance_mut;
 
@@ -36,7 +36,7 @@ fn map() {
 }
 
 #[test]
-fn part_of_a_handle_and_in_offset() {
+fn map_ignores_offset() {
     on_each(|v| {
         let r = &v.rig;
         let (base, handle) = (r.reserve(4 * N), r.create(N));
@@ -83,34 +83,34 @@ fn unmap() {
         assert_eq!(kib_present(base, N), N / KIB, "still reserved");
         v.says("the CPU too", r.unmap(base + N, N), OK);
         v.says("twice", r.unmap(base + N, N), INVALID_ALLOCATION);
-        // 7.2.4 keeps the addresses; before, there is a hole that a stranger can fall into.
+        // 7.2.4 keeps the addresses; before, there is a hole that a foreign can fall into.
         let left = [0, 0, N / KIB][v.index];
         assert_eq!(kib_present(base + N, N), left);
         if left == 0 {
-            stranger(v, base);
+            foreign(v, base);
         }
     });
 }
 
 /// What era A's hole does to somebody else's memory.
-fn stranger(v: &Version, base: usize) {
+fn foreign(v: &Version, base: usize) {
     let r = &v.rig;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let hint = without_provenance_mut(base + N);
-    let stranger = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
-    assert_eq!(stranger, base + N, "inside the reservation");
-    write(stranger, 5);
+    let foreign = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
+    assert_eq!(foreign, base + N, "inside the reservation");
+    write(foreign, 5);
     let again = r.try_reserve(N, base + N, 0, 0).expect("somewhere");
     assert_ne!(again, base + N);
-    v.says("map over the stranger", r.map(base + N, N, r.create(N)), OK);
+    v.says("map over the foreign", r.map(base + N, N, r.create(N)), OK);
     v.says("set_access CPU", r.set(base + N, N, &v.cpu(RW)), OK);
-    assert_eq!(read(stranger), 0, "it was 5");
+    assert_eq!(read(foreign), 0, "it was 5");
     assert_eq!(r.unmap(base + N, N), OK);
-    let stranger = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
-    assert_eq!(stranger, base + N);
+    let foreign = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
+    assert_eq!(foreign, base + N);
     v.says("address_free", r.free(base, 4 * N), OK);
-    assert_eq!(kib_present(stranger, N), 0, "the stranger's memory is gone");
+    assert_eq!(kib_present(foreign, N), 0, "the foreign's memory is gone");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Memory: made, released, asked about.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 use core::ffi::c_void;
 use core::ptr::{null_mut, without_provenance_mut};
@@ -85,7 +85,7 @@ fn retain_and_properties() {
 }
 
 #[test]
-fn pointer_info_and_friends() {
+fn pointer_info() {
     on_each(|v| {
         let r = &v.rig;
         let (base, handle) = (r.reserve(2 * N), r.create(N));

@@ -1,6 +1,6 @@
 //! Memory as descriptors.
 
-use crate::ground::*;
+use crate::fixture::*;
 use crate::rig::*;
 use core::ptr::null_mut;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The runtime that all levels stand on.
+//! The runtime that all levels use.
 
 use crate::run::BenchError;
 use hsa_sys::{Library, Search, Table};
@@ -7,7 +7,7 @@ use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
 use std::path::{Path, PathBuf};
 
-/// What is measured: one size for all.
+/// The size of all measured memory.
 pub(crate) const SIZE: usize = 2 << 20;
 
 /// A library's file that is sound to load.
@@ -33,7 +33,7 @@ impl LibraryFile {
 /// Which runtime.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The simulation, as its text says: `gpus=2`. `nothing` is one whose virtual memory does
+    /// The simulation, with a configuration text: `gpus=2`. The virtual memory of `nothing` does
     /// nothing.
     Simulated(String),
     /// A library.
@@ -41,7 +41,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// How many calls make a sample: enough for the clock to be of no account.
+    /// Returns the number of calls of a sample: enough to make the clock's cost negligible.
     pub(crate) fn calls_a_sample(&self) -> usize {
         match self {
             Self::Simulated(text) if text.contains("nothing") => 64,
@@ -53,16 +53,16 @@ impl Backend {
 
 /// A started runtime, and its bare functions.
 #[derive(Debug)]
-pub struct Ground {
+pub struct BenchRuntime {
     pub(crate) backend: Backend,
     pub(crate) runtime: Runtime,
     pub(crate) vmm: Vmm,
     pub(crate) table: Table,
-    /// Keeps the table's functions where they are; a simulation is kept by the runtime.
+    /// Keeps the table's functions loaded; `runtime` keeps a simulation.
     _library: Option<Box<Library>>,
 }
 
-impl Ground {
+impl BenchRuntime {
     /// Starts a runtime.
     ///
     /// # Errors
@@ -75,13 +75,13 @@ impl Ground {
                     config.map_err(|error| BenchError::Configuration(error.to_string()))?,
                 )?
             }
-            // SAFETY: whoever made the `LibraryFile` vouches for it.
+            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         Self::on(runtime, backend)
     }
 
-    /// Takes a runtime that was opened already; the backend is what it was opened as.
+    /// Uses an open runtime; `backend` is its origin.
     ///
     /// # Errors
     /// What [`Vmm::open`] answers.
@@ -95,14 +95,14 @@ impl Ground {
                 (*library.table(), Some(Box::new(library)))
             }
             (None, None) => {
-                return Err(BenchError::Configuration("nobody knows the runtime's file".into()));
+                return Err(BenchError::Configuration("the runtime's file is unknown".into()));
             }
         };
         let vmm = Vmm::open(&runtime)?;
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Opens the simulation whose virtual memory does nothing again, with no quirk worked around.
+    /// Reopens the simulation whose virtual memory does nothing, without workarounds.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] for any other runtime, whose quirks would end the process; what
@@ -110,7 +110,7 @@ impl Ground {
     pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
         let does_nothing = self.runtime.simulation().is_some_and(|it| it.config().does_nothing);
         if !does_nothing {
-            let text = "only the simulation `nothing` does without workarounds";
+            let text = "only the simulation `nothing` works without workarounds";
             return Err(BenchError::Configuration(text.into()));
         }
         // SAFETY: its functions do nothing, so that it has no quirk.
@@ -119,13 +119,13 @@ impl Ground {
         Ok(self)
     }
 
-    /// What is worked around at the levels of Rust.
+    /// Returns the quirks that the Rust levels work around.
     #[must_use]
     pub fn quirks(&self) -> Quirks {
         self.vmm.quirks()
     }
 
-    /// As what it was opened.
+    /// Returns its origin.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.backend
@@ -149,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workarounds_are_left_out_if_asked_for() {
-        let ground = || Ground::open(Backend::Simulated("nothing".into())).unwrap();
-        assert!(ground().quirks().grant_without_descriptor_aborts);
-        let documented = ground().without_workarounds().unwrap();
+    fn quirks_can_be_disabled() {
+        let target = || BenchRuntime::open(Backend::Simulated("nothing".into())).unwrap();
+        assert!(target().quirks().grant_without_descriptor_aborts);
+        let documented = target().without_workarounds().unwrap();
         assert_eq!(documented.quirks(), Quirks::default());
-        let other = Ground::open(Backend::Simulated("mi300x".into())).unwrap();
+        let other = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
         assert!(other.without_workarounds().is_err());
     }
 }

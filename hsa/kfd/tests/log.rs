@@ -1,9 +1,9 @@
 //! What people are told, and what they ask for: the log, planned faults, page tables.
 
-mod ground;
+mod fixture;
 mod kernel;
 
-use ground::under;
+use fixture::under;
 use kernel::{Gpu, PUBLIC, VRAM, call, mmap};
 use libc::EBUSY;
 use std::fs;
@@ -26,8 +26,8 @@ fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
 }
 
 #[test]
-fn the_log_tells_each_call() {
-    let text = log_of("the_log_tells_each_call", "", || {
+fn log_records_each_call() {
+    let text = log_of("log_records_each_call", "", || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(4096, VRAM | PUBLIC).unwrap();
         let mapped = mmap(gpu.drm, offset, 4096).unwrap();
@@ -62,9 +62,9 @@ fn the_log_tells_each_call() {
 }
 
 #[test]
-fn calls_fail_and_last_as_planned() {
+fn planned_errors_and_delays() {
     let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
-    let text = log_of("calls_fail_and_last_as_planned", plan, || {
+    let text = log_of("planned_errors_and_delays", plan, || {
         let gpu = Gpu::open();
         let results = [(); 4].map(|()| gpu.alloc(4096, VRAM));
         assert_eq!(results.map(|result| result.err()), [None, Some(EBUSY), Some(EBUSY), None]);
@@ -82,11 +82,11 @@ fn calls_fail_and_last_as_planned() {
 }
 
 #[test]
-fn the_page_tables_are_written_at_the_end() {
+fn page_tables_are_written_at_exit() {
     let file = std::env::temp_dir().join(format!("hsa-kfd-tables-{}", std::process::id()));
     let name = file.to_str().expect("text");
     let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
-    under("the_page_tables_are_written_at_the_end", &[("HSA_KFD_PAGE_TABLES", name)], || {
+    under("page_tables_are_written_at_exit", &[("HSA_KFD_PAGE_TABLES", name)], || {
         let gpu = Gpu::open();
         let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();

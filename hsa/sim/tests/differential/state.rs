@@ -14,7 +14,7 @@ pub struct Mapping {
 }
 
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct State {
     /// Name, where it begins in the area, and size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
     /// Where every reservation began that there ever was.
@@ -26,24 +26,24 @@ pub struct Books {
     pub points: BTreeSet<u64>,
 }
 
-impl Books {
-    /// Where in the area a place is.
-    pub fn in_area(&self, place: Place) -> Option<u64> {
-        match place {
-            Place::Null => None,
-            Place::Area(offset) => Some(offset),
-            Place::In(name, offset) => Some(self.starts.get(&name)?.wrapping_add_signed(offset)),
+impl State {
+    /// Where in the area a location is.
+    pub fn in_area(&self, location: Location) -> Option<u64> {
+        match location {
+            Location::Null => None,
+            Location::Area(offset) => Some(offset),
+            Location::In(name, offset) => Some(self.starts.get(&name)?.wrapping_add_signed(offset)),
         }
     }
 
     fn start_of(&self, mapping: &Mapping) -> u64 {
-        let start = self.in_area(Place::In(mapping.reservation, mapping.offset));
+        let start = self.in_area(Location::In(mapping.reservation, mapping.offset));
         start.unwrap_or(u64::MAX)
     }
 
     /// Whether a range lies in one mapping.
-    pub fn is_mapped(&self, place: Place, size: u64) -> bool {
-        let Some(at) = self.in_area(place) else { return false };
+    pub fn is_mapped(&self, location: Location, size: u64) -> bool {
+        let Some(at) = self.in_area(location) else { return false };
         self.mappings.iter().any(|mapping| {
             let start = self.start_of(mapping);
             start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
@@ -56,8 +56,8 @@ impl Books {
     }
 
     /// How many mappings a range touches.
-    pub fn mappings_in(&self, place: Place, size: u64) -> usize {
-        let Some(at) = self.in_area(place) else { return 0 };
+    pub fn mappings_in(&self, location: Location, size: u64) -> usize {
+        let Some(at) = self.in_area(location) else { return 0 };
         let touched = |mapping: &&Mapping| {
             let start = self.start_of(mapping);
             start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
@@ -112,8 +112,8 @@ impl Books {
         }
     }
 
-    /// A mapping is known by the reservation that it is in, whichever place named it.
-    fn mapped(&mut self, at: Place, size: u64) {
+    /// A mapping is known by the reservation that it is in, whichever location named it.
+    fn mapped(&mut self, at: Location, size: u64) {
         let Some(at) = self.in_area(at) else { return };
         let around = self.reservations.iter().find(|(_, (start, reserved))| {
             *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
@@ -126,11 +126,11 @@ impl Books {
     /// The calls that undo everything.
     pub fn clean_up(&self) -> Vec<Call> {
         let unmap = |mapping: &Mapping| Call::Unmap {
-            at: Place::In(mapping.reservation, mapping.offset),
+            at: Location::In(mapping.reservation, mapping.offset),
             size: mapping.size,
         };
         let free = |(name, (_, size)): (&Name, &(u64, u64))| Call::Free {
-            at: Place::In(*name, 0),
+            at: Location::In(*name, 0),
             size: *size,
         };
         let release = |(name, references): (&Name, &u64)| {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 /// A file that always holds the sequence at work.
 #[derive(Debug)]
-pub struct Trail(File);
+pub struct Trace(File);
 
-impl Trail {
+impl Trace {
     pub fn new(path: &Path) -> Self {
         Self(File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
