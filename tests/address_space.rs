@@ -76,7 +76,7 @@ fn live(config: Config, name: &str) {
 }
 
 #[test]
-fn a_reservation_stays_reserved_with_every_release() {
+fn reservation_stays_reserved_in_every_generation() {
     if process::ran_alone() {
         return;
     }
@@ -86,7 +86,7 @@ fn a_reservation_stays_reserved_with_every_release() {
 }
 
 #[test]
-fn a_reservation_stays_reserved_where_the_runtime_gives_the_cpu_its_access() {
+fn reservation_stays_reserved_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
@@ -96,7 +96,7 @@ fn a_reservation_stays_reserved_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn a_freed_reservation_leaves_nothing_behind() {
+fn free_leaves_no_mapping_behind() {
     if process::ran_alone() {
         return;
     }
@@ -136,7 +136,7 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
 
 /// AMD's runtimes name their CPUs first; nothing promises it.
 #[test]
-fn the_cpu_is_given_its_access_also_where_a_gpu_is_named_first() {
+fn set_access_grants_the_cpu_named_after_a_gpu() {
     if process::ran_alone() {
         return;
     }
@@ -193,7 +193,7 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
 }
 
 #[test]
-fn a_stranger_in_a_hole_is_never_freed() {
+fn foreign_mapping_in_a_hole_is_never_freed() {
     if process::ran_alone() {
         return;
     }
@@ -219,7 +219,7 @@ fn a_stranger_in_a_hole_is_never_freed() {
 
 /// Nor by who waited for the end of the operation that lost the addresses.
 #[test]
-fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
+fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     if process::ran_alone() {
         return;
     }
@@ -271,7 +271,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
 }
 
 #[test]
-fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
+fn revoke_keeps_foreign_mapping() {
     if process::ran_alone() {
         return;
     }
@@ -293,7 +293,7 @@ fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
 }
 
 #[test]
-fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
+fn rollback_keeps_foreign_mapping() {
     if process::ran_alone() {
         return;
     }
@@ -317,7 +317,7 @@ fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
 }
 
 #[test]
-fn strangers_in_several_holes_are_never_freed() {
+fn foreign_mappings_in_several_holes_are_never_freed() {
     if process::ran_alone() {
         return;
     }
@@ -421,7 +421,7 @@ fn refused_unmap_makes_no_hole() {
 }
 
 #[test]
-fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
+fn thread_that_maps_anywhere_keeps_its_mappings() {
     if process::ran_alone() {
         return;
     }
@@ -478,7 +478,7 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
 }
 
 #[test]
-fn a_quirk_that_is_not_there_is_told_from_a_stranger_by_the_one_who_switched_it_on() {
+fn unneeded_hole_quirk_quarantines() {
     if process::ran_alone() {
         return;
     }

@@ -55,7 +55,7 @@ impl Nine {
 }
 
 #[test]
-fn neighbours_go_to_the_runtime_together_where_it_takes_them_so() {
+fn adjacent_mappings_take_one_runtime_call() {
     for (release, config) in machine::releases() {
         let minor = config.extension_minor;
         let nine = Nine::on(config);
@@ -80,7 +80,7 @@ fn neighbours_go_to_the_runtime_together_where_it_takes_them_so() {
 
 /// Two reservations that touch are two to the runtime.
 #[test]
-fn neighbours_in_two_reservations_are_not_told_of_together() {
+fn adjacent_reservations_take_two_runtime_calls() {
     for (era, config) in machine::eras() {
         let machine = Machine::new(config);
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
@@ -127,7 +127,7 @@ fn books(nine: &Nine) -> Vec<Book> {
 
 /// Batches drawn from a number on one machine, and the same one by one on another.
 #[test]
-fn a_batch_leaves_what_the_same_one_by_one_leaves() {
+fn batches_equal_single_calls() {
     for (era, config) in machine::eras() {
         let [at_once, one_by_one] = [0, 1].map(|_| Nine::on(config.clone()));
         let mut seed = 1_u64;
@@ -185,7 +185,7 @@ fn problem(answer: Result<(), Error>) -> (Argument, Problem) {
 }
 
 #[test]
-fn a_list_with_one_that_is_wrong_changes_nothing() {
+fn lists_with_an_invalid_entry_change_nothing() {
     let nine = Nine::on(Config::mi300x(2));
     let (machine, granule, [base, other]) = (&nine.machine, nine.granule, nine.bases);
     let (vmm, all) = (&machine.vmm, gpus(machine));
@@ -243,7 +243,7 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
 
 /// The memory of what was refused is given back when its last reference goes.
 #[test]
-fn a_refused_map_does_not_keep_its_memory() {
+fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
@@ -256,7 +256,7 @@ fn a_refused_map_does_not_keep_its_memory() {
 
 /// Of all at once, and not before the runtime has let the agent in everywhere.
 #[test]
-fn others_find_all_of_a_batch_or_nothing() {
+fn batches_are_atomic_to_other_threads() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let size = 4096;
@@ -290,7 +290,7 @@ fn others_find_all_of_a_batch_or_nothing() {
 
 /// Two that need the same reservations, in opposite order, do not wait for each other for ever.
 #[test]
-fn batches_over_the_same_reservations_do_not_block_each_other() {
+fn batches_on_the_same_reservations_do_not_deadlock() {
     let nine = Nine::on(Config::mi300x(2));
     let (vmm, granule, [one, other]) = (&nine.machine.vmm, nine.granule, nine.bases);
     let handle = nine.machine.create(0, granule);

@@ -29,7 +29,7 @@ fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
 }
 
 #[test]
-fn a_live_mapping_takes_little_memory_and_few_allocations() {
+fn mapping_takes_little_memory() {
     const PAGES: usize = 100_000;
     for (order, pages) in orders(PAGES) {
         let (vmm, base, handle) = field(PAGES);
@@ -63,7 +63,7 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
 
 /// However much of a range is unmapped again, and in whatever pattern.
 #[test]
-fn what_is_left_of_many_mappings_takes_as_little() {
+fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
     let (vmm, base, handle) = field(PAGES);
     let bytes = allocations::bytes();
@@ -95,7 +95,7 @@ fn what_is_left_of_many_mappings_takes_as_little() {
 /// The one allocation that a map may need is for the place where it is written down; where a page of
 /// that book is full, and a page of its index too, there is one more for each.
 #[test]
-fn no_map_allocates_more_than_pages_of_the_book() {
+fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
     for (order, pages) in orders(PAGES) {
         let (vmm, base, handle) = field(PAGES);
@@ -118,7 +118,7 @@ fn no_map_allocates_more_than_pages_of_the_book() {
 
 /// Exactly these calls, in each release: no more, and none in look-ups.
 #[test]
-fn every_call_is_one_call_of_the_runtime_and_look_ups_are_none() {
+fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {
         // One release came without aligned reservations, and has the same in another call.
         let aligned = config.extension_minor >= 6;
@@ -154,7 +154,7 @@ fn every_call_is_one_call_of_the_runtime_and_look_ups_are_none() {
 }
 
 #[test]
-fn a_run_of_many_is_granted_in_one_call_and_the_rest_once_each() {
+fn runs_are_granted_in_one_call() {
     const MANY: usize = 64;
     for (release, config) in machine::releases() {
         let several_fail = config.extension_minor < 7;

@@ -204,12 +204,12 @@ fn live_everywhere(granule: usize) {
 }
 
 #[test]
-fn memory_lives_and_dies_on_every_machine_with_every_release() {
+fn full_cycle_on_every_machine_and_generation() {
     live_everywhere(4 * KIB);
 }
 
 #[test]
-fn memory_lives_and_dies_in_large_granules() {
+fn full_cycle_in_large_granules() {
     if process::ran_alone() {
         return;
     }
@@ -219,7 +219,7 @@ fn memory_lives_and_dies_in_large_granules() {
 }
 
 #[test]
-fn memory_lives_and_dies_where_the_runtime_gives_the_cpu_its_access() {
+fn full_cycle_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
@@ -229,7 +229,7 @@ fn memory_lives_and_dies_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn memory_lives_and_dies_where_gpus_obey() {
+fn full_cycle_with_enforced_gpu_permissions() {
     if process::ran_alone() {
         return;
     }
@@ -239,7 +239,7 @@ fn memory_lives_and_dies_where_gpus_obey() {
 }
 
 #[test]
-fn agents_that_are_not_named_keep_what_they_have() {
+fn set_access_keeps_unnamed_agents() {
     if process::ran_alone() {
         return;
     }
@@ -272,7 +272,7 @@ fn agents_that_are_not_named_keep_what_they_have() {
 }
 
 #[test]
-fn the_library_says_whose_permissions_are_enforced() {
+fn enforcement_is_reported_per_agent() {
     if process::ran_alone() {
         return;
     }

@@ -31,7 +31,7 @@ fn on_each_release(test: impl Fn(&Machine)) {
 }
 
 #[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+fn calls_without_descriptors_change_nothing() {
     on_each_release(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
@@ -75,7 +75,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
 /// AMD's runtime before 7.14 ends the process when it lets a GPU in without one: it is not asked.
 /// Whoever is in needs none to be allowed more or less.
 #[test]
-fn only_a_gpu_that_is_let_in_needs_a_descriptor() {
+fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
         let (base, _) = machine.mapped(0, granule);
@@ -98,7 +98,7 @@ fn only_a_gpu_that_is_let_in_needs_a_descriptor() {
 }
 
 #[test]
-fn running_out_of_descriptors_half_way_changes_nothing() {
+fn running_out_of_descriptors_half_way_rolls_back() {
     on_each_release(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
@@ -134,7 +134,7 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
 /// From ROCm 7.14 on what was imported is opened when the first GPU is let in. Found by the
 /// exhaustive faults, six operations deep.
 #[test]
-fn who_is_let_into_an_import_may_need_a_descriptor() {
+fn grants_to_an_import_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
         let shared = export(machine, machine.create(0, granule));
@@ -158,7 +158,7 @@ fn who_is_let_into_an_import_may_need_a_descriptor() {
 
 /// What is taken down to take access away could not be made anew.
 #[test]
-fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {
+fn revoke_without_descriptors_changes_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -212,7 +212,7 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
 
 /// The library's own copy of the descriptor takes one, and some runtimes' look at it another.
 #[test]
-fn an_import_that_runs_out_half_way_is_not_called_bad() {
+fn import_without_descriptors_has_its_own_error() {
     on_each_release(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);

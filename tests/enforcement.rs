@@ -36,7 +36,7 @@ fn assert_touch(name: &str, base: Address, load: End, store: End) {
 }
 
 #[test]
-fn the_cpu_can_do_what_it_may_and_nothing_else() {
+fn cpu_permissions_are_enforced() {
     if process::ran_alone() {
         return;
     }
@@ -70,7 +70,7 @@ fn the_cpu_can_do_what_it_may_and_nothing_else() {
 }
 
 #[test]
-fn this_process_may_do_what_any_cpu_may() {
+fn process_has_the_most_access_of_any_cpu() {
     if process::ran_alone() {
         return;
     }
@@ -108,7 +108,7 @@ fn this_process_may_do_what_any_cpu_may() {
 }
 
 #[test]
-fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
+fn gpu_keeps_access_until_revoke() {
     if process::ran_alone() {
         return;
     }
@@ -146,7 +146,7 @@ fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
 }
 
 #[test]
-fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
+fn revoke_of_several_keeps_the_others() {
     if process::ran_alone() {
         return;
     }
@@ -172,7 +172,7 @@ fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
 }
 
 #[test]
-fn what_an_agent_copies_must_be_granted_and_nothing_beside_it() {
+fn agent_copies_need_access_to_the_range() {
     let machine = Machine::new(Config::mi300x(1));
     let (granule, gpu) = (machine.granule(), machine.gpu(0));
     let base = machine.reserve(3 * granule);
@@ -200,7 +200,7 @@ fn what_an_agent_copies_must_be_granted_and_nothing_beside_it() {
 /// The runtime knows of those that were granted their access anew, and so must the library: else it
 /// would not tell it when they lose it, nor see to the addresses that it then gives up.
 #[test]
-fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
+fn remaining_agents_can_be_revoked_later() {
     if process::ran_alone() {
         return;
     }
@@ -230,7 +230,7 @@ fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
 }
 
 #[test]
-fn gpus_that_obey_get_what_was_asked_for() {
+fn enforcing_gpus_get_the_requested_access() {
     if process::ran_alone() {
         return;
     }
@@ -248,7 +248,7 @@ fn gpus_that_obey_get_what_was_asked_for() {
 }
 
 #[test]
-fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
+fn forbidding_without_a_grant_maps_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -261,7 +261,7 @@ fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
 }
 
 #[test]
-fn the_cpu_is_refused_memory_that_it_cannot_reach() {
+fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
@@ -331,7 +331,7 @@ impl Drop for Exhausted {
 }
 
 #[test]
-fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
+fn view_is_removed_at_the_mapping_limit() {
     if process::ran_alone() {
         return;
     }
@@ -374,7 +374,7 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
 /// The runtime is not told of CPUs that lose access, also when a mapping was made anew: the memory's
 /// protection changes, whoever has mapped it for them.
 #[test]
-fn what_two_cpus_have_after_a_revocation_they_can_lose() {
+fn two_cpus_can_be_revoked_one_by_one() {
     if process::ran_alone() {
         return;
     }
@@ -402,7 +402,7 @@ fn what_two_cpus_have_after_a_revocation_they_can_lose() {
 }
 
 #[test]
-fn what_two_cpus_lose_in_one_call_is_lost() {
+fn two_cpus_can_be_revoked_together() {
     if process::ran_alone() {
         return;
     }

@@ -249,7 +249,7 @@ fn era(era: Era) -> Config {
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_a() {
+fn one_failure_changes_nothing_in_generation_a() {
     if process::ran_alone() {
         return;
     }
@@ -265,7 +265,7 @@ fn one_failure_changes_nothing_before_aligned_reservations() {
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_b() {
+fn one_failure_changes_nothing_in_generation_b() {
     if process::ran_alone() {
         return;
     }
@@ -273,7 +273,7 @@ fn one_failure_changes_nothing_in_era_b() {
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_c() {
+fn one_failure_changes_nothing_in_generation_c() {
     if process::ran_alone() {
         return;
     }
@@ -281,7 +281,7 @@ fn one_failure_changes_nothing_in_era_c() {
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_d() {
+fn one_failure_changes_nothing_in_generation_d() {
     if process::ran_alone() {
         return;
     }
@@ -289,7 +289,7 @@ fn one_failure_changes_nothing_in_era_d() {
 }
 
 #[test]
-fn one_failure_changes_nothing_where_the_runtime_gives_the_cpu_its_access() {
+fn one_failure_changes_nothing_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
@@ -301,7 +301,7 @@ fn one_failure_changes_nothing_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn a_function_that_goes_on_failing_leaves_the_state_as_it_was_or_in_quarantine() {
+fn repeated_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
@@ -312,7 +312,7 @@ fn a_function_that_goes_on_failing_leaves_the_state_as_it_was_or_in_quarantine()
 }
 
 #[test]
-fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
+fn two_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
@@ -325,7 +325,7 @@ fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
 /// The runtime goes on knowing a CPU that was told later that it may do nothing, and leaves a hole
 /// for it when it unmaps; also if it refused to unmap once before, and access was sent again.
 #[test]
-fn a_refused_unmap_forgets_nobody_whom_the_runtime_knows() {
+fn failed_unmap_keeps_runtime_granted() {
     if process::ran_alone() {
         return;
     }

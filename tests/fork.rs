@@ -22,7 +22,7 @@ use std::time::Duration;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
-fn every_call_of_a_child_is_refused() {
+fn forked_child_gets_errors() {
     if process::ran_alone() {
         return;
     }
@@ -102,7 +102,7 @@ fn every_call_of_a_child_is_refused() {
 }
 
 #[test]
-fn a_child_that_drops_everything_harms_nobody() {
+fn drops_in_a_forked_child_keep_parent_memory() {
     if process::ran_alone() {
         return;
     }
@@ -142,7 +142,7 @@ fn a_child_that_drops_everything_harms_nobody() {
 }
 
 #[test]
-fn a_child_may_open_a_runtime_of_its_own() {
+fn forked_child_opens_its_own_runtime() {
     if process::ran_alone() {
         return;
     }
@@ -413,7 +413,7 @@ fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
 }
 
 #[test]
-fn no_call_hangs_in_a_child_of_a_busy_parent() {
+fn child_of_a_busy_parent_does_not_hang() {
     if process::ran_alone() {
         return;
     }
@@ -448,7 +448,7 @@ fn no_call_hangs_in_a_child_of_a_busy_parent() {
 }
 
 #[test]
-fn a_fork_while_threads_are_at_work_does_not_hang_the_child() {
+fn fork_during_calls_does_not_hang_the_child() {
     if process::ran_alone() {
         return;
     }

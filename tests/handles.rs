@@ -28,7 +28,7 @@ fn assert_refused(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
 }
 
 #[test]
-fn a_released_handle_is_refused_however_often_its_slot_was_used_since() {
+fn released_handles_stay_invalid() {
     let machine = Machine::new(Config::mi300x(1));
     let base = machine.reserve(4 * KIB);
     let first = machine.create(0, 4 * KIB);
@@ -53,7 +53,7 @@ fn a_released_handle_is_refused_however_often_its_slot_was_used_since() {
 }
 
 #[test]
-fn a_handle_is_never_the_runtimes_own_value() {
+fn handles_differ_from_the_runtimes_values() {
     for (era, config) in machine::eras() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -74,7 +74,7 @@ fn a_handle_is_never_the_runtimes_own_value() {
 }
 
 #[test]
-fn invented_handles_are_refused_bit_by_bit() {
+fn handles_with_a_changed_bit_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     let base = machine.reserve(4 * KIB);
     let kept = machine.create(0, 4 * KIB);
@@ -90,7 +90,7 @@ fn invented_handles_are_refused_bit_by_bit() {
 }
 
 #[test]
-fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
+fn handles_belong_to_one_vmm() {
     let machine = Machine::new(Config::mi300x(1));
     let other = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
@@ -122,7 +122,7 @@ fn handles_stay_distinct_over_70000_vmms() {
 }
 
 #[test]
-fn a_handle_lives_as_long_as_its_references_and_mappings() {
+fn handles_live_while_referenced_or_mapped() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -151,7 +151,7 @@ fn a_handle_lives_as_long_as_its_references_and_mappings() {
 }
 
 #[test]
-fn an_agent_belongs_to_one_runtime() {
+fn agents_belong_to_one_runtime() {
     let [one, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2))];
     let base = one.reserve(4 * KIB);
     let handle = one.create(0, 4 * KIB);
@@ -185,7 +185,7 @@ fn an_agent_belongs_to_one_runtime() {
 }
 
 #[test]
-fn a_hundred_thousand_handles_are_no_burden() {
+fn hundred_thousand_handles_are_distinct() {
     for era in [Era::B, Era::D] {
         let machine = Machine::new(Config::mi300x(1).with_era(era));
         let count = 100_000;
@@ -201,7 +201,7 @@ fn a_hundred_thousand_handles_are_no_burden() {
 }
 
 #[test]
-fn a_million_mappings_are_no_burden() {
+fn million_mappings_can_be_looked_up() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::D));
     let count = if cfg!(debug_assertions) { 300_000 } else { 1_000_000 };
     let base = machine.reserve(count * 4 * KIB);

@@ -94,7 +94,7 @@ fn place(module: &str) -> Option<(usize, usize)> {
 }
 
 #[test]
-fn no_module_imports_a_layer_above_it() {
+fn modules_import_only_lower_layers() {
     let mut files = Vec::new();
     sources(&root(), &mut files);
     let mut wrong = Vec::new();

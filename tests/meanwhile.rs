@@ -10,7 +10,7 @@ const SIZE: usize = 4096;
 
 /// Of all of a run at once, and not before the runtime has let the agent in.
 #[test]
-fn access_is_told_of_when_the_runtime_has_given_it() {
+fn get_access_changes_after_the_runtime_call() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();

@@ -23,7 +23,7 @@ fn one_mapping(machine: &Machine) -> (Address, usize) {
 }
 
 #[test]
-fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_can() {
+fn grants_are_one_call_where_supported() {
     for (release, config) in machine::releases() {
         // One call a mapping, before ROCm 6.4.
         let several_fail = config.extension_minor < 7;
@@ -55,7 +55,7 @@ fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_c
 }
 
 #[test]
-fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
+fn last_access_counts_and_is_sent_alone() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let (base, granule) = one_mapping(&machine);
@@ -74,7 +74,7 @@ fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
 
 /// What a CPU may do is this process's own view, wherever among the others it is named.
 #[test]
-fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
+fn cpu_named_last_is_not_sent() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let (base, granule) = one_mapping(&machine);
@@ -90,7 +90,7 @@ fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
 }
 
 #[test]
-fn a_hint_that_is_aligned_costs_one_call() {
+fn aligned_hint_costs_one_call() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -110,7 +110,7 @@ fn a_hint_that_is_aligned_costs_one_call() {
 
 /// Each try exports the memory and closes it again.
 #[test]
-fn that_the_cpu_cannot_map_memory_itself_is_found_out_once() {
+fn dma_buf_mapping_is_probed_once() {
     if process::ran_alone() {
         return;
     }
@@ -132,7 +132,7 @@ fn that_the_cpu_cannot_map_memory_itself_is_found_out_once() {
 }
 
 #[test]
-fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
+fn adjacent_mappings_with_equal_deltas_share_a_call() {
     let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
@@ -165,7 +165,7 @@ fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
 
 /// Where the owner has to be last, neighbours of two owners are not told in one order.
 #[test]
-fn neighbours_of_two_owners_are_told_one_by_one() {
+fn adjacent_mappings_of_two_owners_take_two_calls() {
     for (release, config) in machine::eras() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -188,7 +188,7 @@ fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
 }
 
 #[test]
-fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
+fn failure_at_a_later_mapping_is_rolled_back() {
     for era in [Era::C, Era::D] {
         let machine = Machine::new(Config::mi300x(2).with_era(era));
         let granule = machine.granule();
@@ -221,7 +221,7 @@ fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
 
 /// The runtime has refused: it is not told to take back what it never gave, then or later.
 #[test]
-fn who_was_refused_is_not_taken_to_be_let_in() {
+fn refused_agents_are_not_recorded_as_granted() {
     if process::ran_alone() {
         return;
     }

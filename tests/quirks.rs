@@ -197,7 +197,7 @@ fn every_quirk_has_a_failure() {
 }
 
 #[test]
-fn a_release_fails_without_its_quirk_and_only_then() {
+fn generations_fail_only_without_their_quirks() {
     if process::ran_alone() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_release_fails_without_its_quirk_and_only_then() {
 }
 
 #[test]
-fn quirks_do_no_harm_where_they_are_not_needed() {
+fn unneeded_quirks_do_no_harm() {
     if process::ran_alone() {
         return;
     }
@@ -268,7 +268,7 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
 }
 
 #[test]
-fn calls_that_take_no_lock_meet_others_unless_they_take_turns() {
+fn unlocked_calls_race_without_the_quirk() {
     process::within(std::time::Duration::from_secs(60), || {
         let known = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
         assert_eq!(races(known), 0);

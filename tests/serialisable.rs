@@ -13,7 +13,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[test]
-fn what_eight_threads_do_has_a_serial_order_in_every_era() {
+fn eight_threads_have_a_serial_order_in_every_generation() {
     process::within(PATIENCE, || {
         let eras = machine::eras();
         for (era, config) in &eras {
@@ -26,7 +26,7 @@ fn what_eight_threads_do_has_a_serial_order_in_every_era() {
 
 /// Not in era A: there the runtime leaves holes, which other threads' memory may land in.
 #[test]
-fn so_it_has_where_the_runtime_gives_the_cpu_its_access() {
+fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {
         for (era, config) in machine::eras() {
             if config.era != Era::A {

@@ -79,7 +79,7 @@ fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
 }
 
 #[test]
-fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
+fn import_returns_a_new_handle_of_the_same_memory() {
     on_each_release(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
         let here = view(machine, original, 2 * granule);
@@ -115,7 +115,7 @@ fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
 }
 
 #[test]
-fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
+fn imported_descriptor_may_be_closed() {
     if process::ran_alone() {
         return;
     }
@@ -147,7 +147,7 @@ fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
 }
 
 #[test]
-fn every_export_is_a_descriptor_of_its_own() {
+fn every_export_is_a_new_descriptor() {
     on_each_release(|release, machine, granule| {
         let (handle, here) = written(machine, granule);
         let first = export(machine, handle);
@@ -166,7 +166,7 @@ fn every_export_is_a_descriptor_of_its_own() {
 }
 
 #[test]
-fn an_export_keeps_the_memory_when_the_handle_is_gone() {
+fn export_keeps_memory_after_release() {
     on_each_release(|release, machine, granule| {
         let (handle, here) = written(machine, granule);
         let shared = export(machine, handle);
@@ -178,7 +178,7 @@ fn an_export_keeps_the_memory_when_the_handle_is_gone() {
 }
 
 #[test]
-fn an_import_can_be_exported_again() {
+fn imports_can_be_exported() {
     on_each_release(|release, machine, granule| {
         let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
@@ -232,7 +232,7 @@ fn descriptors_do_not_leak() {
 }
 
 #[test]
-fn failed_imports_and_exports_leave_no_descriptor() {
+fn failed_imports_and_exports_leak_no_descriptor() {
     if process::ran_alone() {
         return;
     }
@@ -276,7 +276,7 @@ fn failed_imports_and_exports_leave_no_descriptor() {
 }
 
 #[test]
-fn the_position_of_the_callers_descriptor_stays() {
+fn import_keeps_the_file_position() {
     if process::ran_alone() {
         return;
     }
@@ -291,7 +291,7 @@ fn the_position_of_the_callers_descriptor_stays() {
 /// ROCm 7.14 does not say whose an import is, and refuses whoever comes after its owner: then the
 /// mapping is made anew. The first to come is nobody's second, and costs no more than elsewhere.
 #[test]
-fn an_import_of_an_unknown_owner_lets_one_gpu_in_after_the_other() {
+fn unowned_import_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_era(Era::C);
     for config in [config.clone(), without_cpu_mapping(config)] {
         for owner in 0..2 {
@@ -347,7 +347,7 @@ fn another_process_uses_the_same_memory() {
 }
 
 #[test]
-fn an_import_of_an_unknown_owner_is_granted_to_several_gpus() {
+fn unowned_import_is_granted_to_several_gpus() {
     if process::ran_alone() {
         return;
     }

@@ -40,7 +40,7 @@ impl Visit for Formatted {
 }
 
 #[test]
-fn panics_of_a_subscriber_disturb_no_operation() {
+fn subscriber_panics_do_not_disturb_operations() {
     // Hundreds of reports of planted panics would hide what fails.
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {

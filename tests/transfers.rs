@@ -25,7 +25,7 @@ fn assert_waited_again(machine: &Machine) {
 }
 
 #[test]
-fn early_return_of_a_wait_is_no_failure() {
+fn early_wakeups_are_waited_again() {
     for (era, config) in eras() {
         println!("{era}");
         let machine = Machine::new(config.with_early_waits(true));

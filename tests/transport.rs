@@ -158,7 +158,7 @@ fn malformed_messages_are_rejected_and_closed() {
 }
 
 #[test]
-fn memory_of_another_size_is_refused() {
+fn memory_of_another_size_is_rejected() {
     if process::ran_alone() {
         return;
     }
@@ -505,7 +505,7 @@ fn ticket_is_valid_while_the_offer_lives() {
 }
 
 #[test]
-fn killed_sender_leaves_nothing() {
+fn killed_sender_leaks_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -537,7 +537,7 @@ fn killed_sender_leaves_nothing() {
 }
 
 #[test]
-fn ten_thousand_rounds_leave_nothing() {
+fn ten_thousand_rounds_leak_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -561,7 +561,7 @@ fn ten_thousand_rounds_leave_nothing() {
 
 /// A process that has closed its standard input may have it.
 #[test]
-fn a_ticket_for_the_lowest_descriptor_is_good() {
+fn ticket_for_descriptor_zero_is_valid() {
     if process::ran_alone() {
         return;
     }

@@ -38,7 +38,7 @@ fn change_while_failing(
 /// lost it, and the library must know: else it would forbid it once more when the next failure is
 /// undone, and AMD's runtime maps for a GPU what it is to forbid it.
 #[test]
-fn what_a_failure_took_away_the_next_failure_does_not_give_back() {
+fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
@@ -64,7 +64,7 @@ fn what_a_failure_took_away_the_next_failure_does_not_give_back() {
 
 /// It may be using the memory: to unmap it even for a moment would fault.
 #[test]
-fn who_had_access_is_not_disturbed_by_a_change_that_fails() {
+fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
         return;
     }
@@ -90,7 +90,7 @@ fn who_had_access_is_not_disturbed_by_a_change_that_fails() {
 
 /// In ROCm 6 and 7.0 it leaves a hole then when it unmaps, which the library has to know of.
 #[test]
-fn the_runtime_goes_on_knowing_a_cpu_that_was_let_in_and_is_out_again() {
+fn forbidden_cpu_stays_runtime_granted() {
     if process::ran_alone() {
         return;
     }
@@ -114,7 +114,7 @@ fn the_runtime_goes_on_knowing_a_cpu_that_was_let_in_and_is_out_again() {
 /// Where the runtime gives the CPU its access, what is there after it failed differs from what was
 /// there before, and so does whether unmapping leaves a hole.
 #[test]
-fn a_revocation_that_fails_twice_is_undone() {
+fn revoke_that_fails_twice_is_rolled_back() {
     if process::ran_alone() {
         return;
     }
@@ -167,7 +167,7 @@ fn a_revocation_that_fails_twice_is_undone() {
 
 /// As after a change of access that failed.
 #[test]
-fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
+fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
@@ -189,7 +189,7 @@ fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
 
 /// Other memory behind the same addresses is mapped anew, too.
 #[test]
-fn what_an_exchange_took_away_a_failure_does_not_give_back() {
+fn failed_exchange_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
@@ -215,7 +215,7 @@ fn what_an_exchange_took_away_a_failure_does_not_give_back() {
 /// A quirk that is worked around where there is no need changes no answer, also where making a
 /// mapping anew fails: the CPU, which came first, sees nothing of it.
 #[test]
-fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
+fn refused_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
         return;
     }
@@ -241,7 +241,7 @@ fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
 
 /// Whom ROCm 7.14 lets in only by way of making the mapping anew, the runtime knows from then on.
 #[test]
-fn a_peer_that_came_after_the_owner_can_be_forbidden_again() {
+fn peer_after_owner_can_be_forbidden() {
     if process::ran_alone() {
         return;
     }

@@ -18,8 +18,8 @@ fn text(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_buffer_may_be_of_any_size() {
-    on_each("buffers::a_buffer_may_be_of_any_size", |ground| {
+fn buffers_accept_any_size() {
+    on_each("buffers::buffers_accept_any_size", |ground| {
         let library = Library::load(ground.runtime());
         let options = GrowableBuffer::builder(4 * GIB);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -46,8 +46,8 @@ fn a_buffer_may_be_of_any_size() {
 }
 
 #[test]
-fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
-    on_each("buffers::what_grows_stays_where_it_is_and_keeps_what_is_in_it", |ground| {
+fn growth_keeps_address_and_contents() {
+    on_each("buffers::growth_keeps_address_and_contents", |ground| {
         let library = Library::load(ground.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -85,8 +85,8 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 }
 
 #[test]
-fn memory_that_a_buffer_gives_back_can_be_used() {
-    on_each("buffers::memory_that_a_buffer_gives_back_can_be_used", |ground| {
+fn shrink_releases_memory() {
+    on_each("buffers::shrink_releases_memory", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let mut buffers = [0, 1].map(|_| {
@@ -120,8 +120,8 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
 
 /// Each number of descriptors fails another step of the same growth.
 #[test]
-fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
-    on_each("buffers::running_out_of_descriptors_leaves_a_buffer_as_it_was", |ground| {
+fn growth_without_descriptors_changes_nothing() {
+    on_each("buffers::growth_without_descriptors_changes_nothing", |ground| {
         let library = Library::load(ground.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -155,8 +155,8 @@ fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
 }
 
 #[test]
-fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
-    on_each("buffers::a_buffer_is_extended_exactly_at_its_end_or_not_at_all", |ground| {
+fn extend_reserves_exactly_at_the_end() {
+    on_each("buffers::extend_reserves_exactly_at_the_end", |ground| {
         let library = Library::load(ground.runtime());
         let mut buffer = library.extended(STEP, &[1, 3]);
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
@@ -187,8 +187,8 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
 }
 
 #[test]
-fn a_ring_has_no_seam_for_anybody() {
-    on_each("buffers::a_ring_has_no_seam_for_anybody", |ground| {
+fn rings_are_contiguous_for_all_agents() {
+    on_each("buffers::rings_are_contiguous_for_all_agents", |ground| {
         let library = Library::load(ground.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {

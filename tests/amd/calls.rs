@@ -33,8 +33,8 @@ const SIZE: usize = 64 << 10;
 const MANY: usize = 16;
 
 #[test]
-fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
-    on_each("calls::each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be", |ground| {
+fn batches_make_the_fewest_runtime_calls() {
+    on_each("calls::batches_make_the_fewest_runtime_calls", |ground| {
         watch(|metadata| metadata.fields().field("calling").is_some(), count);
         let library = Library::load(ground.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
@@ -108,8 +108,8 @@ fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
 
 /// What a batch has mapped is there for both GPUs, and nowhere when it is unmapped.
 #[test]
-fn what_is_mapped_at_once_is_used() {
-    on_each("calls::what_is_mapped_at_once_is_used", |ground| {
+fn memory_mapped_in_a_batch_is_usable() {
+    on_each("calls::memory_mapped_in_a_batch_is_usable", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let bases = [0, 1].map(|_| library.reserve(3 * SIZE));

@@ -9,8 +9,8 @@ const SIZE: usize = 64 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
-fn every_call_of_a_child_is_refused() {
-    on_each("fork::every_call_of_a_child_is_refused", |ground| {
+fn forked_child_gets_errors() {
+    on_each("fork::forked_child_gets_errors", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, handle) = library.mapped(0, SIZE);
@@ -54,8 +54,8 @@ fn every_call_of_a_child_is_refused() {
 }
 
 #[test]
-fn a_child_that_drops_everything_harms_nobody() {
-    on_each("fork::a_child_that_drops_everything_harms_nobody", |ground| {
+fn drops_in_a_forked_child_keep_parent_memory() {
+    on_each("fork::drops_in_a_forked_child_keep_parent_memory", |ground| {
         let library = Library::load(ground.runtime());
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
@@ -79,8 +79,8 @@ fn a_child_that_drops_everything_harms_nobody() {
 /// answers depends on the release, and is an error at the latest when memory is asked for, or is
 /// memory that really is there.
 #[test]
-fn a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error() {
-    on_each("fork::a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error", |ground| {
+fn forked_child_opens_a_runtime_or_gets_an_error() {
+    on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |ground| {
         let library = Library::load(ground.runtime());
         let (base, _) = library.mapped(0, SIZE);
         library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);

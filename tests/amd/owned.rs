@@ -9,8 +9,8 @@ use hsa_vmm::{Access, Allocation, Reservation};
 const SIZE: usize = 2 * MIB;
 
 #[test]
-fn values_may_be_dropped_in_any_order() {
-    on_each("owned::values_may_be_dropped_in_any_order", |ground| {
+fn values_drop_in_any_order() {
+    on_each("owned::values_drop_in_any_order", |ground| {
         for order in orders() {
             drop_in(order, Library::load(ground.runtime()), SIZE, "one after the other");
         }
@@ -18,8 +18,8 @@ fn values_may_be_dropped_in_any_order() {
 }
 
 #[test]
-fn a_dropped_mapping_leaves_its_addresses_reserved_and_empty() {
-    on_each("owned::a_dropped_mapping_leaves_its_addresses_reserved_and_empty", |ground| {
+fn dropped_mapping_leaves_addresses_reserved() {
+    on_each("owned::dropped_mapping_leaves_addresses_reserved", |ground| {
         let library = Library::load(ground.runtime());
         let reservation = Reservation::builder(2 * SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
@@ -43,8 +43,8 @@ fn a_dropped_mapping_leaves_its_addresses_reserved_and_empty() {
 }
 
 #[test]
-fn a_panic_gives_everything_back() {
-    on_each("owned::a_panic_gives_everything_back", |ground| {
+fn panic_frees_everything() {
+    on_each("owned::panic_frees_everything", |ground| {
         let library = Library::load(ground.runtime());
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();

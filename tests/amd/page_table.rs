@@ -54,49 +54,41 @@ fn run(library: &Library) -> (Address, [AgentId; 3]) {
 }
 
 #[test]
-fn what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not() {
-    on_each(
-        "page_table::what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not",
-        |ground| {
-            let library = Library::load(ground.runtime());
-            let vmm = &library.vmm;
-            let (base, [cpu, gpu, peer]) = run(&library);
-            let size = 2 * SIZE;
-            library.grant(base, size, peer, Access::None);
-            assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
-            assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
-            vmm.revoke(base, size, &[peer]).expect("mapped");
-            assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
-            // Of the other mapping nothing is said.
-            library.grant(base, size, peer, Access::Read);
-            assert_reach(base, size, [Reach::All; 2], "granted again");
-            vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
-            assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
-            assert_reach(
-                at(base, SIZE),
-                SIZE,
-                [Reach::Nothing, Reach::All],
-                "revoked from its peer",
-            );
-            assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
-            vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
-            assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
-            // The CPU was never named, and the contents are there.
-            for place in 0..2 {
-                let mut bytes = [0; 64];
-                vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
-                assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
-            }
-            vmm.revoke(base, size, &[cpu]).expect("mapped");
-            vmm.unmap(base, size).expect("mapped");
-        },
-    );
+fn only_revoke_clears_page_tables() {
+    on_each("page_table::only_revoke_clears_page_tables", |ground| {
+        let library = Library::load(ground.runtime());
+        let vmm = &library.vmm;
+        let (base, [cpu, gpu, peer]) = run(&library);
+        let size = 2 * SIZE;
+        library.grant(base, size, peer, Access::None);
+        assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
+        assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
+        vmm.revoke(base, size, &[peer]).expect("mapped");
+        assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
+        // Of the other mapping nothing is said.
+        library.grant(base, size, peer, Access::Read);
+        assert_reach(base, size, [Reach::All; 2], "granted again");
+        vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
+        assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
+        assert_reach(at(base, SIZE), SIZE, [Reach::Nothing, Reach::All], "revoked from its peer");
+        assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
+        vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
+        assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
+        // The CPU was never named, and the contents are there.
+        for place in 0..2 {
+            let mut bytes = [0; 64];
+            vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
+            assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
+        }
+        vmm.revoke(base, size, &[cpu]).expect("mapped");
+        vmm.unmap(base, size).expect("mapped");
+    });
 }
 
 /// 6.1 takes access from those that a call does not name.
 #[test]
-fn who_is_not_named_keeps_what_he_had() {
-    on_each("page_table::who_is_not_named_keeps_what_he_had", |ground| {
+fn set_access_keeps_unnamed_agents_in_page_tables() {
+    on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let (base, agents) = run(&library);

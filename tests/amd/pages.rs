@@ -30,8 +30,8 @@ fn holds_text(buffer: &PausableBuffer) -> bool {
 }
 
 #[test]
-fn a_pausable_buffer_comes_back_where_it_was_at_every_size() {
-    on_each("pages::a_pausable_buffer_comes_back_where_it_was_at_every_size", |ground| {
+fn pausable_buffer_resumes_at_its_address() {
+    on_each("pages::pausable_buffer_resumes_at_its_address", |ground| {
         let library = Library::load(ground.runtime());
         for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 << 30] {
             let mut buffer = pausable(&library, size);
@@ -81,8 +81,8 @@ fn take_turns(library: &Library) {
 }
 
 #[test]
-fn a_paused_buffers_memory_can_be_used_by_others() {
-    on_each("pages::a_paused_buffers_memory_can_be_used_by_others", |ground| {
+fn pause_frees_memory_for_others() {
+    on_each("pages::pause_frees_memory_for_others", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         take_turns(&Library::load(ground.runtime()));
     });
@@ -90,8 +90,8 @@ fn a_paused_buffers_memory_can_be_used_by_others() {
 
 /// What the library puts in the place of unmapped memory already lets it go, on the emulated driver.
 #[test]
-fn covering_gives_memory_back_on_the_emulated_driver() {
-    on_each("pages::covering_gives_memory_back_on_the_emulated_driver", |ground| {
+fn overlaying_a_mapping_frees_memory() {
+    on_each("pages::overlaying_a_mapping_frees_memory", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
@@ -106,10 +106,10 @@ fn covering_gives_memory_back_on_the_emulated_driver() {
 
 /// `HSA_VMM_PAUSE_ROUNDS=10000` for as many as users have.
 #[test]
-fn many_rounds_leave_everything_where_it_was() {
+fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
     let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
-    on_each("pages::many_rounds_leave_everything_where_it_was", |ground| {
+    on_each("pages::pause_rounds_keep_address_and_contents", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let mut buffer = pausable(&library, PAGE);
@@ -150,8 +150,8 @@ fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
 }
 
 #[test]
-fn pages_come_and_go_and_show_zeros_where_they_are_not() {
-    on_each("pages::pages_come_and_go_and_show_zeros_where_they_are_not", |ground| {
+fn unmapped_pages_read_as_zeros() {
+    on_each("pages::unmapped_pages_read_as_zeros", |ground| {
         let library = Library::load(ground.runtime());
         for zero in [false, true] {
             let buffer = paged(&library, zero, 0);
@@ -196,8 +196,8 @@ fn pages_come_and_go_and_show_zeros_where_they_are_not() {
 }
 
 #[test]
-fn pages_are_mapped_ahead_and_their_thread_ends() {
-    on_each("pages::pages_are_mapped_ahead_and_their_thread_ends", |ground| {
+fn thread_maps_pages_ahead_and_ends() {
+    on_each("pages::thread_maps_pages_ahead_and_ends", |ground| {
         let library = Library::load(ground.runtime());
         for _ in 0..10 {
             let buffer = paged(&library, false, 3);
@@ -221,8 +221,8 @@ fn pages_are_mapped_ahead_and_their_thread_ends() {
 }
 
 #[test]
-fn memory_changes_its_address_and_is_the_same() {
-    on_each("pages::memory_changes_its_address_and_is_the_same", |ground| {
+fn relocate_keeps_contents() {
+    on_each("pages::relocate_keeps_contents", |ground| {
         let library = Library::load(ground.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
             let [here, there] = zeros.map(|zero| paged(&library, zero, 0));

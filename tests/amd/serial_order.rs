@@ -5,8 +5,8 @@ use crate::machine::Library;
 use crate::serial::stress::stress;
 
 #[test]
-fn what_eight_threads_do_has_a_serial_order() {
-    on_each("serial_order::what_eight_threads_do_has_a_serial_order", |ground| {
+fn eight_threads_have_a_serial_order() {
+    on_each("serial_order::eight_threads_have_a_serial_order", |ground| {
         let library = Library::load(ground.runtime());
         stress(&ground.release().to_string(), &library, 1);
     });

@@ -110,7 +110,7 @@ fn die() {
 const DIES: End = End::Signal(libc::SIGKILL);
 
 #[test]
-fn both_read_what_the_other_writes() {
+fn both_processes_read_what_the_other_writes() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"ping").unwrap();
@@ -138,11 +138,11 @@ fn both_read_what_the_other_writes() {
         assert_eq!(&side.text(taken.0), b"full");
         side.give_back(taken);
     };
-    between("share::both_read_what_the_other_writes", maker, taker, [End::Well; 2]);
+    between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Well; 2]);
 }
 
 #[test]
-fn memory_outlives_the_process_that_made_it() {
+fn memory_outlives_its_exporter() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"kept").unwrap();
@@ -159,11 +159,11 @@ fn memory_outlives_the_process_that_made_it() {
         assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
         side.give_back(taken);
     };
-    between("share::memory_outlives_the_process_that_made_it", maker, taker, [End::Well; 2]);
+    between("share::memory_outlives_its_exporter", maker, taker, [End::Well; 2]);
 }
 
 #[test]
-fn memory_outlives_a_process_that_is_killed() {
+fn memory_outlives_a_killed_exporter() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"kept").unwrap();
@@ -178,12 +178,12 @@ fn memory_outlives_a_process_that_is_killed() {
         assert_eq!(&side.text(taken.0), b"kept");
         side.give_back(taken);
     };
-    between("share::memory_outlives_a_process_that_is_killed", maker, taker, [DIES, End::Well]);
+    between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Well]);
 }
 
 /// Before it has even looked at what it was sent, or in the middle of using it.
 #[test]
-fn the_maker_outlives_one_that_is_killed() {
+fn exporter_survives_a_killed_importer() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.wait();
@@ -206,13 +206,13 @@ fn the_maker_outlives_one_that_is_killed() {
         die();
     };
     for taker in [&at_once as &dyn Fn(Side), &half_way] {
-        let test = "share::the_maker_outlives_one_that_is_killed";
+        let test = "share::exporter_survives_a_killed_importer";
         between(test, maker, taker, [End::Well, DIES]);
     }
 }
 
 #[test]
-fn nothing_leaks_however_often_it_is_shared() {
+fn sharing_many_times_leaks_nothing() {
     let maker = |mut side: Side| {
         let mut open = None;
         for round in 0..100u32 {
@@ -236,5 +236,5 @@ fn nothing_leaks_however_often_it_is_shared() {
             side.go();
         }
     };
-    between("share::nothing_leaks_however_often_it_is_shared", maker, taker, [End::Well; 2]);
+    between("share::sharing_many_times_leaks_nothing", maker, taker, [End::Well; 2]);
 }

@@ -25,8 +25,8 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
 }
 
 #[test]
-fn memory_that_is_used_up_comes_back() {
-    on_each("shortage::memory_that_is_used_up_comes_back", |ground| {
+fn exhausted_memory_is_usable_after_free() {
+    on_each("shortage::exhausted_memory_is_usable_after_free", |ground| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(ground.runtime());
         let base = library.reserve(4 * MIB);
@@ -54,8 +54,8 @@ fn memory_that_is_used_up_comes_back() {
 }
 
 #[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
-    let test = "shortage::no_descriptor_left_is_an_error_of_its_own_and_changes_nothing";
+fn calls_without_descriptors_change_nothing() {
+    let test = "shortage::calls_without_descriptors_change_nothing";
     on_each(test, |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
@@ -101,8 +101,8 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
 
 /// Each number of descriptors fails another step of the same call.
 #[test]
-fn running_out_of_descriptors_half_way_changes_nothing() {
-    on_each("shortage::running_out_of_descriptors_half_way_changes_nothing", |ground| {
+fn running_out_of_descriptors_half_way_rolls_back() {
+    on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
@@ -137,8 +137,8 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
 
 /// The runtime would end this process: it asserts that it is given a descriptor.
 #[test]
-fn no_gpu_is_let_in_without_a_descriptor() {
-    on_each("shortage::no_gpu_is_let_in_without_a_descriptor", |ground| {
+fn grant_to_gpu_needs_a_descriptor() {
+    on_each("shortage::grant_to_gpu_needs_a_descriptor", |ground| {
         let library = Library::load(ground.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;

@@ -10,8 +10,8 @@ use hsa_vmm::{Access, ErrorKind, Runtime};
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
 
 #[test]
-fn a_failing_driver_is_an_error_that_says_what_is_there() {
-    on_each("start::a_failing_driver_is_an_error_that_says_what_is_there", |ground| {
+fn start_error_describes_the_driver() {
+    on_each("start::start_error_describes_the_driver", |ground| {
         for call in FIRST_CALLS {
             let end = in_child(|| {
                 kernel_fails(&format!("{call}=ENODEV"));
@@ -31,8 +31,8 @@ fn a_failing_driver_is_an_error_that_says_what_is_there() {
 }
 
 #[test]
-fn a_runtime_is_started_and_stopped_again_and_again() {
-    on_each("start::a_runtime_is_started_and_stopped_again_and_again", |ground| {
+fn runtime_starts_and_stops_repeatedly() {
+    on_each("start::runtime_starts_and_stops_repeatedly", |ground| {
         let mut open = None;
         for round in 0..10 {
             let library = Library::load(ground.runtime());
@@ -49,8 +49,8 @@ fn a_runtime_is_started_and_stopped_again_and_again() {
 }
 
 #[test]
-fn two_vmms_on_one_runtime_do_not_meddle() {
-    on_each("start::two_vmms_on_one_runtime_do_not_meddle", |ground| {
+fn vmms_on_one_runtime_are_independent() {
+    on_each("start::vmms_on_one_runtime_are_independent", |ground| {
         let [one, other] = [(); 2].map(|()| Library::load(ground.runtime()));
         let ((mine, memory), (theirs, _)) = (one.mapped(0, 64 << 10), other.mapped(0, 64 << 10));
         other.vmm.unmap(mine, 64 << 10).unwrap_err();

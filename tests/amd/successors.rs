@@ -5,8 +5,8 @@ use crate::machine::Library;
 use crate::successor;
 
 #[test]
-fn no_owned_value_acts_on_its_successor() {
-    on_each("successors::no_owned_value_acts_on_its_successor", |ground| {
+fn owned_values_never_act_on_successors() {
+    on_each("successors::owned_values_never_act_on_successors", |ground| {
         let library = Library::load(ground.runtime());
         successor::of_mapping(&library);
         successor::of_growable_buffer(&library);

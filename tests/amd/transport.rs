@@ -29,8 +29,8 @@ fn word(mapping: &Mapping) -> [u8; 4] {
 }
 
 #[test]
-fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
-    let name = "transport::both_ends_see_what_the_other_writes_and_memory_outlives_its_sender";
+fn received_memory_outlives_its_sender() {
+    let name = "transport::received_memory_outlives_its_sender";
     on_each_release(name, &Emulation::gpus(2), |ground| {
         let (here, there) = Channel::pair().unwrap();
         let (back, forth) = Channel::pair().unwrap();
@@ -108,9 +108,9 @@ fn channels_cross_pid_namespaces() {
 }
 
 #[test]
-fn a_ticket_fetches_memory_of_another_process() {
+fn ticket_fetches_memory_of_another_process() {
     on_each_release(
-        "transport::a_ticket_fetches_memory_of_another_process",
+        "transport::ticket_fetches_memory_of_another_process",
         &Emulation::gpus(2),
         |ground| {
             let (mut line, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -144,8 +144,8 @@ fn a_ticket_fetches_memory_of_another_process() {
 }
 
 #[test]
-fn ten_thousand_rounds_leave_nothing() {
-    on_each("transport::ten_thousand_rounds_leave_nothing", |ground| {
+fn ten_thousand_rounds_leak_nothing() {
+    on_each("transport::ten_thousand_rounds_leak_nothing", |ground| {
         let library = Library::load(ground.runtime());
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let (here, there) = Channel::pair().unwrap();

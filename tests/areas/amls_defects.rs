@@ -26,7 +26,7 @@ fn device_0_can_be_chosen_for_one_mmap() {
 
 /// `default: return AML_SUCCESS`: what it does not know has worked.
 #[test]
-fn no_status_is_taken_for_success() {
+fn no_failure_status_is_success() {
     let ground = Ground::simulated(Config::mi300x(1));
     let simulation = ground.simulation.as_ref().unwrap();
     let area = ground.area(0, AreaFlags::HOST).unwrap();
@@ -49,7 +49,7 @@ fn no_status_is_taken_for_success() {
 /// `return hip_to_aml_alloc_error(error)` of what is AML's code already: here each error keeps
 /// what it was made of.
 #[test]
-fn errors_have_one_sign_and_are_translated_once() {
+fn aml_numbers_are_positive() {
     let ground = Ground::simulated(Config::mi300x(1));
     let simulation = ground.simulation.as_ref().unwrap();
     let area = ground.area(0, AreaFlags::HOST).unwrap();
@@ -80,7 +80,7 @@ fn errors_have_one_sign_and_are_translated_once() {
 
 /// A failure leaves AML's device current: here no device is.
 #[test]
-fn a_failure_leaves_the_device_as_it_was() {
+fn failure_keeps_the_device() {
     let ground = Ground::simulated(Config::mi300x(2));
     let simulation = ground.simulation.as_ref().unwrap();
     let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
@@ -94,7 +94,7 @@ fn a_failure_leaves_the_device_as_it_was() {
 
 /// `flags[d->flags & 3]` is beyond the table for `HOST | UNIFIED`.
 #[test]
-fn every_combination_can_be_printed() {
+fn every_combination_is_displayed() {
     let ground = Ground::simulated(Config::mi300x(2));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
@@ -109,7 +109,7 @@ fn every_combination_can_be_printed() {
 /// `munmap` takes a size and ignores it; here memory knows its own, and there is nothing to be
 /// wrong about. Nothing beyond it is touched, though the granule is larger.
 #[test]
-fn memory_knows_its_size() {
+fn memory_is_bounded_by_the_requested_size() {
     let ground = Ground::simulated(Config::mi300x(2));
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
         let area = ground.area(0, flags).unwrap();
@@ -135,7 +135,7 @@ fn memory_knows_its_size() {
 
 /// What AML documents of `aml_area_hip_create`: the number of a device that there is not.
 #[test]
-fn a_device_out_of_range_is_an_invalid_value() {
+fn device_out_of_range_is_invalid() {
     let ground = Ground::simulated(Config::mi300x(2));
     let problem = Problem::OutOfRange(2);
     for number in [2, 3, usize::MAX] {

@@ -211,7 +211,7 @@ fn every_combination_on_amds_runtime() {
 }
 
 #[test]
-fn every_combination_in_every_era() {
+fn every_combination_in_every_generation() {
     use hsa_vmm::simulation::Era;
     for era in Era::ALL {
         let ground = Ground::simulated(Config::mi300x(2).with_era(era));
@@ -238,7 +238,7 @@ fn every_combination_without_virtual_memory() {
 }
 
 #[test]
-fn every_combination_where_the_cpu_does_not_reach_the_gpu() {
+fn every_combination_without_large_bar() {
     every(&Ground::simulated(Config::consumer()), &FEW, by_way_of_the_host);
 }
 
@@ -276,7 +276,7 @@ fn every_combination_in_large_granules() {
 
 /// Of GPUs that do not reach each other's memory, only the host's is visible to all.
 #[test]
-fn global_memory_of_a_device_needs_peers() {
+fn global_device_memory_needs_peer_access() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let ground = Ground::simulated(config);
@@ -301,7 +301,7 @@ fn global_memory_of_a_device_needs_peers() {
 
 /// Areas of one `Vmm` are among what it lists; a large one begins where a large page can.
 #[test]
-fn virtual_memory_is_that_of_the_vmm() {
+fn virtual_memory_is_listed_by_the_vmm() {
     let ground = Ground::simulated(Config::mi300x(2));
     let vmm = Vmm::open(&ground.runtime).unwrap();
     let area = Area::new(&vmm, 1, AreaFlags::UNIFIED).unwrap();

@@ -239,7 +239,7 @@ fn one_failure_changes_nothing() {
 /// From some call on a function fails for ever, or one failure is followed by another: what was
 /// asked for fails, or is done; and when the runtime is well again, everything can be given back.
 #[test]
-fn further_failures_leave_nothing_that_cannot_be_given_back() {
+fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
     for (machine, config, flags) in stages() {
         for &(name, act) in &ACTS[..2] {

@@ -94,7 +94,7 @@ fn parts_of_a_page_on_amds_runtime() {
 }
 
 /// AMD's runtime counts locks of the same bytes, and loses track of two that begin at one place.
-fn what_is_mapped_is_busy(ground: &Ground) {
+fn mapped_host_memory_is_busy(ground: &Ground) {
     let [mapping, _] = areas(ground);
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
@@ -122,19 +122,19 @@ fn what_is_mapped_is_busy(ground: &Ground) {
 }
 
 #[test]
-fn what_is_mapped_is_busy_on_the_simulation() {
+fn mapped_host_memory_is_busy_on_the_simulation() {
     let ground = Ground::simulated(Config::mi300x(2));
-    what_is_mapped_is_busy(&ground);
+    mapped_host_memory_is_busy(&ground);
     ground.assert_idle();
 }
 
 #[test]
-fn what_is_mapped_is_busy_on_amds_runtime() {
-    on_amd("host_memory::what_is_mapped_is_busy_on_amds_runtime", what_is_mapped_is_busy);
+fn mapped_host_memory_is_busy_on_amds_runtime() {
+    on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", mapped_host_memory_is_busy);
 }
 
 /// AMD's library that is opened twice is one runtime, which would unlock neither.
-fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
+fn other_runtimes_host_memory_is_busy(grounds: [&Ground; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let [one, other] = grounds.map(|ground| areas(ground)[0].clone());
@@ -150,26 +150,26 @@ fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
 }
 
 #[test]
-fn what_another_runtime_has_mapped_is_busy_on_the_simulation() {
+fn other_runtimes_host_memory_is_busy_on_the_simulation() {
     let grounds = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
-    what_another_runtime_has_mapped_is_busy([&grounds[0], &grounds[1]]);
+    other_runtimes_host_memory_is_busy([&grounds[0], &grounds[1]]);
     grounds.iter().for_each(Ground::assert_idle);
 }
 
 #[test]
-fn what_another_runtime_has_mapped_is_busy_on_amds_runtime() {
-    let test = "host_memory::what_another_runtime_has_mapped_is_busy_on_amds_runtime";
+fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
+    let test = "host_memory::other_runtimes_host_memory_is_busy_on_amds_runtime";
     on_amd(test, |ground| {
         let path = ground.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
         let again = Ground { runtime, simulation: None };
-        what_another_runtime_has_mapped_is_busy([ground, &again]);
+        other_runtimes_host_memory_is_busy([ground, &again]);
     });
 }
 
 #[test]
-fn host_memory_must_be_there_and_enough_and_wanted() {
+fn mmap_rejects_missing_small_and_unused_host_memory() {
     let ground = Ground::simulated(Config::mi300x(2));
     let mut bytes = [0u8; 10];
     for bits in 0..16 {
@@ -221,7 +221,7 @@ fn three_gib(ground: &Ground) {
 }
 
 #[test]
-fn three_gib_of_the_simulation() {
+fn three_gib_on_the_simulation() {
     if process::ran_alone() {
         return;
     }
@@ -241,7 +241,7 @@ fn three_gib_on_amds_runtime() {
 
 /// A borrow that ends because its memory was forgotten stays locked, and says so.
 #[test]
-fn forgotten_memory_stays_busy() {
+fn leaked_host_memory_stays_busy() {
     let ground = Ground::simulated(Config::mi300x(1));
     let [mapping, _] = areas(&ground);
     // Of no other test's, ever after.
@@ -254,7 +254,7 @@ fn forgotten_memory_stays_busy() {
 /// Then the runtime is asked whether the memory may be mapped anew; as it counts locks of the same
 /// memory, it may.
 #[test]
-fn memory_that_could_not_be_unlocked_is_not_busy_for_ever() {
+fn failed_unlock_does_not_keep_memory_busy() {
     let ground = Ground::simulated(Config::mi300x(1));
     let simulation = ground.simulation.as_ref().unwrap();
     let [mapping, _] = areas(&ground);

@@ -18,7 +18,7 @@ fn maps_existing(flags: AreaFlags) -> bool {
 }
 
 #[test]
-fn flags_that_mean_nothing() {
+fn new_rejects_undefined_flags() {
     let ground = Ground::simulated(Config::mi300x(1));
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
         let error = ground.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
@@ -28,7 +28,7 @@ fn flags_that_mean_nothing() {
 }
 
 #[test]
-fn agents_that_are_no_gpus_of_this_runtime() {
+fn new_rejects_agents_that_are_not_gpus() {
     let [ground, other] = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
     let foreign = other.runtime.gpus().next().unwrap().id();
     for agent in [foreign, ground.runtime.host().id()] {
@@ -43,7 +43,7 @@ fn agents_that_are_no_gpus_of_this_runtime() {
 
 /// The host's memory too: HIP's `hipErrorNoDevice` is AML's "not supported".
 #[test]
-fn a_machine_without_gpus() {
+fn areas_need_a_gpu() {
     let mut config = Config::mi300x(1);
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
@@ -103,7 +103,7 @@ fn sizes_on_amds_runtime() {
 
 /// All that there is, and then what is left.
 #[test]
-fn memory_that_is_used_up_comes_back() {
+fn exhausted_memory_is_usable_after_free() {
     let ground = Ground::simulated(Config::mi300x(1).with_vram(8 << 20));
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
         let area = ground.area(0, flags).unwrap();
@@ -122,7 +122,7 @@ fn memory_that_is_used_up_comes_back() {
 }
 
 #[test]
-fn copies_that_cannot_be() {
+fn copy_rejects_invalid_ranges() {
     let ground = Ground::simulated(Config::mi300x(2));
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = ground.area(1, flags).unwrap();
@@ -205,7 +205,7 @@ fn copies_between_all_kinds() {
 
 /// Two threads that copy either way between the same two do not wait for each other for ever.
 #[test]
-fn copies_in_both_directions_come_to_an_end() {
+fn copies_in_both_directions_do_not_deadlock() {
     let ground = Ground::simulated(Config::mi300x(2));
     let area = ground.area(0, AreaFlags::GLOBAL).unwrap();
     let [one, other] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
@@ -223,7 +223,7 @@ fn copies_in_both_directions_come_to_an_end() {
 }
 
 #[test]
-fn every_call_of_a_child_is_refused() {
+fn forked_child_gets_errors() {
     if process::ran_alone() {
         return;
     }

@@ -7,7 +7,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Allocation};
 
 #[test]
-fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
+fn set_access_and_revoke_reject_bad_agents() {
     check(&[
         (
             "nobody",
@@ -65,7 +65,7 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
 }
 
 #[test]
-fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
+fn set_access_rejects_agents_without_peer_access() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = Machine::new(config);
@@ -88,7 +88,7 @@ fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
 }
 
 #[test]
-fn get_access_and_retain_refuse_bad_input() {
+fn get_access_and_retain_reject_bad_input() {
     check(&[
         (
             "null",

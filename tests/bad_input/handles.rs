@@ -22,7 +22,7 @@ fn zeroth_handle(s: &Scene) -> Handle {
 type ByHandle = fn(&Scene, Handle) -> Result<(), Error>;
 
 #[test]
-fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
+fn calls_reject_invalid_handles() {
     let calls: &[(&str, ByHandle)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
         ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),

@@ -10,7 +10,7 @@ fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), E
 }
 
 #[test]
-fn map_refuses_bad_input() {
+fn map_rejects_bad_input() {
     check(&[
         ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
         ("no size", |s| map(s, s.next, 0, s.handle), A::Size, |_| P::Zero),
@@ -90,7 +90,7 @@ fn map_refuses_bad_input() {
 }
 
 #[test]
-fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings() {
+fn range_calls_reject_partial_mappings() {
     type OnRange = fn(&Scene, Address, usize) -> Result<(), Error>;
     let calls: &[(&str, OnRange)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
@@ -132,7 +132,7 @@ fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings()
 }
 
 #[test]
-fn a_reservation_refuses_the_memory_of_another() {
+fn reservation_rejects_foreign_memory() {
     let s = Scene::new();
     let theirs = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
     let before = state(&s.machine);

@@ -11,7 +11,7 @@ fn create(s: &Scene, size: usize, agent: AgentId) -> Result<(), Error> {
 }
 
 #[test]
-fn create_refuses_bad_input() {
+fn create_rejects_bad_input() {
     check(&[
         ("no size", |s| create(s, 0, s.machine.gpu(0)), A::Size, |_| P::Zero),
         (
@@ -73,7 +73,7 @@ fn create_refuses_bad_input() {
 
 /// An interface that has HIP's `flags` checks them this way.
 #[test]
-fn flags_other_than_zero_are_invalid() {
+fn flags_must_be_zero() {
     use hsa_vmm::error::Operation as O;
     for operation in [O::AddressReserve, O::Create, O::Map, O::ExportToShareableHandle] {
         assert_eq!(operation.check_flags(0), Ok(()));
@@ -88,7 +88,7 @@ fn flags_other_than_zero_are_invalid() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_out_of_memory() {
+fn create_of_too_much_is_out_of_memory() {
     let s = Scene::new();
     let gpu = s.machine.gpu(0);
     let all = s.machine.simulation.config().gpus[0].vram as usize;
@@ -104,7 +104,7 @@ fn more_memory_than_there_is_is_out_of_memory() {
 }
 
 #[test]
-fn sharing_refuses_bad_input() {
+fn sharing_rejects_bad_input() {
     check(&[
         (
             "a type that was not asked for",
@@ -152,7 +152,7 @@ fn sharing_refuses_bad_input() {
 }
 
 #[test]
-fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
+fn unsupported_calls_never_reach_the_runtime() {
     let s = Scene::new();
     type Act = fn(&Scene) -> Result<(), Error>;
     let acts: &[(&str, Act)] = &[

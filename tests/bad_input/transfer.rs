@@ -6,7 +6,7 @@ use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Error};
 
 #[test]
-fn reading_and_writing_refuse_bad_input() {
+fn read_and_write_reject_bad_input() {
     fn read(s: &Scene, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.read(address, &mut vec![0; size])
     }
@@ -110,7 +110,7 @@ fn offset_errors_name_the_end_of_the_mapping() {
 }
 
 #[test]
-fn copy_and_fill_refuse_bad_input() {
+fn copy_and_fill_reject_bad_input() {
     fn copy(s: &Scene, to: Address, from: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
     }

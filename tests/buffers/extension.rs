@@ -8,7 +8,7 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 const STEP: usize = 16 * KIB;
 
 #[test]
-fn an_extended_buffer_is_one_buffer() {
+fn extended_buffer_is_contiguous() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let mut buffer = machine.extended(STEP, &[1, 3]);
@@ -42,7 +42,7 @@ fn an_extended_buffer_is_one_buffer() {
 }
 
 #[test]
-fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
+fn extend_into_taken_addresses_changes_nothing() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let (mut buffer, neighbour) = machine.extended_to_a_neighbour(STEP);
@@ -65,7 +65,7 @@ fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
 }
 
 #[test]
-fn a_reservation_that_fails_extends_nothing() {
+fn failed_reservation_extends_nothing() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = machine.extended(STEP, &[1]);
     let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);

@@ -7,7 +7,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 const STEP: usize = 64 * KIB;
 
 #[test]
-fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
+fn growth_keeps_address_and_contents() {
     for (release, config) in releases() {
         let machine = Machine::new(config);
         let options = GrowableBuffer::builder(16 * STEP).with_step(STEP);
@@ -51,7 +51,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 }
 
 #[test]
-fn memory_is_mapped_a_whole_step_at_a_time() {
+fn growth_maps_whole_steps() {
     let machine = Machine::new(eras()[1].1.clone());
     let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =

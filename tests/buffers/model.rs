@@ -210,7 +210,7 @@ proptest! {
     ) })]
 
     #[test]
-    fn a_growable_buffer_is_a_vector(
+    fn growable_buffer_matches_a_vector(
         era in 0..4usize,
         operations in proptest::collection::vec(
             (operation(), proptest::option::weighted(0.2, 1..12u64)),

@@ -20,7 +20,7 @@ fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
 }
 
 #[test]
-fn any_size_of_page_and_buffer_will_do() {
+fn paged_buffers_accept_any_size() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
@@ -84,7 +84,7 @@ fn three_gibibytes_in_pages_and_in_one_run() {
 }
 
 #[test]
-fn pages_that_are_not_mapped_are_empty_and_reserved() {
+fn unmapped_pages_are_empty_and_reserved() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, false);
@@ -116,7 +116,7 @@ fn pages_that_are_not_mapped_are_empty_and_reserved() {
 }
 
 #[test]
-fn a_zero_page_is_behind_all_that_is_not_mapped() {
+fn zero_page_backs_unmapped_pages() {
     if ran_alone() {
         return;
     }
@@ -174,7 +174,7 @@ fn a_zero_page_is_behind_all_that_is_not_mapped() {
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     for zero in [false, true] {
         let buffer = buffer(&machine, zero);
@@ -229,7 +229,7 @@ fn ranges_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn access_is_granted_to_what_is_mapped_now_and_later() {
+fn grants_hold_for_later_pages() {
     for (era, config) in eras() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
         for zero in [false, true] {
@@ -264,7 +264,7 @@ fn access_is_granted_to_what_is_mapped_now_and_later() {
 
 /// ROCm 7.2 takes memory back with the addresses only; the buffer never uses more than once.
 #[test]
-fn memory_that_is_not_taken_back_is_used_again() {
+fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::B));
     for zero in [false, true] {
         let buffer = buffer(&machine, zero);
@@ -286,7 +286,7 @@ fn memory_that_is_not_taken_back_is_used_again() {
 }
 
 #[test]
-fn pages_are_counted() {
+fn statistics_count_pages() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = buffer(&machine, true);
     buffer.map(0..10).unwrap();

@@ -150,7 +150,7 @@ fn one_failure_changes_nothing() {
 }
 
 #[test]
-fn what_a_runtime_that_goes_on_failing_takes_is_known() {
+fn repeated_failures_report_lost_pages() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         let (mut lost, mut quarantined) = (0, 0);

@@ -37,7 +37,7 @@ fn ahead(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
 }
 
 #[test]
-fn a_sequence_that_grows_finds_its_pages_there() {
+fn growing_sequence_finds_pages_mapped_ahead() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, 3);
@@ -67,7 +67,7 @@ fn a_sequence_that_grows_finds_its_pages_there() {
 }
 
 #[test]
-fn pages_in_stock_need_no_new_memory() {
+fn pooled_pages_need_no_new_memory() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
@@ -90,7 +90,7 @@ fn pages_in_stock_need_no_new_memory() {
 }
 
 #[test]
-fn pages_ahead_go_with_the_sequence_that_needed_them() {
+fn unmap_removes_pages_ahead() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
     let buffer = buffer(&machine, 4);
     buffer.map(0..8).unwrap();
@@ -114,7 +114,7 @@ fn pages_ahead_go_with_the_sequence_that_needed_them() {
 }
 
 #[test]
-fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
+fn thread_failure_is_reported_and_harmless() {
     for (era, config) in eras() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
@@ -160,7 +160,7 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
 }
 
 #[test]
-fn pages_ahead_make_room_where_memory_is_short() {
+fn pages_ahead_are_released_when_memory_is_short() {
     for (era, config) in eras() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
@@ -179,7 +179,7 @@ fn pages_ahead_make_room_where_memory_is_short() {
 }
 
 #[test]
-fn pages_ahead_that_are_wanted_now_make_no_room() {
+fn requested_pages_ahead_are_not_released() {
     for (era, config) in eras() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
@@ -215,7 +215,7 @@ fn wait_for_threads(expected: usize) {
 }
 
 #[test]
-fn the_thread_ends_with_the_buffer() {
+fn thread_ends_with_the_buffer() {
     alone(|| {
         for round in 0..30 {
             let machine = Machine::new(Config::mi300x(1));
@@ -236,7 +236,7 @@ fn the_thread_ends_with_the_buffer() {
 }
 
 #[test]
-fn with_a_zero_page_memory_is_made_and_nothing_mapped() {
+fn zero_page_buffers_only_create_memory_ahead() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
@@ -254,7 +254,7 @@ fn with_a_zero_page_memory_is_made_and_nothing_mapped() {
 }
 
 #[test]
-fn threads_that_map_and_unmap_never_wait_for_ever() {
+fn threads_that_map_and_unmap_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         for (era, config) in eras() {
             let machine = Machine::new(config);
@@ -294,7 +294,7 @@ fn threads_that_map_and_unmap_never_wait_for_ever() {
 
 /// The thread is the parent's: a child neither waits for it nor finds its lock taken.
 #[test]
-fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
+fn forked_child_can_drop_and_exit() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(1));
         let mut buffer = Some(buffer(&machine, 5));

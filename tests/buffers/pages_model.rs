@@ -287,7 +287,7 @@ fn text(size: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn paged_buffers_are_vectors_of_pages() {
+fn paged_buffers_match_vectors() {
     let operations = proptest::collection::vec(
         (page_operation(), proptest::option::weighted(0.2, 1..10u64)),
         1..30,
@@ -383,7 +383,7 @@ impl Sleeper {
 }
 
 #[test]
-fn a_pausable_buffer_is_a_vector_that_sleeps() {
+fn pausable_buffer_matches_a_vector() {
     let operations = proptest::collection::vec(
         (pause_operation(), proptest::option::weighted(0.2, 1..12u64)),
         1..30,

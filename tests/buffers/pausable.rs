@@ -43,7 +43,7 @@ fn vram(machine: &Machine) -> u64 {
 }
 
 #[test]
-fn contents_and_address_come_back_at_every_size() {
+fn resume_restores_contents_and_address() {
     alone(|| {
         for (era, config) in eras() {
             for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
@@ -95,7 +95,7 @@ fn contents_and_address_come_back_at_every_size() {
 }
 
 #[test]
-fn three_gibibytes_are_given_back() {
+fn pause_releases_three_gibibytes() {
     alone(|| {
         for (era, config) in eras() {
             let machine = Machine::new(config);
@@ -119,7 +119,7 @@ fn three_gibibytes_are_given_back() {
 }
 
 #[test]
-fn ten_thousand_rounds_leave_everything_where_it_was() {
+fn ten_thousand_pauses_change_nothing() {
     alone(|| {
         for (era, config) in eras() {
             // All of them where addresses are freed and reserved anew.
@@ -164,7 +164,7 @@ fn ten_thousand_rounds_leave_everything_where_it_was() {
 }
 
 #[test]
-fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
+fn paused_buffer_rejects_all_but_resume() {
     alone(|| {
         for (era, config) in eras() {
             let machine = Machine::new(config);
@@ -217,7 +217,7 @@ fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
 }
 
 #[test]
-fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
+fn grants_while_paused_apply_on_resume() {
     alone(|| {
         for (era, config) in eras() {
             let machine = Machine::new(with_two_cpus(config));
@@ -249,7 +249,7 @@ fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
 
 /// Contents are copied by the owner, who then may not do more than before.
 #[test]
-fn an_owner_that_may_not_use_it_saves_it_all_the_same() {
+fn pause_saves_without_owner_access() {
     alone(|| {
         for (era, config) in eras() {
             for usual in [Access::None, Access::Read] {
@@ -298,7 +298,7 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 }
 
 #[test]
-fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
+fn lost_addresses_keep_the_contents() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
         let mut buffer = without_addresses(&machine, 5000);
@@ -325,7 +325,7 @@ fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
 }
 
 #[test]
-fn a_buffer_without_addresses_resumes_anywhere() {
+fn buffer_without_addresses_resumes_anywhere() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
         let mut buffer = without_addresses(&machine, 5000);
@@ -355,7 +355,7 @@ fn a_buffer_without_addresses_resumes_anywhere() {
 }
 
 #[test]
-fn what_makes_no_buffer_is_refused() {
+fn create_rejects_bad_arguments() {
     let machine = Machine::new(Config::mi300x(1));
     let create = |size, properties: &AllocationProperties| {
         PausableBuffer::create(&machine.vmm, size, properties).unwrap_err()
@@ -372,7 +372,7 @@ fn what_makes_no_buffer_is_refused() {
 }
 
 #[test]
-fn a_forks_child_can_do_nothing_and_harms_nobody() {
+fn forked_child_cannot_use_the_buffer() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));

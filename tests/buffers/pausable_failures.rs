@@ -122,7 +122,7 @@ fn one_failure_changes_nothing() {
 }
 
 #[test]
-fn a_runtime_that_goes_on_failing_loses_no_contents() {
+fn repeated_failures_lose_no_contents() {
     alone(|| {
         let mut kept = 0;
         let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {

@@ -45,7 +45,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 }
 
 #[test]
-fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
+fn exchange_swaps_memory_and_keeps_access() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         for (era, config) in eras() {
@@ -90,7 +90,7 @@ fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
 }
 
 #[test]
-fn relocated_memory_takes_its_access_along_and_leaves_nothing() {
+fn relocate_moves_memory_with_its_access() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         for (era, config) in eras() {
@@ -127,7 +127,7 @@ fn relocated_memory_takes_its_access_along_and_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
+fn exchange_and_relocate_reject_bad_ranges() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = machine(config);
@@ -185,7 +185,7 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
 }
 
 #[test]
-fn owned_mappings_keep_what_they_own() {
+fn owned_mappings_follow_their_memory() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -230,7 +230,7 @@ fn owned_mappings_keep_what_they_own() {
 }
 
 #[test]
-fn a_stale_mapping_exchanges_nothing() {
+fn stale_mapping_exchanges_nothing() {
     let (machine, stranger) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
     let mapping = |machine: &Machine| {
@@ -325,7 +325,7 @@ fn pages_move_between_buffers_and_within_one() {
 }
 
 #[test]
-fn pages_that_cannot_move_stay() {
+fn failed_moves_change_nothing() {
     let (machine, stranger) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
     let (here, there, foreign) =
         (buffer(&machine, false), buffer(&machine, false), buffer(&stranger, false));
@@ -375,7 +375,7 @@ fn pages_that_cannot_move_stay() {
 }
 
 #[test]
-fn threads_that_move_to_and_fro_do_not_wait_for_each_other_for_ever() {
+fn opposite_moves_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         let machine = Machine::new(Config::mi300x(1));
         let (one, other) = (buffer(&machine, false), buffer(&machine, true));

@@ -18,7 +18,7 @@ fn buffer(machine: &Machine) -> GrowableBuffer {
 }
 
 #[test]
-fn whoever_was_granted_access_has_it_to_what_comes_later() {
+fn grants_hold_for_memory_added_later() {
     for (era, config) in eras() {
         let machine = Machine::new(with_two_cpus(config));
         let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
@@ -62,7 +62,7 @@ fn whoever_was_granted_access_has_it_to_what_comes_later() {
 
 /// All kinds of buffers are asked in the same way, and say the same.
 #[test]
-fn every_buffer_says_who_may_use_it() {
+fn access_returns_what_was_granted() {
     let stranger = Machine::new(Config::mi300x(1)).gpu(0);
     for (era, config) in eras() {
         let machine = Machine::new(config);
@@ -109,7 +109,7 @@ fn every_buffer_says_who_may_use_it() {
 }
 
 #[test]
-fn what_cannot_be_granted_is_refused_before_there_is_memory() {
+fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let stranger = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
@@ -138,7 +138,7 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
 }
 
 #[test]
-fn what_the_cpu_may_not_do_is_an_error() {
+fn cpu_access_beyond_its_grant_is_an_error() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     buffer.grow(2 * STEP).unwrap();

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const SIZE: usize = 8 * KIB;
 
 #[test]
-fn reads_and_writes_go_over_the_seam() {
+fn reads_and_writes_wrap_around() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         let mut machines = releases();
@@ -55,7 +55,7 @@ fn reads_and_writes_go_over_the_seam() {
 }
 
 #[test]
-fn a_ring_holds_no_more_than_its_size() {
+fn ring_rejects_more_than_its_size() {
     let machine = Machine::new(Config::mi300x(1));
     let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -69,7 +69,7 @@ fn a_ring_holds_no_more_than_its_size() {
 }
 
 #[test]
-fn a_ring_is_taken_away_on_every_turn() {
+fn revoke_covers_every_mapping() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.on(0)).unwrap();
@@ -89,7 +89,7 @@ fn a_ring_is_taken_away_on_every_turn() {
 
 /// Messages of all sizes through a ring, against a queue.
 #[test]
-fn a_stream_goes_through_a_ring() {
+fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
     let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();

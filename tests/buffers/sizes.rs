@@ -11,7 +11,7 @@ const GIB: usize = 1 << 30;
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
 
 #[test]
-fn a_buffer_may_be_of_any_size() {
+fn buffers_accept_any_size() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let mut buffer =
@@ -48,7 +48,7 @@ fn a_buffer_may_be_of_any_size() {
 }
 
 #[test]
-fn a_ring_may_be_of_any_size() {
+fn rings_accept_any_size() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         for size in SIZES {
@@ -67,7 +67,7 @@ fn a_ring_may_be_of_any_size() {
 }
 
 #[test]
-fn a_maximum_and_a_step_are_rounded_up() {
+fn maximum_and_step_are_rounded_up() {
     let machine = Machine::new(crate::machine::eras()[0].1.clone());
     for (maximum, step, expected) in [
         (1, None, (2 * MIB, 2 * MIB)),
@@ -88,7 +88,7 @@ fn a_maximum_and_a_step_are_rounded_up() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn invalid_sizes_are_rejected() {
     let machine = Machine::new(crate::machine::eras()[0].1.clone());
     let (vmm, properties) = (&machine.vmm, machine.on(0));
     let problem = |error: Error| (error.argument(), error.problem());

@@ -28,7 +28,7 @@ fn wait_for(buffer: &GrowableBuffer, handles: usize) {
 }
 
 #[test]
-fn growth_within_the_stock_needs_no_new_memory() {
+fn growth_within_the_pool_creates_nothing() {
     for (era, config) in eras() {
         let machine = Machine::new(config);
         let mut buffer = buffer(&machine, 4);
@@ -50,7 +50,7 @@ fn growth_within_the_stock_needs_no_new_memory() {
 }
 
 #[test]
-fn what_shrinking_gives_back_fills_the_stock_first() {
+fn shrink_refills_the_pool_first() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = buffer(&machine, 3);
     buffer.grow(10 * STEP).unwrap();
@@ -68,7 +68,7 @@ fn what_shrinking_gives_back_fills_the_stock_first() {
 }
 
 #[test]
-fn a_failed_growth_gives_the_stock_back() {
+fn failed_growth_returns_pooled_handles() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = buffer(&machine, 3);
     wait_for(&buffer, 3);
@@ -82,7 +82,7 @@ fn a_failed_growth_gives_the_stock_back() {
 
 /// What the stock is making is not missing from the growth that needs it.
 #[test]
-fn the_stock_takes_no_memory_from_growth() {
+fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
         let machine = Machine::new(Config::mi300x(1).with_vram(8 * STEP as u64));
         let mut buffer = buffer(&machine, 2);
@@ -95,7 +95,7 @@ fn the_stock_takes_no_memory_from_growth() {
 }
 
 #[test]
-fn memory_that_is_not_released_is_used_again() {
+fn memory_that_is_not_released_is_reused() {
     for stock in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
         let mut buffer = buffer(&machine, stock);
@@ -117,7 +117,7 @@ fn memory_that_is_not_released_is_used_again() {
 }
 
 #[test]
-fn a_stock_ends_with_its_buffer() {
+fn pool_is_released_with_its_buffer() {
     within(Duration::from_secs(120), || {
         for round in 0..200 {
             let machine = Machine::new(Config::mi300x(1));
@@ -132,7 +132,7 @@ fn a_stock_ends_with_its_buffer() {
 }
 
 #[test]
-fn a_forked_child_is_told_and_can_end() {
+fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut held = Some(buffer(&machine, 2));
     for round in 0..20 {

@@ -59,7 +59,7 @@ fn values_are_pushed_changed_and_popped() {
 }
 
 #[test]
-fn values_that_are_not_there_are_refused() {
+fn indices_out_of_bounds_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = values::<u64>(&machine, 4 * KIB);
     words.extend(&[1, 2, 3]).unwrap();
@@ -80,7 +80,7 @@ fn values_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn values_that_cannot_be_written_are_not_added() {
+fn failed_writes_add_no_values() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = values::<u32>(&machine, 16 * KIB);
     words.extend(&[5; 1024]).unwrap();

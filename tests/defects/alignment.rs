@@ -8,8 +8,8 @@ use hsa_vmm::Reservation;
 use hsa_vmm::error::{Argument, Problem};
 
 #[test]
-fn of_an_address_on_the_runtime() {
-    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::of_an_address_on_the_runtime", |ground| {
+fn address_on_the_runtime() {
+    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::address_on_the_runtime", |ground| {
         let raw = Raw::start(ground);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base + 16, SIZE, 0, memory).is_ok()
@@ -17,8 +17,8 @@ fn of_an_address_on_the_runtime() {
 }
 
 #[test]
-fn of_a_size_on_the_runtime() {
-    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::of_a_size_on_the_runtime", |ground| {
+fn size_on_the_runtime() {
+    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::size_on_the_runtime", |ground| {
         let raw = Raw::start(ground);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base, PAGE - 1, 0, memory).is_ok()
@@ -33,8 +33,8 @@ fn free_addresses(raw: &Raw) -> usize {
 }
 
 #[test]
-fn of_a_reservation_on_the_runtime() {
-    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::of_a_reservation_on_the_runtime", |ground| {
+fn reservation_on_the_runtime() {
+    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |ground| {
         let raw = Raw::start(ground);
         let hint = free_addresses(&raw) + PAGE;
         let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();

@@ -75,8 +75,8 @@ fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
 }
 
 #[test]
-fn waited_for_on_the_runtime() {
-    let test = "attach::waited_for_on_the_runtime";
+fn attach_waits_forever_on_the_runtime() {
+    let test = "attach::attach_waits_forever_on_the_runtime";
     FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |ground| match open_freed(ground, LARGE, SHORT) {
         End::Never => true,
         End::Well => false,
@@ -85,8 +85,8 @@ fn waited_for_on_the_runtime() {
 }
 
 #[test]
-fn opened_on_the_runtime() {
-    let test = "attach::opened_on_the_runtime";
+fn freed_memory_opens_on_the_runtime() {
+    let test = "attach::freed_memory_opens_on_the_runtime";
     FREED_MEMORY_OPENED.is_as_recorded(test, |ground| match open_freed(ground, SMALL, LONG) {
         End::Badly(OPENED) => true,
         End::Well => false,
@@ -95,8 +95,8 @@ fn opened_on_the_runtime() {
 }
 
 #[test]
-fn a_socket_is_left_on_the_runtime() {
-    let test = "attach::a_socket_is_left_on_the_runtime";
+fn socket_leaks_on_the_runtime() {
+    let test = "attach::socket_leaks_on_the_runtime";
     ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |ground| {
         let export = || {
             let raw = Raw::start(ground);
@@ -127,8 +127,8 @@ fn a_socket_is_left_on_the_runtime() {
 const BELIEVED: i32 = 11;
 
 #[test]
-fn a_length_is_believed_on_the_runtime() {
-    let test = "attach::a_length_is_believed_on_the_runtime";
+fn forged_length_is_accepted_on_the_runtime() {
+    let test = "attach::forged_length_is_accepted_on_the_runtime";
     IPC_LENGTH_BELIEVED.is_as_recorded(test, |ground| {
         let export = || {
             let raw = Raw::start(ground);
@@ -154,8 +154,8 @@ fn a_length_is_believed_on_the_runtime() {
 }
 
 #[test]
-fn a_forged_length_is_refused_by_the_library() {
-    on_each("attach::a_forged_length_is_refused_by_the_library", |ground| {
+fn forged_length_is_rejected_by_the_library() {
+    on_each("attach::forged_length_is_rejected_by_the_library", |ground| {
         let export = || {
             let (runtime, ipc) = open(ground);
             let gpu = runtime.gpus().next().unwrap().id();

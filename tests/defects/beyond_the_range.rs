@@ -18,8 +18,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn into_a_second_mapping_on_the_runtime() {
-    let test = "beyond_the_range::into_a_second_mapping_on_the_runtime";
+fn second_mapping_changes_on_the_runtime() {
+    let test = "beyond_the_range::second_mapping_changes_on_the_runtime";
     ACCESS_BEYOND_THE_SECOND.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let base = raw.reserve(2 * SIZE).unwrap();

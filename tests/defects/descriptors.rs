@@ -9,8 +9,8 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, AgentId};
 
 #[test]
-fn an_invented_agent_on_the_runtime() {
-    let test = "descriptors::an_invented_agent_on_the_runtime";
+fn invented_agent_on_the_runtime() {
+    let test = "descriptors::invented_agent_on_the_runtime";
     INVENTED_AGENT_CRASHES.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, _) = raw.mapped(SIZE, &[]);
@@ -29,8 +29,8 @@ fn write_only_on_the_runtime() {
 }
 
 #[test]
-fn an_invented_permission_on_the_runtime() {
-    let test = "descriptors::an_invented_permission_on_the_runtime";
+fn invented_permission_on_the_runtime() {
+    let test = "descriptors::invented_permission_on_the_runtime";
     INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, _) = raw.mapped(SIZE, &[]);

@@ -30,8 +30,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn a_change_on_the_runtime() {
-    let test = "half_applied::a_change_on_the_runtime";
+fn failed_change_on_the_runtime() {
+    let test = "half_applied::failed_change_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |ground| {
         // One to grant, one to take away for the change, and the one that fails.
         refused(AT_START + 3);
@@ -76,8 +76,8 @@ fn a_failing_list_changes_nothing(ground: &Ground, gpu: usize) {
 
 /// A change from writing to reading, which the runtime makes by taking away and giving again.
 #[test]
-fn a_change_through_the_library() {
-    on_each("half_applied::a_change_through_the_library", |ground| {
+fn failed_change_through_the_library() {
+    on_each("half_applied::failed_change_through_the_library", |ground| {
         refused(3);
         let library = Library::load(ground.runtime());
         let (base, _) = library.mapped(0, SIZE);

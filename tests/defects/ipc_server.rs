@@ -140,8 +140,8 @@ fn with_the_quirk() {
 }
 
 #[test]
-fn a_runtime_that_stayed_started_is_used_again() {
-    on_each("ipc_server::a_runtime_that_stayed_started_is_used_again", |ground| {
+fn started_runtime_is_reused() {
+    on_each("ipc_server::started_runtime_is_reused", |ground| {
         share_by_dma_buf();
         for _ in 0..3 {
             // SAFETY: AMD's own runtime.
@@ -187,8 +187,8 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_namesake_of_the_runtime() {
-    IPC_NAME_TAKEN_ABORTS.is_as_recorded("ipc_server::a_namesake_of_the_runtime", |ground| {
+fn taken_socket_aborts_the_runtime() {
+    IPC_NAME_TAKEN_ABORTS.is_as_recorded("ipc_server::taken_socket_aborts_the_runtime", |ground| {
         share_by_dma_buf();
         beside_a_namesake(|| {
             // It would be another defect.
@@ -199,8 +199,8 @@ fn a_namesake_of_the_runtime() {
 }
 
 #[test]
-fn a_namesake_of_the_library() {
-    on_each("ipc_server::a_namesake_of_the_library", |ground| {
+fn taken_socket_is_an_error_in_the_library() {
+    on_each("ipc_server::taken_socket_is_an_error_in_the_library", |ground| {
         share_by_dma_buf();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
@@ -224,8 +224,8 @@ fn a_namesake_of_the_library() {
 }
 
 #[test]
-fn names_that_forge_lines_are_not_believed() {
-    on_each("ipc_server::names_that_forge_lines_are_not_believed", |ground| {
+fn forged_socket_names_are_ignored() {
+    on_each("ipc_server::forged_socket_names_are_ignored", |ground| {
         share_by_dma_buf();
         let (runtime, ipc) = crate::attach::open(ground);
         let gpu = runtime.gpus().next().unwrap().id();
@@ -294,8 +294,8 @@ fn is_shared_by_a_server(words: [u32; 8]) -> bool {
 }
 
 #[test]
-fn server_gives_memory_to_any_user() {
-    let test = "ipc_server::server_gives_memory_to_any_user";
+fn server_sends_memory_to_any_user() {
+    let test = "ipc_server::server_sends_memory_to_any_user";
     if !may(Need::OtherUser, test) {
         return;
     }

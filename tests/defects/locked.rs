@@ -13,19 +13,22 @@ fn pages() -> usize {
 }
 
 #[test]
-fn another_gpu_on_the_runtime() {
-    LOCKED_FOR_EVERYBODY.is_as_recorded("locked::another_gpu_on_the_runtime", |ground| {
-        let (raw, here) = (Raw::start(ground), pages());
-        let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
-        // A page further on there is nothing, for either of them.
-        assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
-        raw.read_by(raw.gpus[1], there).is_ok()
-    });
+fn lock_reaches_other_gpus_on_the_runtime() {
+    LOCKED_FOR_EVERYBODY.is_as_recorded(
+        "locked::lock_reaches_other_gpus_on_the_runtime",
+        |ground| {
+            let (raw, here) = (Raw::start(ground), pages());
+            let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
+            // A page further on there is nothing, for either of them.
+            assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
+            raw.read_by(raw.gpus[1], there).is_ok()
+        },
+    );
 }
 
 #[test]
-fn twice_on_the_runtime() {
-    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::twice_on_the_runtime", |ground| {
+fn double_lock_on_the_runtime() {
+    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::double_lock_on_the_runtime", |ground| {
         let (raw, here) = (Raw::start(ground), pages());
         // What is locked once is unlocked.
         raw.lock(here, PAGE, &raw.gpus).unwrap();
@@ -41,8 +44,8 @@ fn twice_on_the_runtime() {
 }
 
 #[test]
-fn twice_through_the_library() {
-    on_each("locked::twice_through_the_library", |ground| {
+fn double_lock_through_the_library() {
+    on_each("locked::double_lock_through_the_library", |ground| {
         let raw = Raw::start(ground);
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();

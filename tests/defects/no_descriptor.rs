@@ -9,8 +9,8 @@ use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
 use hsa_vmm::{Access, ErrorKind};
 
 #[test]
-fn to_grant_on_the_runtime() {
-    let test = "no_descriptor::to_grant_on_the_runtime";
+fn grant_aborts_on_the_runtime() {
+    let test = "no_descriptor::grant_aborts_on_the_runtime";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, _) = raw.mapped(SIZE, &[]);
@@ -20,21 +20,24 @@ fn to_grant_on_the_runtime() {
 }
 
 #[test]
-fn left_open_on_the_runtime() {
-    MAP_LEAKS_DESCRIPTOR.is_as_recorded("no_descriptor::left_open_on_the_runtime", |ground| {
-        // The first three are for the scratch memory, which two GPUs use.
-        kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
-        let raw = Raw::start(ground);
-        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
-        let before = descriptors();
-        raw.map(base, SIZE, 0, memory).unwrap_err();
-        descriptors() > before
-    });
+fn map_leaks_descriptor_on_the_runtime() {
+    MAP_LEAKS_DESCRIPTOR.is_as_recorded(
+        "no_descriptor::map_leaks_descriptor_on_the_runtime",
+        |ground| {
+            // The first three are for the scratch memory, which two GPUs use.
+            kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
+            let raw = Raw::start(ground);
+            let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+            let before = descriptors();
+            raw.map(base, SIZE, 0, memory).unwrap_err();
+            descriptors() > before
+        },
+    );
 }
 
 #[test]
-fn to_grant_through_the_library() {
-    on_each("no_descriptor::to_grant_through_the_library", |ground| {
+fn grant_through_the_library() {
+    on_each("no_descriptor::grant_through_the_library", |ground| {
         let library = Library::load(ground.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpus = library.gpus();

@@ -19,18 +19,21 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn lost_by_a_map_on_the_runtime() {
-    MAP_LEAKS_MEMORY.is_as_recorded("no_memory::lost_by_a_map_on_the_runtime", |ground| {
-        set_variable("HSA_KFD", MACHINE);
-        // The first is for the scratch memory.
-        kernel_fails("GEM_MMAP#2=ENOMEM");
-        let raw = Raw::start(ground);
-        let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
-        raw.map(base, 48 * MIB, 0, memory).unwrap_err();
-        raw.release(memory).unwrap();
-        // 6.1.2 would say that it has made some.
-        !matches!(raw.create(48 * MIB), Ok(1..))
-    });
+fn failed_map_loses_memory_on_the_runtime() {
+    MAP_LEAKS_MEMORY.is_as_recorded(
+        "no_memory::failed_map_loses_memory_on_the_runtime",
+        |ground| {
+            set_variable("HSA_KFD", MACHINE);
+            // The first is for the scratch memory.
+            kernel_fails("GEM_MMAP#2=ENOMEM");
+            let raw = Raw::start(ground);
+            let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
+            raw.map(base, 48 * MIB, 0, memory).unwrap_err();
+            raw.release(memory).unwrap();
+            // 6.1.2 would say that it has made some.
+            !matches!(raw.create(48 * MIB), Ok(1..))
+        },
+    );
 }
 
 #[test]

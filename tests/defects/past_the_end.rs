@@ -20,8 +20,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn a_cpu_on_the_runtime() {
-    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::a_cpu_on_the_runtime", |ground| {
+fn cpu_on_the_runtime() {
+    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::cpu_on_the_runtime", |ground| {
         let raw = Raw::start(ground);
         let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.get(base, raw.cpu).is_err()

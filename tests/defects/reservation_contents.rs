@@ -8,8 +8,8 @@ use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
 use hsa_vmm::Access;
 
 #[test]
-fn written_on_the_runtime() {
-    let test = "reservation_contents::written_on_the_runtime";
+fn writable_on_the_runtime() {
+    let test = "reservation_contents::writable_on_the_runtime";
     RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let base = raw.reserve(SIZE).unwrap();
@@ -30,8 +30,8 @@ fn is_memory_there(base: usize) -> bool {
 }
 
 #[test]
-fn kept_on_the_runtime() {
-    let test = "reservation_contents::kept_on_the_runtime";
+fn memory_stays_on_the_runtime() {
+    let test = "reservation_contents::memory_stays_on_the_runtime";
     MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);

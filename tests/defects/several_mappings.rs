@@ -10,8 +10,8 @@ use crate::table::{
 use hsa_vmm::Access;
 
 #[test]
-fn unmapped_on_the_runtime() {
-    let test = "several_mappings::unmapped_on_the_runtime";
+fn unmap_of_two_on_the_runtime() {
+    let test = "several_mappings::unmap_of_two_on_the_runtime";
     UNMAP_OF_SEVERAL_REFUSED.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let base = raw.reserve(2 * SIZE).unwrap();
@@ -24,8 +24,8 @@ fn unmapped_on_the_runtime() {
 
 /// Whoever is let into two mappings in one call sees both, and nothing behind them.
 #[test]
-fn let_in_on_the_runtime() {
-    let test = "several_mappings::let_in_on_the_runtime";
+fn set_access_of_two_on_the_runtime() {
+    let test = "several_mappings::set_access_of_two_on_the_runtime";
     ACCESS_OF_SEVERAL_ABORTS.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let base = raw.reserve(3 * SIZE).unwrap();
@@ -45,8 +45,8 @@ fn let_in_on_the_runtime() {
 }
 
 #[test]
-fn unnamed_on_the_runtime() {
-    let test = "several_mappings::unnamed_on_the_runtime";
+fn unnamed_agents_lose_access_on_the_runtime() {
+    let test = "several_mappings::unnamed_agents_lose_access_on_the_runtime";
     UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);

@@ -11,8 +11,8 @@ use hsa_vmm::{ErrorKind, HandleType};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 #[test]
-fn for_a_large_mapping_on_the_runtime() {
-    let test = "wrong_reason::for_a_large_mapping_on_the_runtime";
+fn large_mapping_on_the_runtime() {
+    let test = "wrong_reason::large_mapping_on_the_runtime";
     TOO_LARGE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
@@ -22,8 +22,8 @@ fn for_a_large_mapping_on_the_runtime() {
 }
 
 #[test]
-fn for_an_odd_size_on_the_runtime() {
-    let test = "wrong_reason::for_an_odd_size_on_the_runtime";
+fn odd_size_on_the_runtime() {
+    let test = "wrong_reason::odd_size_on_the_runtime";
     ODD_SIZE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
@@ -31,8 +31,8 @@ fn for_an_odd_size_on_the_runtime() {
 }
 
 #[test]
-fn for_an_import_on_the_runtime() {
-    let test = "wrong_reason::for_an_import_on_the_runtime";
+fn import_on_the_runtime() {
+    let test = "wrong_reason::import_on_the_runtime";
     IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |ground| {
         let raw = Raw::start(ground);
         let memory = raw.create(SIZE).unwrap();

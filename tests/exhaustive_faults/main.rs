@@ -55,41 +55,41 @@ fn before_aligned_reservations() {
 }
 
 #[test]
-fn in_era_a() {
+fn in_generation_a() {
     walk("era A", era(Era::A), 5_000);
 }
 
 #[test]
-fn in_era_b() {
+fn in_generation_b() {
     walk("era B", era(Era::B), 5_000);
 }
 
 #[test]
-fn in_era_c() {
+fn in_generation_c() {
     walk("era C", era(Era::C), 5_000);
 }
 
 #[test]
-fn in_era_d() {
+fn in_generation_d() {
     walk("era D", era(Era::D), 5_000);
 }
 
 #[test]
-fn in_era_a_where_the_runtime_gives_the_cpu_its_access() {
+fn in_generation_a_with_runtime_cpu_access() {
     walk("era A, by the runtime", without_cpu_mapping(era(Era::A)), 5_000);
 }
 
 #[test]
-fn in_era_b_where_the_runtime_gives_the_cpu_its_access() {
+fn in_generation_b_with_runtime_cpu_access() {
     walk("era B, by the runtime", without_cpu_mapping(era(Era::B)), 5_000);
 }
 
 #[test]
-fn in_era_c_where_the_runtime_gives_the_cpu_its_access() {
+fn in_generation_c_with_runtime_cpu_access() {
     walk("era C, by the runtime", without_cpu_mapping(era(Era::C)), 5_000);
 }
 
 #[test]
-fn in_era_d_where_the_runtime_gives_the_cpu_its_access() {
+fn in_generation_d_with_runtime_cpu_access() {
     walk("era D, by the runtime", without_cpu_mapping(era(Era::D)), 5_000);
 }

@@ -6,7 +6,7 @@ use hsa_vmm::simulation::FaultPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn all_that_is_held_is_in_it() {
+fn report_lists_everything() {
     let machine = machine();
     let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
     grant_both(&machine, base, GRANULE);
@@ -40,7 +40,7 @@ fn all_that_is_held_is_in_it() {
 }
 
 #[test]
-fn fragmentation_is_what_is_not_in_the_largest_hole() {
+fn fragmentation_excludes_the_largest_hole() {
     let machine = machine();
     let free = |granules: usize, mapped: &[usize]| {
         let (base, handles) = cache(&machine, granules, mapped);
@@ -66,7 +66,7 @@ fn fragmentation_is_what_is_not_in_the_largest_hole() {
 
 /// AMD's user-space driver lets a GPU do everything once it may do anything.
 #[test]
-fn what_a_gpu_may_not_do_but_can_is_said() {
+fn unenforced_access_is_reported() {
     let machine = machine();
     let (base, _) = cache(&machine, 1, &[0]);
     let gpu = machine.gpu(0);
@@ -83,7 +83,7 @@ fn what_a_gpu_may_not_do_but_can_is_said() {
 }
 
 #[test]
-fn what_serves_nobody_is_listed() {
+fn idle_lists_unused_memory() {
     let machine = machine();
     let (base, _) = cache(&machine, 2, &[0, 1]);
     grant_both(&machine, base, GRANULE);
@@ -101,7 +101,7 @@ fn what_serves_nobody_is_listed() {
 }
 
 #[test]
-fn what_is_in_quarantine_is_said_with_its_reason() {
+fn quarantine_is_reported_with_its_reason() {
     // Taking it away unmaps it, and then it can be mapped no more.
     let mut config = Config::mi300x(2);
     config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
@@ -122,7 +122,7 @@ fn what_is_in_quarantine_is_said_with_its_reason() {
 
 /// Reservations, mappings and memory of one moment agree, whatever other threads do.
 #[test]
-fn a_report_agrees_with_itself() {
+fn report_is_consistent() {
     let machine = machine();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

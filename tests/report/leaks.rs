@@ -22,7 +22,7 @@ fn warnings(act: impl FnOnce()) -> Vec<Fields> {
 }
 
 #[test]
-fn what_was_not_given_back_is_named() {
+fn leaks_are_logged_by_name() {
     let seen = warnings(|| {
         let machine = machine();
         let (base, handles) = cache(&machine, 2, &[0]);
@@ -52,7 +52,7 @@ fn what_was_not_given_back_is_named() {
 }
 
 #[test]
-fn what_cleans_up_after_itself_is_no_leak() {
+fn owned_values_are_not_logged_as_leaks() {
     let seen = warnings(|| {
         let machine = machine();
         let reservation = Reservation::builder(GRANULE).reserve(&machine.vmm).unwrap();

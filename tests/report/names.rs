@@ -13,7 +13,7 @@ fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
 }
 
 #[test]
-fn everything_can_be_named_renamed_and_made_nameless() {
+fn names_can_be_set_changed_and_removed() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 4, &[0, 1]);
@@ -34,7 +34,7 @@ fn everything_can_be_named_renamed_and_made_nameless() {
 }
 
 #[test]
-fn what_is_not_there_has_no_name() {
+fn naming_rejects_missing_values() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 2, &[0]);
@@ -56,7 +56,7 @@ fn what_is_not_there_has_no_name() {
 }
 
 #[test]
-fn a_name_goes_with_what_it_was_given_to() {
+fn names_end_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 2, &[0]);
@@ -89,7 +89,7 @@ fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
 }
 
 #[test]
-fn a_reservation_at_the_same_address_has_no_name_of_another() {
+fn new_reservation_inherits_no_name() {
     let machine = machine();
     let named = || {
         let base = machine.reserve(2 * GRANULE);
@@ -104,7 +104,7 @@ fn a_reservation_at_the_same_address_has_no_name_of_another() {
 
 /// Somebody else has freed what an owned value stands for, and made another thing there.
 #[test]
-fn an_owned_value_names_nothing_but_its_own() {
+fn stale_owned_value_names_nothing() {
     // Another thread of this program may be given the addresses; then once more.
     assert!((0..1000).any(|_| names_nothing_but_its_own().is_some()), "an address that was freed");
 }
@@ -135,7 +135,7 @@ fn names_nothing_but_its_own() -> Option<()> {
 }
 
 #[test]
-fn pool_memory_is_in_the_report_while_it_is_there() {
+fn pool_memory_is_reported_until_freed() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let memory = PoolMemory::allocate(&machine.runtime, first, 5000).unwrap().named("staging");
@@ -153,7 +153,7 @@ fn pool_memory_is_in_the_report_while_it_is_there() {
 }
 
 #[test]
-fn the_child_of_a_fork_gives_no_names() {
+fn naming_fails_in_a_forked_child() {
     let machine = machine();
     let (base, handles) = cache(&machine, 2, &[0]);
     let end = process::in_child(|| {

@@ -13,7 +13,7 @@ fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
 }
 
 #[test]
-fn it_reads_well() {
+fn text_matches_the_expected_report() {
     let machine = machine();
     let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
     machine.vmm.name_reservation(base, "kv cache").unwrap();
@@ -42,7 +42,7 @@ idle: allocated, and not in use
 }
 
 #[test]
-fn pool_memory_is_told_under_one_heading() {
+fn pool_memory_has_one_heading() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let allocate = |gpu| PoolMemory::allocate(&machine.runtime, gpu, 2 * MIB).unwrap();
@@ -58,7 +58,7 @@ fn pool_memory_is_told_under_one_heading() {
 }
 
 #[test]
-fn of_nothing_it_says_so() {
+fn empty_report_says_so() {
     let machine = machine();
     let text = machine.vmm.report().to_string();
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_may_come_in_any_order() {
+    fn concurrent_events_are_unordered() {
         let refused = Answer::Refused(Reason::NotMapped);
         let map = vec![event(MAP, Answer::Done, 0, 3)];
         let unmap = |answer| vec![event(UNMAP, answer, 1, 2)];
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_ended_before_comes_before() {
+    fn ended_events_come_first() {
         let refused = Answer::Refused(Reason::NotMapped);
         let late = [vec![event(MAP, Answer::Done, 0, 1)], vec![event(UNMAP, refused, 2, 3)]];
         assert!(!explains(&late, &after(&[MAP])));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_reasons_are_looked_at() {
+    fn wrong_results_have_no_order() {
         let answers = [Answer::Byte(0), Answer::Done, Answer::Refused(Reason::NotMapped)];
         for answer in answers {
             let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, answer, 2, 3)];

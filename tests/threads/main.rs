@@ -70,7 +70,7 @@ fn life(machine: &Machine, number: u8) {
 }
 
 #[test]
-fn many_threads_live_whole_lives_on_one_vmm() {
+fn threads_run_full_cycles_on_one_vmm() {
     within(PATIENCE, || {
         for (era, config) in machine::eras() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -120,7 +120,7 @@ fn vmms_and_runtimes_share_a_library() {
 }
 
 #[test]
-fn owned_values_may_be_dropped_by_any_thread() {
+fn owned_values_drop_on_any_thread() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();

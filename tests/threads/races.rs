@@ -165,7 +165,7 @@ fn release_and_export_and_retain_race_for_a_handle() {
 }
 
 #[test]
-fn two_that_release_the_last_reference_do_not_both_succeed() {
+fn last_reference_is_released_once() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(1));
         let released = AtomicUsize::new(0);

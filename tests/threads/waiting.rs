@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn copies_between_two_reservations_do_not_wait_for_each_other_in_a_circle() {
+fn opposite_copies_do_not_deadlock() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
@@ -36,7 +36,7 @@ fn copies_between_two_reservations_do_not_wait_for_each_other_in_a_circle() {
 }
 
 #[test]
-fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
+fn copy_survives_merged_reservations() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(1));
         let granule = machine.granule();
@@ -65,7 +65,7 @@ fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
 }
 
 #[test]
-fn operations_on_different_reservations_overlap_while_the_runtime_works() {
+fn operations_on_different_reservations_overlap() {
     within(PATIENCE, || {
         let hostile = Hostile::new();
         let (_runtime, vmm, gpu) = hostile.open();
@@ -85,7 +85,7 @@ fn operations_on_different_reservations_overlap_while_the_runtime_works() {
 }
 
 #[test]
-fn questions_are_answered_while_the_runtime_works() {
+fn look_ups_run_during_runtime_calls() {
     within(PATIENCE, || {
         let hostile = Hostile::new();
         let (runtime, vmm, gpu) = hostile.open();
