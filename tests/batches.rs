@@ -81,15 +81,15 @@ fn adjacent_mappings_take_one_runtime_call() {
 /// Two reservations that touch are two to the runtime.
 #[test]
 fn adjacent_reservations_take_two_runtime_calls() {
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
         let bases = machine.two_that_touch(granule);
         let two = bases.map(|base| new(base, granule, handle));
         let map = || machine.vmm.map_many(&two, &gpus(&machine)).unwrap();
-        assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{era}");
+        assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{generation}");
         let unmap = || machine.vmm.unmap_many(&bases.map(|base| (base, granule))).unwrap();
-        assert_eq!(machine.calls(unmap), [("unmap", 2)], "{era}");
+        assert_eq!(machine.calls(unmap), [("unmap", 2)], "{generation}");
     }
 }
 
@@ -128,7 +128,7 @@ fn books(nine: &Nine) -> Vec<Book> {
 /// Batches drawn from a number on one machine, and the same one by one on another.
 #[test]
 fn batches_equal_single_calls() {
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let [at_once, one_by_one] = [0, 1].map(|_| Nine::on(config.clone()));
         let mut seed = 1_u64;
         let mut draw = |end: usize| {
@@ -167,12 +167,12 @@ fn batches_equal_single_calls() {
                     }
                     (_, false) => runs.iter().try_for_each(|&(at, size)| vmm.unmap(at, size)),
                 };
-                answer.unwrap_or_else(|error| panic!("{era}, step {step}: {error}"));
+                answer.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
             if act != 1 {
                 which.iter().for_each(|&it| mapped[it] = act == 0);
             }
-            assert_eq!(books(&at_once), books(&one_by_one), "{era}, step {step}");
+            assert_eq!(books(&at_once), books(&one_by_one), "{generation}, step {step}");
         }
         at_once.machine.vmm.check().unwrap();
         assert_eq!(at_once.machine.vmm.quarantine(), []);

@@ -194,7 +194,7 @@ fn live_everywhere(granule: usize) {
     for (release, of_release) in machine::releases() {
         for (kind, config) in kinds() {
             let mut config = config
-                .with_era(of_release.era)
+                .with_era(of_release.generation)
                 .with_extension(of_release.extension_minor)
                 .with_granule(granule as u64);
             config.extension_reported = of_release.extension_reported;
@@ -213,8 +213,8 @@ fn full_cycle_in_large_granules() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
-        live(config.with_granule(2 * MIB as u64), &format!("{era} in 2 MiB"));
+    for (generation, config) in machine::generations() {
+        live(config.with_granule(2 * MIB as u64), &format!("{generation} in 2 MiB"));
     }
 }
 

@@ -21,11 +21,11 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
 
 /// Releases, each with both ways of giving the CPU its access.
 fn both_ways() -> Vec<(String, Config)> {
-    let eras = machine::eras();
-    let ours = eras.clone().into_iter().map(|(era, config)| (era.to_owned(), config));
-    let theirs = eras
+    let generations = machine::generations();
+    let ours = generations.clone().into_iter().map(|(generation, config)| (generation.to_owned(), config));
+    let theirs = generations
         .into_iter()
-        .map(|(era, config)| (format!("{era} by the runtime"), without_cpu_mapping(config)));
+        .map(|(generation, config)| (format!("{generation} by the runtime"), without_cpu_mapping(config)));
     ours.chain(theirs).collect()
 }
 
@@ -234,7 +234,7 @@ fn enforcing_gpus_get_the_requested_access() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in machine::eras() {
+    for (name, config) in machine::generations() {
         let (machine, base, granule) =
             mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
         let gpu = machine.gpu(0);
@@ -252,7 +252,7 @@ fn forbidding_without_a_grant_maps_nothing() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in machine::eras() {
+    for (name, config) in machine::generations() {
         let (machine, base, granule) = mapped(config);
         machine.grant(base, granule, machine.gpu(1), Access::None);
         assert_eq!(machine.simulation.page(1, base.get()), None, "{name}");
@@ -265,8 +265,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
-    for (era, of_era) in machine::eras() {
-        let mut config = Config::consumer().with_era(of_era.era);
+    for (generation, of_era) in machine::generations() {
+        let mut config = Config::consumer().with_era(of_era.generation);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);
@@ -276,14 +276,14 @@ fn cpu_grant_without_large_bar_is_rejected() {
             let as_it_should = matches!(answer.as_ref().map_err(Error::kind),
                 Err(ErrorKind::NotSupported(found)) if *found == feature
             );
-            assert!(as_it_should, "{era}: {answer:?}");
+            assert!(as_it_should, "{generation}: {answer:?}");
         };
         refused(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
         // The GPU first, and nothing of it takes effect.
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         refused(machine.vmm.set_access(base, granule, &both));
-        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{era}");
-        assert_eq!(machine.simulation.page(0, base.get()), None, "{era}");
+        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{generation}");
+        assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
         // Nor does it get there by way of an import, whose owner the runtime may not tell.

@@ -244,8 +244,8 @@ fn fail_twice(config: &Config, release: &str) {
     }
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn one_failure_changes_nothing_in_generation_a() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::A), "era A");
+    fail_once(&generation(Era::A), "generation A");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn one_failure_changes_nothing_before_aligned_reservations() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::A).with_extension(4), "6.1");
+    fail_once(&generation(Era::A).with_extension(4), "6.1");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn one_failure_changes_nothing_in_generation_b() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::B), "era B");
+    fail_once(&generation(Era::B), "generation B");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn one_failure_changes_nothing_in_generation_c() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::C), "era C");
+    fail_once(&generation(Era::C), "generation C");
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn one_failure_changes_nothing_in_generation_d() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::D), "era D");
+    fail_once(&generation(Era::D), "generation D");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn one_failure_changes_nothing_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
-    for (release, config) in machine::eras() {
+    for (release, config) in machine::generations() {
         fail_once(&without_cpu_mapping(config.clone()), &format!("{release} by the runtime"));
         let two = with_two_cpus(without_cpu_mapping(config));
         fail_once(&two, &format!("{release} by the runtime, two CPUs"));
@@ -305,7 +305,7 @@ fn repeated_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
-    for (release, config) in machine::eras() {
+    for (release, config) in machine::generations() {
         fail_on(&config, release);
         fail_on(&without_cpu_mapping(config), &format!("{release} by the runtime"));
     }
@@ -316,10 +316,10 @@ fn two_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
-    fail_twice(&era(Era::A), "era A");
-    fail_twice(&era(Era::C), "era C");
-    fail_twice(&without_cpu_mapping(era(Era::A)), "era A by the runtime");
-    fail_twice(&without_cpu_mapping(era(Era::B)), "era B by the runtime");
+    fail_twice(&generation(Era::A), "generation A");
+    fail_twice(&generation(Era::C), "generation C");
+    fail_twice(&without_cpu_mapping(generation(Era::A)), "generation A by the runtime");
+    fail_twice(&without_cpu_mapping(generation(Era::B)), "generation B by the runtime");
 }
 
 /// The runtime goes on knowing a CPU that was told later that it may do nothing, and leaves a hole

@@ -54,7 +54,7 @@ fn released_handles_stay_invalid() {
 
 #[test]
 fn handles_differ_from_the_runtimes_values() {
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(granule);
@@ -62,14 +62,14 @@ fn handles_differ_from_the_runtimes_values() {
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let native = machine.simulation.page(0, base.get()).unwrap().handle;
-        assert_ne!(native, handle.to_bits(), "{era}");
+        assert_ne!(native, handle.to_bits(), "{generation}");
         let calls = machine.simulation.all_calls();
         for bits in [native, 0, 1, u64::MAX, base.get() as u64] {
             for answer in answers(&machine.vmm, Handle::from_bits(bits), base) {
-                assert!(answer.is_err(), "{era}: {bits:#x}");
+                assert!(answer.is_err(), "{generation}: {bits:#x}");
             }
         }
-        assert_eq!(machine.simulation.all_calls(), calls, "{era}");
+        assert_eq!(machine.simulation.all_calls(), calls, "{generation}");
     }
 }
 
@@ -186,8 +186,8 @@ fn agents_belong_to_one_runtime() {
 
 #[test]
 fn hundred_thousand_handles_are_distinct() {
-    for era in [Era::B, Era::D] {
-        let machine = Machine::new(Config::mi300x(1).with_era(era));
+    for generation in [Era::B, Era::D] {
+        let machine = Machine::new(Config::mi300x(1).with_era(generation));
         let count = 100_000;
         let handles: Vec<Handle> = (0..count).map(|_| machine.create(0, 4 * KIB)).collect();
         assert_eq!(machine.vmm.usage().handles, count);

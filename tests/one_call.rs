@@ -166,7 +166,7 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
 /// Where the owner has to be last, neighbours of two owners are not told in one order.
 #[test]
 fn adjacent_mappings_of_two_owners_take_two_calls() {
-    for (release, config) in machine::eras() {
+    for (release, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
@@ -189,8 +189,8 @@ fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
 
 #[test]
 fn failure_at_a_later_mapping_is_rolled_back() {
-    for era in [Era::C, Era::D] {
-        let machine = Machine::new(Config::mi300x(2).with_era(era));
+    for generation in [Era::C, Era::D] {
+        let machine = Machine::new(Config::mi300x(2).with_era(generation));
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(4 * granule), machine.create(0, granule));
         let places: [Address; 4] = std::array::from_fn(|place| at(base, place * granule));
@@ -203,19 +203,19 @@ fn failure_at_a_later_mapping_is_rolled_back() {
         let before = grants(&machine);
         let wanted = [access(machine.gpu(0), Access::ReadWrite)];
         let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::Runtime { .. }), "era {era}: {refused}");
+        assert!(matches!(refused.kind(), ErrorKind::Runtime { .. }), "generation {generation}: {refused}");
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
         let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
-        assert_eq!(places.map(told), expected, "era {era}");
+        assert_eq!(places.map(told), expected, "generation {generation}");
         let has = places.map(|address| machine.simulation.page(0, address.get()).is_some());
-        assert_eq!(has, [true, false, false, false], "era {era}");
+        assert_eq!(has, [true, false, false, false], "generation {generation}");
         assert_eq!(machine.vmm.quarantine(), []);
         machine.vmm.check().unwrap();
         // The good ones can be granted, in one call where they are neighbours.
         let before = grants(&machine);
         machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
-        assert_eq!(grants(&machine) - before, 1, "era {era}");
+        assert_eq!(grants(&machine) - before, 1, "generation {generation}");
     }
 }
 
@@ -225,7 +225,7 @@ fn refused_agents_are_not_recorded_as_granted() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
         let (base, _) = machine.mapped(0, granule);
@@ -237,13 +237,13 @@ fn refused_agents_are_not_recorded_as_granted() {
         for agent in [machine.cpu(0), machine.gpu(0)] {
             let refuse = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
             machine.simulation.set_faults(refuse);
-            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{generation}: {agent}");
             machine.simulation.set_faults(FaultPlan::none());
-            assert_eq!(calls_of(agent, Access::None), (true, 0), "{era}: {agent}");
-            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::None), (true, 0), "{generation}: {agent}");
+            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
             // What the runtime has mapped for the CPU is changed by mprotect.
             let told = u64::from(agent != machine.cpu(0));
-            assert_eq!(calls_of(agent, Access::None), (true, told), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::None), (true, told), "{generation}: {agent}");
         }
     }
 }

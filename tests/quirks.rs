@@ -28,21 +28,21 @@ struct Failure {
     shows: fn(&Machine) -> bool,
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
-        release: || era(Era::A).with_extension(4),
+        release: || generation(Era::A).with_extension(4),
         is: "a GPU loses the memory when another's permission changes",
         shows: a_gpu_loses_the_memory,
     },
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut first = era(Era::A).with_extension(4);
+            let mut first = generation(Era::A).with_extension(4);
             first.extension_reported = false;
             first
         },
@@ -59,7 +59,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "unmap_of_several_fails",
-        release: || era(Era::A),
+        release: || generation(Era::A),
         is: "an unmap of two mappings is refused",
         shows: |machine| {
             let granule = machine.granule();
@@ -72,7 +72,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "cpu_unmap_leaves_hole",
-        release: || without_cpu_mapping(era(Era::A)),
+        release: || without_cpu_mapping(generation(Era::A)),
         is: "addresses of a reservation belong to nobody",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -84,7 +84,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "memory_returns_with_addresses",
-        release: || era(Era::B),
+        release: || generation(Era::B),
         is: "the memory of a paused buffer stays in use",
         shows: |machine| {
             let properties = machine.on(0);
@@ -97,7 +97,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "peer_after_owner_fails",
-        release: || era(Era::C),
+        release: || generation(Era::C),
         is: "a peer is refused after the owner",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -109,7 +109,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "export_keeps_descriptor",
-        release: || era(Era::C),
+        release: || generation(Era::C),
         is: "two exports are one descriptor, and the runtime's own",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -140,7 +140,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_needs_descriptor",
-        release: || era(Era::D),
+        release: || generation(Era::D),
         is: "an import cannot be exported",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -286,7 +286,7 @@ fn with_quirks_keeps_needed_quirks() {
     if process::ran_alone() {
         return;
     }
-    let config = era(Era::C);
+    let config = generation(Era::C);
     let known = Quirks::of_extension(extension(&config));
     // As safe as code can be, and it asks for none.
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
@@ -304,7 +304,7 @@ fn with_quirks_keeps_needed_quirks() {
 fn with_quirks_adds() {
     let mut more = Quirks::default();
     more.peer_after_owner_fails = true;
-    let config = era(Era::A);
+    let config = generation(Era::A);
     let mut expected = Quirks::of_extension(extension(&config));
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;

@@ -15,23 +15,23 @@ const PATIENCE: Duration = Duration::from_secs(600);
 #[test]
 fn eight_threads_have_a_serial_order_in_every_generation() {
     process::within(PATIENCE, || {
-        let eras = machine::eras();
-        for (era, config) in &eras {
+        let generations = machine::generations();
+        for (generation, config) in &generations {
             let machine = Machine::new(config.clone());
-            serial::stress::stress(era, &machine, eras.len() as u32);
+            serial::stress::stress(generation, &machine, generations.len() as u32);
             machine.close();
         }
     });
 }
 
-/// Not in era A: there the runtime leaves holes, which other threads' memory may land in.
+/// Not in generation A: there the runtime leaves holes, which other threads' memory may land in.
 #[test]
 fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {
-        for (era, config) in machine::eras() {
-            if config.era != Era::A {
+        for (generation, config) in machine::generations() {
+            if config.generation != Era::A {
                 let machine = Machine::new(without_cpu_mapping(config));
-                serial::stress::stress(era, &machine, 3);
+                serial::stress::stress(generation, &machine, 3);
                 machine.close();
             }
         }

@@ -205,7 +205,7 @@ fn descriptors_do_not_leak() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);
@@ -224,9 +224,9 @@ fn descriptors_do_not_leak() {
             machine.vmm.release(original).unwrap();
             machine.vmm.release(imported).unwrap();
         }
-        // Era B goes on claiming what was mapped at addresses until they are freed.
+        // Generation B keeps memory until its addresses are freed.
         machine.vmm.address_free(base, 2 * granule).unwrap();
-        assert_eq!(process::descriptors(), before, "{era}");
+        assert_eq!(process::descriptors(), before, "{generation}");
         machine.assert_empty();
     }
 }
@@ -320,7 +320,7 @@ fn another_process_uses_the_same_memory() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config.clone());
         let granule = machine.granule();
         let original = machine.create(0, granule);
@@ -340,9 +340,9 @@ fn another_process_uses_the_same_memory() {
             machine.assert_empty();
             theirs.write_all(b"!").unwrap();
         });
-        assert_eq!(end, End::Well, "{era}");
+        assert_eq!(end, End::Well, "{generation}");
         ours.read_exact(&mut [0]).unwrap();
-        assert_eq!(&text_at(&machine, here), b"pong", "{era}");
+        assert_eq!(&text_at(&machine, here), b"pong", "{generation}");
     }
 }
 

@@ -5,7 +5,7 @@ mod machine;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Area, PoolMemory};
-use machine::{Machine, at, eras};
+use machine::{Machine, at, generations};
 use std::thread;
 
 /// More than is copied at a time.
@@ -26,8 +26,8 @@ fn assert_waited_again(machine: &Machine) {
 
 #[test]
 fn early_wakeups_are_waited_again() {
-    for (era, config) in eras() {
-        println!("{era}");
+    for (generation, config) in generations() {
+        println!("{generation}");
         let machine = Machine::new(config.with_early_waits(true));
         let (gpu, expected) = (machine.gpu(0), text(LARGE));
         let mut bytes = vec![0; LARGE];

@@ -7,7 +7,7 @@ mod process;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
-use machine::{Machine, access, at, eras, releases, without_cpu_mapping};
+use machine::{Machine, access, at, generations, releases, without_cpu_mapping};
 
 const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
 const MAP: &str = "hsa_amd_vmem_map";
@@ -42,23 +42,23 @@ fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let place @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}: only remembered");
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}: only remembered");
         for (who, agent) in [("owner", owner), ("peer", peer)] {
             let wanted = [access(agent, Access::ReadWrite)];
             change_while_failing(&machine, SET_ACCESS, place, &wanted);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
-                assert_eq!(page, None, "{era}: GPU {gpu} after the {who}'s failure");
+                assert_eq!(page, None, "{generation}: GPU {gpu} after the {who}'s failure");
             }
         }
         machine.grant(base, size, peer, Access::ReadWrite);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}");
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}");
     }
 }
 
@@ -68,7 +68,7 @@ fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = config.with_gpu_permissions(GpuPermissions::Enforced);
             let machine = Machine::new(config);
@@ -80,10 +80,10 @@ fn failed_change_keeps_other_agents_access() {
             change_while_failing(&machine, SET_ACCESS, place, &less);
             let also_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
             change_while_failing(&machine, SET_ACCESS, place, &also_cpu);
-            assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{era}");
+            assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
-            assert!(page.is_some_and(|page| page.writable), "{era}: {page:?}");
-            process::assert_untouchable(base.get(), size, era);
+            assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
+            process::assert_untouchable(base.get(), size, generation);
         }
     }
 }
@@ -171,7 +171,7 @@ fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let place @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
@@ -181,9 +181,9 @@ fn failed_revoke_restores_no_lost_access() {
         machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
         machine.vmm.revoke(base, size, &[owner]).unwrap_err();
         let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
-        assert_eq!(pages(), [true, false], "{era}");
+        assert_eq!(pages(), [true, false], "{generation}");
         change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
-        assert_eq!(pages(), [true, false], "{era}");
+        assert_eq!(pages(), [true, false], "{generation}");
     }
 }
 
@@ -193,7 +193,7 @@ fn failed_exchange_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let places = [mapped(&machine), mapped(&machine)];
         let peer = machine.gpu(1);
@@ -207,7 +207,7 @@ fn failed_exchange_restores_no_lost_access() {
         for place in places {
             change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
-            assert_eq!(pages, [true, false], "{era}");
+            assert_eq!(pages, [true, false], "{generation}");
         }
     }
 }
@@ -219,7 +219,7 @@ fn refused_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let mut quirks = Quirks::of_extension((1, config.extension_minor as u16));
         quirks.peer_after_owner_fails = true;
         let options = VmmOptions::new().with_quirks(quirks);
@@ -229,13 +229,13 @@ fn refused_peer_rolls_back_the_cpu() {
         let both = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
             change_while_failing(&machine, function, place, &both);
-            process::assert_untouchable(base.get(), size, &format!("{era}: {function}"));
+            process::assert_untouchable(base.get(), size, &format!("{generation}: {function}"));
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
-            assert_eq!(pages, [true, false], "{era}: {function}");
+            assert_eq!(pages, [true, false], "{generation}: {function}");
         }
         machine.vmm.set_access(base, size, &both).unwrap();
         machine.vmm.write(base, b"both").unwrap();
-        assert_eq!(machine.vmm.quarantine(), [], "{era}");
+        assert_eq!(machine.vmm.quarantine(), [], "{generation}");
     }
 }
 

@@ -213,8 +213,8 @@ fn every_combination_on_amds_runtime() {
 #[test]
 fn every_combination_in_every_generation() {
     use hsa_vmm::simulation::Era;
-    for era in Era::ALL {
-        let ground = Ground::simulated(Config::mi300x(2).with_era(era));
+    for generation in Era::ALL {
+        let ground = Ground::simulated(Config::mi300x(2).with_era(generation));
         for bits in 0..16 {
             let flags = AreaFlags::from_bits_retain(bits);
             one(

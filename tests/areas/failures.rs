@@ -123,9 +123,9 @@ fn stages() -> Vec<(&'static str, Config, AreaFlags)> {
     let mut without = config.clone();
     without.vmem = false;
     let mut stages = Vec::new();
-    for (name, era) in [("era A", Era::A), ("era B", Era::B), ("era C", Era::C), ("era D", Era::D)]
+    for (name, generation) in [("generation A", Era::A), ("generation B", Era::B), ("generation C", Era::C), ("generation D", Era::D)]
     {
-        let config = config.clone().with_era(era);
+        let config = config.clone().with_era(generation);
         for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED | AreaFlags::GLOBAL] {
             stages.push((name, config.clone(), flags));
         }
@@ -138,7 +138,7 @@ fn stages() -> Vec<(&'static str, Config, AreaFlags)> {
         AreaFlags::MAPPED,
         AreaFlags::MAPPED | AreaFlags::GLOBAL,
     ] {
-        stages.push(("era B", config.clone(), flags));
+        stages.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
         // `other` is memory of the second device that the first sees: of a pool.

@@ -1,7 +1,7 @@
 //! Native calls fail while something is done to buffers: one call, each in turn, or all from one on.
 //! What must come of it each subject says for itself.
 
-use crate::machine::{Machine, eras, without_cpu_mapping};
+use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::rights;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
@@ -53,13 +53,13 @@ impl Below {
     }
 }
 
-/// The machines: one of each era, ROCm 6.1, which begins the first, and one on which the CPU
+/// The machines: one of each generation, ROCm 6.1, which begins the first, and one on which the CPU
 /// cannot map memory by itself.
 pub fn grounds() -> Vec<(&'static str, Config)> {
     let era_a = || Config::mi300x(2).with_era(Era::A);
-    let mut grounds = eras();
+    let mut grounds = generations();
     grounds.push(("6.1", era_a().with_extension(4)));
-    grounds.push(("era A, the CPU by the runtime", without_cpu_mapping(era_a())));
+    grounds.push(("generation A, the CPU by the runtime", without_cpu_mapping(era_a())));
     grounds
 }
 

@@ -123,7 +123,7 @@ fn one_failure_changes_nothing() {
     alone(|| {
         // What the runtime answers makes the less difference.
         let statuses = |ground: &str| {
-            if ground == "era A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+            if ground == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());

@@ -1,6 +1,6 @@
 //! Growing and shrinking in place.
 
-use crate::machine::{KIB, MIB, Machine, at, eras, releases};
+use crate::machine::{KIB, MIB, Machine, at, generations, releases};
 use hsa_vmm::simulation::Era;
 use hsa_vmm::{Access, GrowableBuffer};
 
@@ -52,7 +52,7 @@ fn growth_keeps_address_and_contents() {
 
 #[test]
 fn growth_maps_whole_steps() {
-    let machine = Machine::new(eras()[1].1.clone());
+    let machine = Machine::new(generations()[1].1.clone());
     let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
         GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -70,12 +70,12 @@ fn growth_maps_whole_steps() {
 
 /// To 64 GiB: each step makes the same calls, however large the buffer is by then.
 ///
-/// By 2 MiB, but for ROCm 7.14 (era C), which has a descriptor open for every handle
+/// By 2 MiB, but for ROCm 7.14 (generation C), which has a descriptor open for every handle
 /// (rocm-systems#10604): there the limit of descriptors is reached first, and larger steps help.
 #[test]
 fn every_step_to_64_gib_makes_the_same_calls() {
-    for (era, config) in eras() {
-        let step = if config.era == Era::C { 256 * MIB } else { 2 * MIB };
+    for (generation, config) in generations() {
+        let step = if config.generation == Era::C { 256 * MIB } else { 2 * MIB };
         let steps = (64 << 30) / step;
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));
@@ -97,16 +97,16 @@ fn every_step_to_64_gib_makes_the_same_calls() {
                 .collect();
             before = after;
             let expected = per_step.get_or_insert_with(|| made.clone());
-            assert_eq!(*expected, made, "{era}, step {number}");
+            assert_eq!(*expected, made, "{generation}, step {number}");
         }
         let made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
-        assert_eq!(made, 3, "{era}: create, map and set_access");
-        assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{era}");
-        assert_eq!(vmm.usage().mappings, steps, "{era}");
+        assert_eq!(made, 3, "{generation}: create, map and set_access");
+        assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
+        assert_eq!(vmm.usage().mappings, steps, "{generation}");
         // Both GPUs reach all of it; what the one writes far out the other reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
-            assert!(page.is_some(), "{era}, GPU {gpu}");
+            assert!(page.is_some(), "{generation}, GPU {gpu}");
         }
         let (first, last) = (address, at(address, (steps - 1) * step));
         buffer.fill(0, 0x600d_600d, 64).unwrap();
@@ -117,8 +117,8 @@ fn every_step_to_64_gib_makes_the_same_calls() {
         vmm.copy(gpu, window, last, 64).unwrap();
         let mut word = [0; 4];
         vmm.read(window, &mut word).unwrap();
-        assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{era}");
+        assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{generation}");
         buffer.resize(0).unwrap();
-        assert_eq!(vmm.usage().mappings, 1, "{era}");
+        assert_eq!(vmm.usage().mappings, 1, "{generation}");
     }
 }

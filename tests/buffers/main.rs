@@ -1,4 +1,4 @@
-//! The buffers that are built on virtual-memory management, on simulations of every era.
+//! The buffers that are built on virtual-memory management, on simulations of every generation.
 
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -1,6 +1,6 @@
 //! A growable buffer against a plain vector: whatever is done to both, they hold the same.
 
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, GrowableBuffer};
@@ -211,13 +211,13 @@ proptest! {
 
     #[test]
     fn growable_buffer_matches_a_vector(
-        era in 0..4usize,
+        generation in 0..4usize,
         operations in proptest::collection::vec(
             (operation(), proptest::option::weighted(0.2, 1..12u64)),
             1..40,
         ),
     ) {
-        let machine = Machine::new(eras()[era].1.clone());
+        let machine = Machine::new(generations()[generation].1.clone());
         let options = GrowableBuffer::builder(6 * STEP).with_step(STEP);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         let address = buffer.address();

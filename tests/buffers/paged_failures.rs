@@ -131,7 +131,7 @@ fn one_failure_changes_nothing() {
     alone(|| {
         // Which status it is makes no difference but to memory that is made.
         let statuses = |ground: &str| {
-            if ground == "era C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+            if ground == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             if failed.answer.is_ok() {

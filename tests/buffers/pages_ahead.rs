@@ -1,7 +1,7 @@
 //! The thread that maps pages before they are asked for.
 
 use crate::errors::page_error;
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::pausable::alone;
 use crate::process::{End, in_child, within};
 use hsa_vmm::Access;
@@ -38,13 +38,13 @@ fn ahead(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
 
 #[test]
 fn growing_sequence_finds_pages_mapped_ahead() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, 3);
         buffer.map(10..12).unwrap();
         wait_for(&buffer, ahead(3));
-        assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{era}");
-        assert_eq!(buffer.state(15), Ok(PageState::Empty), "{era}");
+        assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{generation}");
+        assert_eq!(buffer.state(15), Ok(PageState::Empty), "{generation}");
         // Nobody has asked for them yet.
         assert_eq!(
             buffer.read(12 * PAGE, &mut [0]).map_err(Error::into_kind),
@@ -53,14 +53,14 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
         buffer.map(12..14).unwrap();
         buffer.write(13 * PAGE, &[5]).unwrap();
-        assert_eq!(buffer.statistics().found_ahead, 2, "{era}");
+        assert_eq!(buffer.statistics().found_ahead, 2, "{generation}");
         wait_for(&buffer, ahead(3));
         let more = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
-        assert_eq!(more, 2, "{era}: only the thread has granted anything");
+        assert_eq!(more, 2, "{generation}: only the thread has granted anything");
         // One that is not where pages were mapped ahead.
         buffer.map(60..63).unwrap();
         wait_for(&buffer, ahead(4));
-        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{era}: the last there is");
+        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last there is");
         drop(buffer);
         machine.assert_empty();
     }
@@ -68,7 +68,7 @@ fn growing_sequence_finds_pages_mapped_ahead() {
 
 #[test]
 fn pooled_pages_need_no_new_memory() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -78,12 +78,12 @@ fn pooled_pages_need_no_new_memory() {
         machine.simulation.set_faults(plan);
         // Wherever they are: nothing is mapped before it is asked for.
         for pages in [5..6, 0..2] {
-            assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{era}");
+            assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{generation}");
             buffer.map(pages.clone()).unwrap();
             buffer.write(pages.start * PAGE, &[7]).unwrap();
         }
         let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
-        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         drop(buffer);
         machine.assert_empty();
     }
@@ -115,7 +115,7 @@ fn unmap_removes_pages_ahead() {
 
 #[test]
 fn thread_failure_is_reported_and_harmless() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
             let buffer = buffer(&machine, 2);
@@ -126,14 +126,14 @@ fn thread_failure_is_reported_and_harmless() {
             wait_for(&buffer, |found| found.failures_ahead == 1);
             let found = buffer.statistics();
             let failure = found.last_failure_ahead.clone().expect("it is kept");
-            assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{era}: {failure}");
+            assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{generation}: {failure}");
             assert!(found.to_string().contains("failed 1 times"), "{found}");
-            assert!(found.thread_runs && found.ahead == 0, "{era}, {function}");
+            assert!(found.thread_runs && found.ahead == 0, "{generation}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
             // It goes on with the next that is asked for.
             buffer.map(1..2).unwrap();
             wait_for(&buffer, ahead(2));
-            assert_eq!(buffer.statistics().failures_ahead, 1, "{era}");
+            assert_eq!(buffer.statistics().failures_ahead, 1, "{generation}");
             drop(buffer);
             machine.assert_empty();
         }
@@ -161,16 +161,16 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
 
 #[test]
 fn pages_ahead_are_released_when_memory_is_short() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead(3));
-        buffer.map(20..26).unwrap_or_else(|error| panic!("{era}: eight in all: {error}"));
-        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        buffer.map(20..26).unwrap_or_else(|error| panic!("{generation}: eight in all: {error}"));
+        assert_eq!(buffer.statistics().mapped, 8, "{generation}");
         wait_for(&buffer, |found| found.failures_ahead > 0);
         let full = buffer.map(40..41).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
         buffer.unmap(0..2).unwrap();
         buffer.map(40..42).unwrap();
         drop(buffer);
@@ -180,19 +180,19 @@ fn pages_ahead_are_released_when_memory_is_short() {
 
 #[test]
 fn requested_pages_ahead_are_not_released() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead(3));
         let full = buffer.map(2..10).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
         let states: Vec<_> = (1..6).map(|page| buffer.state(page).unwrap()).collect();
         use PageState::{Ahead, Empty, Mapped};
-        assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{era}");
+        assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{generation}");
         buffer.map(2..8).unwrap();
         buffer.write(4 * PAGE, &[7]).unwrap();
-        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        assert_eq!(buffer.statistics().mapped, 8, "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
@@ -237,17 +237,17 @@ fn thread_ends_with_the_buffer() {
 
 #[test]
 fn zero_page_buffers_only_create_memory_ahead() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
         let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();
         wait_for(&buffer, |found| found.ready == 3);
-        assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{era}");
+        assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{generation}");
         let mut byte = [1];
         buffer.read(2 * PAGE, &mut byte).unwrap();
-        assert_eq!(byte, [0], "{era}");
+        assert_eq!(byte, [0], "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
@@ -256,7 +256,7 @@ fn zero_page_buffers_only_create_memory_ahead() {
 #[test]
 fn threads_that_map_and_unmap_do_not_deadlock() {
     within(Duration::from_secs(120), || {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let buffer = buffer(&machine, 3);
             std::thread::scope(|scope| {
@@ -278,7 +278,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
                 }
                 for _ in 0..30 {
                     let found = buffer.statistics();
-                    assert!(found.mapped <= 15 && found.lost == 0, "{era}: {found}");
+                    assert!(found.mapped <= 15 && found.lost == 0, "{generation}: {found}");
                     buffer.trim().unwrap();
                 }
             });

@@ -1,7 +1,7 @@
 //! Paged and pausable buffers against plain vectors: whatever is done to both, they hold the same.
 
 use crate::errors::page_error;
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::pausable::alone;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -183,8 +183,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(era: usize, zeros: [bool; 2], ahead: usize) -> Self {
-        let machine = Machine::new(eras()[era].1.clone());
+    fn new(generation: usize, zeros: [bool; 2], ahead: usize) -> Self {
+        let machine = Machine::new(generations()[generation].1.clone());
         let buffers = zeros.map(|zero| {
             let options =
                 PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
@@ -294,8 +294,8 @@ fn paged_buffers_match_vectors() {
     );
     let case = (0..4usize, any::<[bool; 2]>(), 0..3usize, operations);
     TestRunner::new(config())
-        .run(&case, |(era, zeros, ahead, operations)| {
-            let mut pair = Pair::new(era, zeros, ahead);
+        .run(&case, |(generation, zeros, ahead, operations)| {
+            let mut pair = Pair::new(generation, zeros, ahead);
             for (operation, fault) in &operations {
                 // With a thread, nobody knows whose call it would be that fails.
                 pair.step(operation, fault.filter(|_| ahead == 0));
@@ -390,16 +390,16 @@ fn pausable_buffer_matches_a_vector() {
     );
     alone(|| {
         TestRunner::new(config())
-            .run(&(0..4usize, operations), |(era, operations)| {
-                sleep(era, &operations);
+            .run(&(0..4usize, operations), |(generation, operations)| {
+                sleep(generation, &operations);
                 Ok(())
             })
             .unwrap();
     });
 }
 
-fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
-    let machine = Machine::new(eras()[era].1.clone());
+fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
+    let machine = Machine::new(generations()[generation].1.clone());
     let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
     let mut model = Sleeper { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
     let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];

@@ -4,7 +4,7 @@
 //! run in a process of their own, which has one.
 
 use crate::errors::out_of_bounds;
-use crate::machine::{KIB, MIB, Machine, eras, with_two_cpus};
+use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
@@ -45,9 +45,9 @@ fn vram(machine: &Machine) -> u64 {
 #[test]
 fn resume_restores_contents_and_address() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
-                let when = format!("{era}: {size}");
+                let when = format!("{generation}: {size}");
                 let machine = Machine::new(config.clone());
                 let mut buffer = filled(&machine, size);
                 buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
@@ -97,7 +97,7 @@ fn resume_restores_contents_and_address() {
 #[test]
 fn pause_releases_three_gibibytes() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
             let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
@@ -105,15 +105,15 @@ fn pause_releases_three_gibibytes() {
             let address = buffer.address();
             for _ in 0..3 {
                 buffer.write(size - 5, b"there").unwrap();
-                assert_eq!(vram(&machine), size as u64, "{era}");
+                assert_eq!(vram(&machine), size as u64, "{generation}");
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!(vram(&machine), 0, "{era}");
+                assert_eq!(vram(&machine), 0, "{generation}");
                 buffer.resume().unwrap();
-                assert_eq!(buffer.address(), address, "{era}");
+                assert_eq!(buffer.address(), address, "{generation}");
             }
             let beyond = buffer.write(size - 4, b"there");
             let expected = out_of_bounds(size - 4, 5, size);
-            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{era}");
+            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{generation}");
         }
     });
 }
@@ -121,9 +121,9 @@ fn pause_releases_three_gibibytes() {
 #[test]
 fn ten_thousand_pauses_change_nothing() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             // All of them where addresses are freed and reserved anew.
-            let rounds: u32 = if config.era == Era::B { 10_000 } else { 1_000 };
+            let rounds: u32 = if config.generation == Era::B { 10_000 } else { 1_000 };
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
             let address = buffer.address();
@@ -143,7 +143,7 @@ fn ten_thousand_pauses_change_nothing() {
                 if saved {
                     let mut bytes = [0; 4];
                     buffer.read(0, &mut bytes).unwrap();
-                    assert_eq!(u32::from_ne_bytes(bytes), round, "{era}");
+                    assert_eq!(u32::from_ne_bytes(bytes), round, "{generation}");
                 }
                 // The simulation opens a file for what is touched.
                 buffer.write(0, &[1]).unwrap();
@@ -151,11 +151,11 @@ fn ten_thousand_pauses_change_nothing() {
                     (before, mapped) = (Some(state(&machine)), regions().len());
                 }
             }
-            assert_eq!(Some(state(&machine)), before, "{era}");
+            assert_eq!(Some(state(&machine)), before, "{generation}");
             // Heaps and stacks come and go; what a round leaves behind would be one a round.
             let now = regions().len();
-            assert!(now < mapped + 100, "{era}: {now} regions of addresses, there were {mapped}");
-            assert_eq!(buffer.address(), address, "{era}");
+            assert!(now < mapped + 100, "{generation}: {now} regions of addresses, there were {mapped}");
+            assert_eq!(buffer.address(), address, "{generation}");
             machine.vmm.check().unwrap();
             drop(buffer);
             machine.assert_empty();
@@ -166,18 +166,18 @@ fn ten_thousand_pauses_change_nothing() {
 #[test]
 fn paused_buffer_rejects_all_but_resume() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 100);
             assert_eq!(
                 buffer.resume().map_err(Error::into_kind),
                 Err(ErrorKind::NotPaused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.resume_anywhere().map_err(Error::into_kind),
                 Err(ErrorKind::NotPaused),
-                "{era}"
+                "{generation}"
             );
             buffer.pause(Contents::Save).unwrap();
             let calls = machine.simulation.all_calls();
@@ -185,27 +185,27 @@ fn paused_buffer_rejects_all_but_resume() {
                 assert_eq!(
                     buffer.pause(again).map_err(Error::into_kind),
                     Err(ErrorKind::Paused),
-                    "{era}"
+                    "{generation}"
                 );
             }
             assert_eq!(
                 buffer.read(0, &mut [0]).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.write(0, &[0]).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.fill(0, 0, 4).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
-            assert_eq!(machine.simulation.all_calls(), calls, "{era}: nobody was asked");
+            assert_eq!(machine.simulation.all_calls(), calls, "{generation}: nobody was asked");
             buffer.resume().unwrap();
-            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+            assert!(contents(&buffer) == pattern(100, 1), "{generation}");
             drop(buffer);
             // Nor is a paused one in anybody's way when it is dropped.
             let mut buffer = filled(&machine, 100);
@@ -219,7 +219,7 @@ fn paused_buffer_rejects_all_but_resume() {
 #[test]
 fn grants_while_paused_apply_on_resume() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(with_two_cpus(config));
             let other = Machine::new(Config::mi300x(1));
             let mut buffer = filled(&machine, 100);
@@ -227,22 +227,22 @@ fn grants_while_paused_apply_on_resume() {
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
             buffer.revoke(&[machine.cpu(0)]).unwrap();
-            assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{era}");
+            assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{generation}");
             let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
-            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{era}");
+            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{generation}");
             assert!(
                 buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
-                "{era}"
+                "{generation}"
             );
             buffer.resume().unwrap();
             let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
             let expected = [Access::None, Access::Read, Access::None, Access::Read];
             for (agent, expected) in agents.into_iter().zip(expected) {
                 let found = machine.vmm.get_access(agent, buffer.address());
-                assert_eq!(found, Ok(expected), "{era}");
+                assert_eq!(found, Ok(expected), "{generation}");
             }
             // Another CPU may read: it is this process's own view.
-            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+            assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
 }
@@ -251,7 +251,7 @@ fn grants_while_paused_apply_on_resume() {
 #[test]
 fn pause_saves_without_owner_access() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for usual in [Access::None, Access::Read] {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
                 let machine = Machine::new(config);
@@ -267,9 +267,9 @@ fn pause_saves_without_owner_access() {
                 let before = page();
                 buffer.pause(Contents::Save).unwrap();
                 buffer.resume().unwrap();
-                assert_eq!(page(), before, "{era}, {usual}: what the owner's page table says");
+                assert_eq!(page(), before, "{generation}, {usual}: what the owner's page table says");
                 assert_eq!(machine.vmm.get_access(machine.gpu(0), buffer.address()), Ok(usual));
-                assert!(contents(&buffer) == pattern(5000, 9), "{era}, {usual}");
+                assert!(contents(&buffer) == pattern(5000, 9), "{generation}, {usual}");
                 drop(buffer);
                 machine.assert_empty();
             }

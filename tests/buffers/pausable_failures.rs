@@ -101,7 +101,7 @@ fn one_failure_changes_nothing() {
             match &failed.answer {
                 Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
-                    assert!(name.starts_with("pause") && failed.ground == "era B", "{when}");
+                    assert!(name.starts_with("pause") && failed.ground == "generation B", "{when}");
                     assert!(function.contains("address_reserve"), "{when}");
                     assert!(!failed.stage.resident.holds_addresses(), "{when}");
                     assert_eq!(failed.stage.machine.used_by(0), 0, "{when}");

@@ -1,6 +1,6 @@
 //! Access for a set of agents, those added later included.
 
-use crate::machine::{KIB, Machine, eras, with_two_cpus};
+use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
@@ -19,16 +19,16 @@ fn buffer(machine: &Machine) -> GrowableBuffer {
 
 #[test]
 fn grants_hold_for_memory_added_later() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(with_two_cpus(config));
         let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
         let mut buffer = buffer(&machine);
         let check = |buffer: &GrowableBuffer, expected: [Access; 4], when: &str| {
             for (agent, expected) in agents.into_iter().zip(expected) {
-                assert_eq!(buffer.access(agent), Ok(expected), "{era}, {when}: {agent}");
+                assert_eq!(buffer.access(agent), Ok(expected), "{generation}, {when}: {agent}");
                 for mapping in machine.vmm.mappings() {
                     let found = machine.vmm.get_access(agent, mapping.address);
-                    assert_eq!(found, Ok(expected), "{era}, {when}: {agent} at {mapping:?}");
+                    assert_eq!(found, Ok(expected), "{generation}, {when}: {agent} at {mapping:?}");
                 }
             }
         };
@@ -51,8 +51,8 @@ fn grants_hold_for_memory_added_later() {
         check(&buffer, [None, None, None, ReadWrite], "revoked");
         for part in 0..buffer.mapped() / STEP {
             let address = buffer.address().get() + part * STEP;
-            assert!(machine.simulation.page(0, address).is_none(), "{era}: for real, {part}");
-            assert!(machine.simulation.page(1, address).is_some(), "{era}: {part}");
+            assert!(machine.simulation.page(0, address).is_none(), "{generation}: for real, {part}");
+            assert!(machine.simulation.page(1, address).is_some(), "{generation}: {part}");
         }
         buffer.resize(0).unwrap();
         buffer.grow(2 * STEP).unwrap();
@@ -64,7 +64,7 @@ fn grants_hold_for_memory_added_later() {
 #[test]
 fn access_returns_what_was_granted() {
     let stranger = Machine::new(Config::mi300x(1)).gpu(0);
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
         let (vmm, properties) = (&machine.vmm, machine.on(0));
@@ -92,18 +92,18 @@ fn access_returns_what_was_granted() {
             ("ring", &|agent| ring.access(agent)),
         ];
         for (kind, access) in asked {
-            assert_eq!(access(owner), Ok(Access::ReadWrite), "{era}: {kind}");
-            assert_eq!(access(peer), Ok(Access::None), "{era}: {kind}");
-            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{era}: {kind}");
-            let Err(error) = access(stranger) else { panic!("{era}: {kind}") };
+            assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {kind}");
+            assert_eq!(access(peer), Ok(Access::None), "{generation}: {kind}");
+            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
+            let Err(error) = access(stranger) else { panic!("{generation}: {kind}") };
             let told = (error.operation(), error.problem());
-            assert_eq!(told, (Operation::GetAccess, Some(Problem::UnknownAgent)), "{era}: {kind}");
+            assert_eq!(told, (Operation::GetAccess, Some(Problem::UnknownAgent)), "{generation}: {kind}");
         }
         let mappings = machine.vmm.mappings();
-        assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{era}");
+        assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{generation}");
         for mapping in mappings {
             let reach = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
-            assert!(reach[0].is_some() && reach[1].is_none(), "{era}, for real: {mapping:?}");
+            assert!(reach[0].is_some() && reach[1].is_none(), "{generation}, for real: {mapping:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The same memory several times in a row.
 
 use crate::errors::size_error;
-use crate::machine::{KIB, Machine, at, eras, releases, without_cpu_mapping};
+use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
 use crate::pausable::alone;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -17,7 +17,7 @@ fn reads_and_writes_wrap_around() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         let mut machines = releases();
-        machines.extend(eras().into_iter().map(|(era, config)| (era, without_cpu_mapping(config))));
+        machines.extend(generations().into_iter().map(|(generation, config)| (generation, without_cpu_mapping(config))));
         for (release, config) in machines {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -70,17 +70,17 @@ fn ring_rejects_more_than_its_size() {
 
 #[test]
 fn revoke_covers_every_mapping() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.on(0)).unwrap();
         ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.revoke(&[machine.gpu(1)]).unwrap();
-        assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{era}");
-        assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{era}");
+        assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{generation}");
+        assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{generation}");
         for turn in 0..3 {
             let address = ring.address().get() + turn * SIZE;
-            assert!(machine.simulation.page(0, address).is_some(), "{era}");
-            assert!(machine.simulation.page(1, address).is_none(), "{era}");
+            assert!(machine.simulation.page(0, address).is_some(), "{generation}");
+            assert!(machine.simulation.page(1, address).is_none(), "{generation}");
         }
         drop(ring);
         machine.assert_empty();

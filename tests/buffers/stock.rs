@@ -1,6 +1,6 @@
 //! Handles that are ready before they are needed.
 
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -29,7 +29,7 @@ fn wait_for(buffer: &GrowableBuffer, handles: usize) {
 
 #[test]
 fn growth_within_the_pool_creates_nothing() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut buffer = buffer(&machine, 4);
         wait_for(&buffer, 4);
@@ -39,8 +39,8 @@ fn growth_within_the_pool_creates_nothing() {
         buffer.grow(3 * STEP).expect("three are ready");
         buffer.write(0, &[7; 4 * STEP]).unwrap();
         let error = buffer.grow(1).expect_err("none is ready, and none can be made");
-        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {error}");
-        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{era}");
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
+        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{generation}");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(1).unwrap();
         wait_for(&buffer, 4);

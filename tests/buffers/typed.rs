@@ -1,7 +1,7 @@
 //! Values of one type.
 
 use crate::errors::{out_of_bounds, size_error};
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use bytemuck::{Pod, Zeroable};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::GrowableVec;
@@ -31,30 +31,30 @@ fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
 
 #[test]
 fn values_are_pushed_changed_and_popped() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut points = values::<Point>(&machine, 64 * KIB);
-        assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
+        assert!(points.is_empty() && points.pop() == Ok(None), "{generation}");
         let address = points.buffer.address();
-        assert_eq!(address, points.buffer.address(), "{era}");
+        assert_eq!(address, points.buffer.address(), "{generation}");
         let expected: Vec<Point> = (0..1000).map(point).collect();
         for &value in &expected[..500] {
             points.push(value).unwrap();
         }
         points.extend(&expected[500..]).unwrap();
-        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{era}");
-        assert_eq!(points.to_vec().unwrap(), expected, "{era}");
+        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{generation}");
+        assert_eq!(points.to_vec().unwrap(), expected, "{generation}");
         points.set(341, point(7)).unwrap();
-        assert_eq!(points.get(341), Ok(point(7)), "{era}: it lies across a step's end");
+        assert_eq!(points.get(341), Ok(point(7)), "{generation}: it lies across a step's end");
         let mut three = [point(0); 3];
         points.read(340, &mut three).unwrap();
-        assert_eq!(three, [point(340), point(7), point(342)], "{era}");
-        assert_eq!(points.pop(), Ok(Some(point(999))), "{era}");
+        assert_eq!(three, [point(340), point(7), point(342)], "{generation}");
+        assert_eq!(points.pop(), Ok(Some(point(999))), "{generation}");
         points.truncate(10).unwrap();
         points.truncate(10_000).unwrap();
-        assert_eq!(points.to_vec().unwrap(), expected[..10], "{era}");
+        assert_eq!(points.to_vec().unwrap(), expected[..10], "{generation}");
         let buffer = points.buffer;
-        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{era}");
+        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{generation}");
     }
 }
 

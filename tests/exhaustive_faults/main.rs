@@ -45,51 +45,51 @@ fn walk(name: &'static str, config: Config, floor: u64) {
     assert!(walk.runs() >= floor || depth.is_some_and(|depth| depth < 5), "{} runs", walk.runs());
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 #[test]
 fn before_aligned_reservations() {
-    walk("6.1", era(Era::A).with_extension(4), 5_000);
+    walk("6.1", generation(Era::A).with_extension(4), 5_000);
 }
 
 #[test]
 fn in_generation_a() {
-    walk("era A", era(Era::A), 5_000);
+    walk("generation A", generation(Era::A), 5_000);
 }
 
 #[test]
 fn in_generation_b() {
-    walk("era B", era(Era::B), 5_000);
+    walk("generation B", generation(Era::B), 5_000);
 }
 
 #[test]
 fn in_generation_c() {
-    walk("era C", era(Era::C), 5_000);
+    walk("generation C", generation(Era::C), 5_000);
 }
 
 #[test]
 fn in_generation_d() {
-    walk("era D", era(Era::D), 5_000);
+    walk("generation D", generation(Era::D), 5_000);
 }
 
 #[test]
 fn in_generation_a_with_runtime_cpu_access() {
-    walk("era A, by the runtime", without_cpu_mapping(era(Era::A)), 5_000);
+    walk("generation A, by the runtime", without_cpu_mapping(generation(Era::A)), 5_000);
 }
 
 #[test]
 fn in_generation_b_with_runtime_cpu_access() {
-    walk("era B, by the runtime", without_cpu_mapping(era(Era::B)), 5_000);
+    walk("generation B, by the runtime", without_cpu_mapping(generation(Era::B)), 5_000);
 }
 
 #[test]
 fn in_generation_c_with_runtime_cpu_access() {
-    walk("era C, by the runtime", without_cpu_mapping(era(Era::C)), 5_000);
+    walk("generation C, by the runtime", without_cpu_mapping(generation(Era::C)), 5_000);
 }
 
 #[test]
 fn in_generation_d_with_runtime_cpu_access() {
-    walk("era D, by the runtime", without_cpu_mapping(era(Era::D)), 5_000);
+    walk("generation D, by the runtime", without_cpu_mapping(generation(Era::D)), 5_000);
 }

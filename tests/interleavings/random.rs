@@ -11,7 +11,7 @@ const FIRST: u64 = 1;
 const ORDERS: usize = 100;
 
 fn programs(threads: usize, steps: usize) {
-    for (_, config) in machine::eras() {
+    for (_, config) in machine::generations() {
         let seed = Arc::new(AtomicU64::new(FIRST));
         in_many_orders(ORDERS, move || {
             let machine = Machine::new(config.clone());

@@ -111,7 +111,7 @@ pub fn at(address: Address, bytes: usize) -> Address {
 
 /// Every release that behaves differently, by name, as it would present itself.
 pub fn releases() -> Vec<(&'static str, Config)> {
-    let of = |era, minor| Config::mi300x(2).with_era(era).with_extension(minor);
+    let of = |generation, minor| Config::mi300x(2).with_era(generation).with_extension(minor);
     let mut first = of(Era::A, 4);
     first.extension_reported = false;
     vec![
@@ -130,10 +130,10 @@ pub fn releases() -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// One release of each era.
-pub fn eras() -> Vec<(&'static str, Config)> {
-    let of = |era| Config::mi300x(2).with_era(era);
-    vec![("era A", of(Era::A)), ("era B", of(Era::B)), ("era C", of(Era::C)), ("era D", of(Era::D))]
+/// One release of each generation.
+pub fn generations() -> Vec<(&'static str, Config)> {
+    let of = |generation| Config::mi300x(2).with_era(generation);
+    vec![("generation A", of(Era::A)), ("generation B", of(Era::B)), ("generation C", of(Era::C)), ("generation D", of(Era::D))]
 }
 
 /// A second CPU, of another NUMA node.

@@ -7,7 +7,7 @@ use hsa_vmm::simulation::Era;
 
 #[test]
 fn buffers_are_reported_by_name() {
-    // Of an era in which a pause does not free the addresses: another test could have them then.
+    // Of an generation in which a pause does not free the addresses: another test could have them then.
     let machine = Machine::new(Config::mi300x(2).with_era(Era::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
     let mut growable =

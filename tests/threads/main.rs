@@ -72,11 +72,11 @@ fn life(machine: &Machine, number: u8) {
 #[test]
 fn threads_run_full_cycles_on_one_vmm() {
     within(PATIENCE, || {
-        for (era, config) in machine::eras() {
+        for (generation, config) in machine::generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 // A stranger could come in where the runtime leaves holes, and here it does: the
                 // other threads reserve addresses.
-                if config.era == Era::A && !config.dmabuf_cpu_mapping {
+                if config.generation == Era::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
                 let machine = Machine::new(config);
@@ -86,7 +86,7 @@ fn threads_run_full_cycles_on_one_vmm() {
                         scope.spawn(move || (0..20).for_each(|_| life(machine, number)));
                     }
                 });
-                assert_eq!(machine.vmm.quarantine(), [], "{era}");
+                assert_eq!(machine.vmm.quarantine(), [], "{generation}");
                 machine.assert_empty();
             }
         }
@@ -97,7 +97,7 @@ fn threads_run_full_cycles_on_one_vmm() {
 #[test]
 fn vmms_and_runtimes_share_a_library() {
     within(PATIENCE, || {
-        for (_, config) in machine::eras() {
+        for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             let simulation = machine.simulation.clone();
             let runtime = Runtime::simulated_by(simulation.clone()).unwrap();

@@ -57,10 +57,10 @@ fn act(what: impl FnOnce(&Machine) + Send + 'static) -> Act {
     Box::new(what)
 }
 
-/// Runs a test on a machine of each era, with its granule.
+/// Runs a test on a machine of each generation, with its granule.
 fn on_each_era(test: impl Fn(&Machine, usize) + Send + 'static) {
     within(PATIENCE, move || {
-        for (_, config) in machine::eras() {
+        for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             test(&machine, machine.granule());
         }
