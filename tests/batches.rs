@@ -95,7 +95,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
 
 /// A mapping, by what is the same on two machines.
 #[derive(Debug, PartialEq, PartialOrd)]
-struct Book {
+struct MappingState {
     reservation: usize,
     offset: usize,
     /// Agents by their places.
@@ -104,24 +104,24 @@ struct Book {
     reached: [bool; 2],
 }
 
-fn books(nine: &Nine) -> Vec<Book> {
+fn mapping_states(nine: &Nine) -> Vec<MappingState> {
     let agents: Vec<_> = nine.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
-    let book = |MappingInfo { address, access, .. }: MappingInfo| {
+    let state = |MappingInfo { address, access, .. }: MappingInfo| {
         let inside = |number: &usize| {
             let start = nine.bases[*number].get();
             (start..start + [8, 3][*number] * nine.granule).contains(&address.get())
         };
         let reservation = (0..2).find(inside).expect("one of the two");
         let place = |agent| agents.iter().position(|it| *it == agent).expect("one of these");
-        Book {
+        MappingState {
             reservation,
             offset: address.get() - nine.bases[reservation].get(),
             access: access.iter().map(|&(agent, it)| (place(agent), it.to_bits())).collect(),
             reached: [0, 1].map(|gpu| nine.machine.simulation.page(gpu, address.get()).is_some()),
         }
     };
-    let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(book).collect();
-    all.sort_by_key(|book| (book.reservation, book.offset));
+    let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(state).collect();
+    all.sort_by_key(|state| (state.reservation, state.offset));
     all
 }
 
@@ -172,7 +172,11 @@ fn batches_equal_single_calls() {
             if act != 1 {
                 which.iter().for_each(|&it| mapped[it] = act == 0);
             }
-            assert_eq!(books(&at_once), books(&one_by_one), "{generation}, step {step}");
+            assert_eq!(
+                mapping_states(&at_once),
+                mapping_states(&one_by_one),
+                "{generation}, step {step}"
+            );
         }
         at_once.machine.vmm.check().unwrap();
         assert_eq!(at_once.machine.vmm.quarantine(), []);

@@ -194,7 +194,7 @@ fn live_everywhere(granule: usize) {
     for (release, of_release) in machine::releases() {
         for (kind, config) in kinds() {
             let mut config = config
-                .with_era(of_release.generation)
+                .with_era(of_release.era)
                 .with_extension(of_release.extension_minor)
                 .with_granule(granule as u64);
             config.extension_reported = of_release.extension_reported;
@@ -255,19 +255,19 @@ fn set_access_keeps_unnamed_agents() {
         }
         machine.grant(base, granule, gpu, Access::Read);
         machine.grant(base, granule, cpu, Access::Read);
-        let rights = |number| {
+        let permissions = |number| {
             let page = machine.simulation.page(number, base.get());
             page.map(|page| (page.readable, page.writable))
         };
-        assert_eq!(rights(0), Some((true, false)), "{release}");
-        assert_eq!(rights(1), Some((true, true)), "{release}");
+        assert_eq!(permissions(0), Some((true, false)), "{release}");
+        assert_eq!(permissions(1), Some((true, true)), "{release}");
         let all = [cpu, gpu, owner].map(|agent| machine.vmm.get_access(agent, base).unwrap());
         assert_eq!(all, [Access::Read, Access::Read, Access::ReadWrite], "{release}");
         // Named twice: the last counts.
         let twice = [access(gpu, Access::ReadWrite), access(gpu, Access::None)];
         machine.vmm.set_access(base, granule, &twice).unwrap();
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{release}");
-        assert_eq!(rights(1), Some((true, true)), "{release}");
+        assert_eq!(permissions(1), Some((true, true)), "{release}");
     }
 }
 

@@ -22,10 +22,11 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
 /// Releases, each with both ways of giving the CPU its access.
 fn both_ways() -> Vec<(String, Config)> {
     let generations = machine::generations();
-    let ours = generations.clone().into_iter().map(|(generation, config)| (generation.to_owned(), config));
-    let theirs = generations
-        .into_iter()
-        .map(|(generation, config)| (format!("{generation} by the runtime"), without_cpu_mapping(config)));
+    let ours =
+        generations.clone().into_iter().map(|(generation, config)| (generation.to_owned(), config));
+    let theirs = generations.into_iter().map(|(generation, config)| {
+        (format!("{generation} by the runtime"), without_cpu_mapping(config))
+    });
     ours.chain(theirs).collect()
 }
 
@@ -266,7 +267,7 @@ fn cpu_grant_without_large_bar_is_rejected() {
         return;
     }
     for (generation, of_era) in machine::generations() {
-        let mut config = Config::consumer().with_era(of_era.generation);
+        let mut config = Config::consumer().with_era(of_era.era);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);

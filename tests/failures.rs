@@ -3,12 +3,12 @@
 
 mod machine;
 mod process;
-mod scene;
+mod scenario;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
 use hsa_vmm::{Access, Error, ErrorKind};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
-use scene::{ACTS, Act, Books, Scene};
+use scenario::{ACTS, Act, Scenario, StateSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -19,31 +19,31 @@ const OUT_OF_RESOURCES: u32 = 0x1008;
 /// "For ever", in calls.
 const EVER: u64 = 400;
 
-/// A scene on a simulation.
-struct Stage {
+/// A scenario on a simulation.
+struct Simulated {
     simulation: Arc<Simulation>,
-    scene: Scene,
+    scenario: Scenario,
 }
 
-impl Deref for Stage {
-    type Target = Scene;
+impl Deref for Simulated {
+    type Target = Scenario;
 
-    fn deref(&self) -> &Scene {
-        &self.scene
+    fn deref(&self) -> &Scenario {
+        &self.scenario
     }
 }
 
-impl Stage {
+impl Simulated {
     fn new(config: &Config) -> Self {
         let mut config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
         config.gpus.truncate(2);
         let Machine { simulation, library } = Machine::new(config);
-        Self { simulation, scene: Scene::new(library) }
+        Self { simulation, scenario: Scenario::new(library) }
     }
 
     /// Everything gone, and nothing left in the runtime.
     fn tear_down(self, when: &str) {
-        self.scene.tear_down(when);
+        self.scenario.tear_down(when);
         let usage = self.simulation.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{when}");
         assert_eq!(usage.vram_used, [0, 0], "{when}");
@@ -56,49 +56,49 @@ type Entry = Option<(bool, bool, u64)>;
 /// What must not change.
 #[derive(Debug, PartialEq)]
 struct State {
-    books: Books,
+    state: StateSnapshot,
     /// Of each mapping and GPU: whether it can read and write.
     pages: Vec<(usize, usize, Entry)>,
     runtime: (usize, usize, usize, Vec<u64>),
 }
 
 impl State {
-    fn of(scene: &Stage, when: &str) -> Self {
-        let books = Books::of(&scene.library, when);
+    fn of(scenario: &Simulated, when: &str) -> Self {
+        let state = StateSnapshot::of(&scenario.library, when);
         let mut pages = Vec::new();
-        for mapping in &books.mappings {
+        for mapping in &state.mappings {
             let here = mapping.address.get();
             for gpu in 0..2 {
                 // An entry that allows nothing is as good as none.
-                let page = scene.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
+                let page = scenario.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
                 pages.push((here, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
             }
         }
-        let usage = scene.simulation.usage();
+        let usage = scenario.simulation.usage();
         let runtime = (usage.reservations, usage.handles, usage.mappings, usage.vram_used);
-        Self { books, pages, runtime }
+        Self { state, pages, runtime }
     }
 
     /// Fails with no more than what is different.
     #[track_caller]
     fn assert_same(&self, after: &Self, when: &str) {
-        self.books.assert_same(&after.books, when);
+        self.state.assert_same(&after.state, when);
         assert_eq!(self.pages, after.pages, "{when}");
         assert_eq!(self, after, "{when}");
     }
 }
 
-/// Which calls an operation makes, in a scene of its own.
+/// Which calls an operation makes, in a scenario of its own.
 fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
-    let scene = Stage::new(config);
-    let before = scene.simulation.all_calls();
-    act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
-    let after = scene.simulation.all_calls();
+    let scenario = Simulated::new(config);
+    let before = scenario.simulation.all_calls();
+    act(&scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    let after = scenario.simulation.all_calls();
     // A function that answers a value has no status to fail with.
     let fails = |name: &str| name != "hsa_signal_wait_scacquire";
     let made = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && fails(old.0));
     let calls = made.map(|(before, after)| (after.0, after.1 - before.1)).collect();
-    scene.tear_down(name);
+    scenario.tear_down(name);
     calls
 }
 
@@ -126,18 +126,18 @@ fn fail_once(config: &Config, release: &str) {
             for number in 1..=calls {
                 for status in [ERROR, OUT_OF_RESOURCES] {
                     let when = format!("{release}: {name}, {function} #{number} is {status:#x}");
-                    let scene = Stage::new(config);
-                    let before = State::of(&scene, &when);
+                    let scenario = Simulated::new(config);
+                    let before = State::of(&scenario, &when);
                     let plan = FaultPlan::none().fail(function, number, status);
-                    scene.simulation.set_faults(plan);
-                    let answer = act(&scene);
-                    scene.simulation.set_faults(FaultPlan::none());
+                    scenario.simulation.set_faults(plan);
+                    let answer = act(&scenario);
+                    scenario.simulation.set_faults(FaultPlan::none());
                     if answer.is_ok() && is_survived(name, function) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
                         // The range could not be given back: it is known to be lost.
-                        let lost = scene.library.vmm.quarantine();
+                        let lost = scenario.library.vmm.quarantine();
                         assert_eq!(lost.len(), 1, "{when}: {answer:?}");
                         continue;
                     }
@@ -146,9 +146,9 @@ fn fail_once(config: &Config, release: &str) {
                         !matches!(error.kind(), ErrorKind::Quarantined { .. }),
                         "{when}: {error}"
                     );
-                    before.assert_same(&State::of(&scene, &when), &when);
-                    act(&scene).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
-                    scene.tear_down(&when);
+                    before.assert_same(&State::of(&scenario, &when), &when);
+                    act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+                    scenario.tear_down(&when);
                 }
             }
         }
@@ -156,8 +156,8 @@ fn fail_once(config: &Config, release: &str) {
 }
 
 /// After a failure without quarantine nothing has changed; else the quarantine says so.
-fn judge(scene: Stage, before: &State, answer: Result<(), Error>, when: &str) {
-    let vmm = &scene.library.vmm;
+fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &str) {
+    let vmm = &scenario.library.vmm;
     match answer.as_ref().map_err(Error::kind) {
         Ok(()) => {}
         Err(ErrorKind::Quarantined { range, now }) => {
@@ -169,23 +169,23 @@ fn judge(scene: Stage, before: &State, answer: Result<(), Error>, when: &str) {
                 process::assert_taken(start.get(), size, when);
             }
             // Nothing of it is used again.
-            let again = vmm.unmap(range.address, scene.granule());
+            let again = vmm.unmap(range.address, scenario.granule());
             let refused = matches!(
                 again.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
             );
             assert!(refused, "{when}: {again:?}");
         }
-        Err(_) if vmm.quarantine().len() > before.books.quarantined => {
+        Err(_) if vmm.quarantine().len() > before.state.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
                 process::assert_taken(start.get(), size, when);
             }
         }
         Err(_) => {
-            before.assert_same(&State::of(&scene, when), when);
-            scene.assert_contents(when);
-            scene.tear_down(when);
+            before.assert_same(&State::of(&scenario, when), when);
+            scenario.assert_contents(when);
+            scenario.tear_down(when);
         }
     }
 }
@@ -196,13 +196,13 @@ fn fail_on(config: &Config, release: &str) {
         for (function, calls) in calls_of(config, act, name) {
             for number in 1..=calls {
                 let when = format!("{release}: {name}, {function} fails from #{number} on");
-                let scene = Stage::new(config);
-                let before = State::of(&scene, &when);
+                let scenario = Simulated::new(config);
+                let before = State::of(&scenario, &when);
                 let plan = failing(FaultPlan::none(), function, number..EVER, ERROR);
-                scene.simulation.set_faults(plan);
-                let answer = act(&scene);
-                scene.simulation.set_faults(FaultPlan::none());
-                judge(scene, &before, answer, &when);
+                scenario.simulation.set_faults(plan);
+                let answer = act(&scenario);
+                scenario.simulation.set_faults(FaultPlan::none());
+                judge(scenario, &before, answer, &when);
             }
         }
     }
@@ -217,26 +217,26 @@ fn fail_twice(config: &Config, release: &str) {
             for number in 1..=calls {
                 // Which calls there are when this one fails.
                 let once = FaultPlan::none().fail(function, number, ERROR);
-                let scene = Stage::new(config);
-                let before = scene.simulation.all_calls();
-                scene.simulation.set_faults(once.clone());
-                if act(&scene).is_ok() {
+                let scenario = Simulated::new(config);
+                let before = scenario.simulation.all_calls();
+                scenario.simulation.set_faults(once.clone());
+                if act(&scenario).is_ok() {
                     continue;
                 }
-                let after = scene.simulation.all_calls();
-                drop(scene);
+                let after = scenario.simulation.all_calls();
+                drop(scenario);
                 for ((second, start), (_, end)) in before.into_iter().zip(after) {
                     for other in 1..=end - start {
                         let when = format!(
                             "{release}: {name}, {function} #{number} and {second} #{other} fail"
                         );
-                        let scene = Stage::new(config);
-                        let before = State::of(&scene, &when);
+                        let scenario = Simulated::new(config);
+                        let before = State::of(&scenario, &when);
                         let plan = once.clone().fail(second, other, INVALID_ALLOCATION);
-                        scene.simulation.set_faults(plan);
-                        let answer = act(&scene);
-                        scene.simulation.set_faults(FaultPlan::none());
-                        judge(scene, &before, answer, &when);
+                        scenario.simulation.set_faults(plan);
+                        let answer = act(&scenario);
+                        scenario.simulation.set_faults(FaultPlan::none());
+                        judge(scenario, &before, answer, &when);
                     }
                 }
             }

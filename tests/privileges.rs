@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 /// A set-user-id program of root's, a library with a constructor, and the file that the constructor
 /// creates.
@@ -69,8 +69,8 @@ impl Attack {
             .env_clear()
             .envs(variables.iter().copied())
             .current_dir(self.folder.path())
-            .uid(NOBODY)
-            .gid(NOBODY)
+            .uid(NOBODY_UID)
+            .gid(NOBODY_UID)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -116,7 +116,7 @@ fn privileged_load_ignores_environment() {
     for way in [ways[0], ways[1], ways[2]] {
         attack.set_mode(0o755);
         let (text, ran_as) = attack.run(&[way]);
-        assert_eq!(ran_as, Some(NOBODY), "{way:?}: {text}");
+        assert_eq!(ran_as, Some(NOBODY_UID), "{way:?}: {text}");
     }
 }
 

@@ -29,7 +29,7 @@ fn eight_threads_have_a_serial_order_in_every_generation() {
 fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {
         for (generation, config) in machine::generations() {
-            if config.generation != Era::A {
+            if config.era != Era::A {
                 let machine = Machine::new(without_cpu_mapping(config));
                 serial::stress::stress(generation, &machine, 3);
                 machine.close();

@@ -10,7 +10,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY, Need, be_started_by, may, new_user_namespace};
+use process::namespaces::{NOBODY_UID, Need, be_started_by, may, new_user_namespace};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -44,12 +44,12 @@ fn text(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
 /// Sends bytes, and descriptors with the first of them.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
-        assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
     }
     assert_eq!(
-        sendmsg(socket, &[IoSlice::new(bytes)], &mut rights, SendFlags::empty()),
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()),
         Ok(bytes.len())
     );
 }
@@ -292,12 +292,12 @@ fn channel_ends_after_part_of_a_message() {
                 let descriptors = [writer.as_fd()];
                 let descriptors = &descriptors[..usize::from(index == 0)];
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-                let mut rights = SendAncillaryBuffer::new(&mut space);
+                let mut ancillary = SendAncillaryBuffer::new(&mut space);
                 if !descriptors.is_empty() {
-                    assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+                    assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
                 }
                 let flags = SendFlags::NOSIGNAL;
-                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut rights, flags).is_err() {
+                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut ancillary, flags).is_err() {
                     break;
                 }
                 std::thread::sleep(SOON);
@@ -370,7 +370,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     let other = Child::start(|| {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
-        be_started_by(NOBODY);
+        be_started_by(NOBODY_UID);
         // SAFETY: has this child end with its parent, and nothing else.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         theirs.write_all(offer.ticket().to_string().as_bytes()).unwrap();
@@ -382,7 +382,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     let ticket: Ticket = std::str::from_utf8(&text[..size]).unwrap().parse().unwrap();
     let fetch = |trust| ticket.fetch_descriptor(trust).map(drop);
     for (trust, user, trusted) in
-        [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
+        [(Trust::SameUser, NOBODY_UID, own), (Trust::User(NOBODY_UID), own, NOBODY_UID)]
     {
         let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
         let process = ticket.process as i32;
@@ -444,7 +444,7 @@ fn users_without_a_number_are_untrusted() {
     let end = process::in_child(|| {
         new_user_namespace();
         let nobody = rustix::process::geteuid().as_raw();
-        assert_eq!(nobody, NOBODY);
+        assert_eq!(nobody, NOBODY_UID);
         let strict = Channel::over(there.try_clone().unwrap());
         let user = UntrustedUser { user: None, trusted: nobody };
         assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));

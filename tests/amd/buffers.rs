@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{Named, Stage, each_in_turn};
+use super::refused_calls::{Named, Setup, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
@@ -19,8 +19,8 @@ fn text(length: usize) -> Vec<u8> {
 
 #[test]
 fn buffers_accept_any_size() {
-    on_each("buffers::buffers_accept_any_size", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("buffers::buffers_accept_any_size", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(4 * GIB);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -47,8 +47,8 @@ fn buffers_accept_any_size() {
 
 #[test]
 fn growth_keeps_address_and_contents() {
-    on_each("buffers::growth_keeps_address_and_contents", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("buffers::growth_keeps_address_and_contents", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
@@ -86,9 +86,9 @@ fn growth_keeps_address_and_contents() {
 
 #[test]
 fn shrink_releases_memory() {
-    on_each("buffers::shrink_releases_memory", |ground| {
+    on_each("buffers::shrink_releases_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::builder(GIB).with_step(MIB);
             let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -121,8 +121,8 @@ fn shrink_releases_memory() {
 /// Each number of descriptors fails another step of the same growth.
 #[test]
 fn growth_without_descriptors_changes_nothing() {
-    on_each("buffers::growth_without_descriptors_changes_nothing", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -146,7 +146,7 @@ fn growth_without_descriptors_changes_nothing() {
             assert!(found == text(2 * STEP), "{more}");
             assert!(more < 200, "it succeeds at last");
         }
-        println!("{}: {failures} failures", ground.release());
+        println!("{}: {failures} failures", fixture.release());
         assert!(failures > 0, "it needs descriptors");
         assert_eq!(buffer.size(), 22 * STEP);
         drop(buffer);
@@ -156,8 +156,8 @@ fn growth_without_descriptors_changes_nothing() {
 
 #[test]
 fn extend_reserves_exactly_at_the_end() {
-    on_each("buffers::extend_reserves_exactly_at_the_end", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("buffers::extend_reserves_exactly_at_the_end", |fixture| {
+        let library = Library::load(fixture.runtime());
         let mut buffer = library.extended(STEP, &[1, 3]);
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(8 * STEP).unwrap();
@@ -188,8 +188,8 @@ fn extend_reserves_exactly_at_the_end() {
 
 #[test]
 fn rings_are_contiguous_for_all_agents() {
-    on_each("buffers::rings_are_contiguous_for_all_agents", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("buffers::rings_are_contiguous_for_all_agents", |fixture| {
+        let library = Library::load(fixture.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
@@ -222,7 +222,7 @@ struct Buffers {
     library: Library,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = ([(usize, usize); 2], Vec<MappingInfo>);
 
     fn new(library: Library) -> Self {

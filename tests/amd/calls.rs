@@ -34,9 +34,9 @@ const MANY: usize = 16;
 
 #[test]
 fn batches_make_the_fewest_runtime_calls() {
-    on_each("calls::batches_make_the_fewest_runtime_calls", |ground| {
+    on_each("calls::batches_make_the_fewest_runtime_calls", |fixture| {
         watch(|metadata| metadata.fields().field("calling").is_some(), count);
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
         let base = library.reserve(MANY * SIZE);
         let handle = library.create(0, SIZE);
@@ -99,7 +99,7 @@ fn batches_make_the_fewest_runtime_calls() {
             ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), of("unmap", unmaps)),
         ];
         for (what, act, expected) in counted {
-            assert_eq!(made(act), expected, "{}: {what}", ground.release());
+            assert_eq!(made(act), expected, "{}: {what}", fixture.release());
         }
         assert_eq!(made(|| vmm.release(handle).unwrap()), "handle_release 1");
         assert_eq!(made(|| vmm.address_free(base, MANY * SIZE).unwrap()), "address_free 1");
@@ -109,8 +109,8 @@ fn batches_make_the_fewest_runtime_calls() {
 /// What a batch has mapped is there for both GPUs, and nowhere when it is unmapped.
 #[test]
 fn memory_mapped_in_a_batch_is_usable() {
-    on_each("calls::memory_mapped_in_a_batch_is_usable", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("calls::memory_mapped_in_a_batch_is_usable", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let bases = [0, 1].map(|_| library.reserve(3 * SIZE));
         let handles = [0, 1].map(|gpu| library.create(gpu, SIZE));
@@ -131,7 +131,7 @@ fn memory_mapped_in_a_batch_is_usable() {
                 let mut bytes = [0; 16];
                 for gpu in 0..2 {
                     vmm.copy_to_host(library.gpu(gpu), &mut bytes, at(base, 2 * SIZE)).unwrap();
-                    assert_eq!(bytes, [value; 16], "{}: one memory", ground.release());
+                    assert_eq!(bytes, [value; 16], "{}: one memory", fixture.release());
                 }
             }
             vmm.unmap_many(&bases.map(|base| (base, 3 * SIZE))).unwrap();

@@ -29,8 +29,8 @@ macro_rules! examples {
         $(
             #[test]
             fn $name() {
-                on_each(concat!("examples::", stringify!($name)), |ground| {
-                    set_variable("HSA_VMM_RUNTIME", ground.runtime().to_str().expect("a path"));
+                on_each(concat!("examples::", stringify!($name)), |fixture| {
+                    set_variable("HSA_VMM_RUNTIME", fixture.runtime().to_str().expect("a path"));
                     $run.unwrap();
                 });
             }

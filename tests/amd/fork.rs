@@ -10,8 +10,8 @@ const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn forked_child_gets_errors() {
-    on_each("fork::forked_child_gets_errors", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("fork::forked_child_gets_errors", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, handle) = library.mapped(0, SIZE);
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
@@ -55,8 +55,8 @@ fn forked_child_gets_errors() {
 
 #[test]
 fn drops_in_a_forked_child_keep_parent_memory() {
-    on_each("fork::drops_in_a_forked_child_keep_parent_memory", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("fork::drops_in_a_forked_child_keep_parent_memory", |fixture| {
+        let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
@@ -80,14 +80,14 @@ fn drops_in_a_forked_child_keep_parent_memory() {
 /// memory that really is there.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {
-    on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
         library.vmm.write(base, b"kept").unwrap();
         let end = in_child(|| {
             // SAFETY: AMD's own runtime.
-            let loaded = unsafe { Runtime::load_from(ground.runtime()) };
+            let loaded = unsafe { Runtime::load_from(fixture.runtime()) };
             let Ok(runtime) = loaded else { return };
             let Ok(vmm) = Vmm::open(&runtime) else { return };
             let own = Library { runtime, vmm };

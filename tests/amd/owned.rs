@@ -10,17 +10,17 @@ const SIZE: usize = 2 * MIB;
 
 #[test]
 fn values_drop_in_any_order() {
-    on_each("owned::values_drop_in_any_order", |ground| {
+    on_each("owned::values_drop_in_any_order", |fixture| {
         for order in orders() {
-            drop_in(order, Library::load(ground.runtime()), SIZE, "one after the other");
+            drop_in(order, Library::load(fixture.runtime()), SIZE, "one after the other");
         }
     });
 }
 
 #[test]
 fn dropped_mapping_leaves_addresses_reserved() {
-    on_each("owned::dropped_mapping_leaves_addresses_reserved", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("owned::dropped_mapping_leaves_addresses_reserved", |fixture| {
+        let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(2 * SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
         let before = descriptors();
@@ -44,8 +44,8 @@ fn dropped_mapping_leaves_addresses_reserved() {
 
 #[test]
 fn panic_frees_everything() {
-    on_each("owned::panic_frees_everything", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("owned::panic_frees_everything", |fixture| {
+        let library = Library::load(fixture.runtime());
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();

@@ -55,8 +55,8 @@ fn run(library: &Library) -> (Address, [AgentId; 3]) {
 
 #[test]
 fn only_revoke_clears_page_tables() {
-    on_each("page_table::only_revoke_clears_page_tables", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("page_table::only_revoke_clears_page_tables", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, [cpu, gpu, peer]) = run(&library);
         let size = 2 * SIZE;
@@ -88,8 +88,8 @@ fn only_revoke_clears_page_tables() {
 /// 6.1 takes access from those that a call does not name.
 #[test]
 fn set_access_keeps_unnamed_agents_in_page_tables() {
-    on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, agents) = run(&library);
         for agent in agents {

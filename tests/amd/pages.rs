@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{Named, Stage, each_in_turn};
+use super::refused_calls::{Named, Setup, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
@@ -31,8 +31,8 @@ fn holds_text(buffer: &PausableBuffer) -> bool {
 
 #[test]
 fn pausable_buffer_resumes_at_its_address() {
-    on_each("pages::pausable_buffer_resumes_at_its_address", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("pages::pausable_buffer_resumes_at_its_address", |fixture| {
+        let library = Library::load(fixture.runtime());
         for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 << 30] {
             let mut buffer = pausable(&library, size);
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
@@ -82,19 +82,19 @@ fn take_turns(library: &Library) {
 
 #[test]
 fn pause_frees_memory_for_others() {
-    on_each("pages::pause_frees_memory_for_others", |ground| {
+    on_each("pages::pause_frees_memory_for_others", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        take_turns(&Library::load(ground.runtime()));
+        take_turns(&Library::load(fixture.runtime()));
     });
 }
 
 /// What the library puts in the place of unmapped memory already lets it go, on the emulated driver.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
-    on_each("pages::overlaying_a_mapping_frees_memory", |ground| {
+    on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
@@ -109,9 +109,9 @@ fn overlaying_a_mapping_frees_memory() {
 fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
     let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
-    on_each("pages::pause_rounds_keep_address_and_contents", |ground| {
+    on_each("pages::pause_rounds_keep_address_and_contents", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();
         let vram = |library: &Library| {
@@ -130,7 +130,7 @@ fn pause_rounds_keep_address_and_contents() {
             assert_eq!(buffer.address(), address, "round {round}");
         }
         let after = (descriptors(), regions().len(), vram(&library));
-        println!("{}: {rounds} rounds, {before:?} then {after:?}", ground.release());
+        println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
         // Heaps and stacks come and go; what a round leaves behind would be one a round.
         let most = before.1 + rounds as usize / 4;
@@ -151,8 +151,8 @@ fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
 
 #[test]
 fn unmapped_pages_read_as_zeros() {
-    on_each("pages::unmapped_pages_read_as_zeros", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("pages::unmapped_pages_read_as_zeros", |fixture| {
+        let library = Library::load(fixture.runtime());
         for zero in [false, true] {
             let buffer = paged(&library, zero, 0);
             for round in 0..20u8 {
@@ -197,8 +197,8 @@ fn unmapped_pages_read_as_zeros() {
 
 #[test]
 fn thread_maps_pages_ahead_and_ends() {
-    on_each("pages::thread_maps_pages_ahead_and_ends", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("pages::thread_maps_pages_ahead_and_ends", |fixture| {
+        let library = Library::load(fixture.runtime());
         for _ in 0..10 {
             let buffer = paged(&library, false, 3);
             buffer.map(0..2).unwrap();
@@ -222,8 +222,8 @@ fn thread_maps_pages_ahead_and_ends() {
 
 #[test]
 fn relocate_keeps_contents() {
-    on_each("pages::relocate_keeps_contents", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("pages::relocate_keeps_contents", |fixture| {
+        let library = Library::load(fixture.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
             let [here, there] = zeros.map(|zero| paged(&library, zero, 0));
             there.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
@@ -267,7 +267,7 @@ struct Buffers {
     library: Library,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = (Vec<PageState>, [bool; 2], Vec<MappingInfo>);
 
     fn new(library: Library) -> Self {

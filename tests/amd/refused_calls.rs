@@ -30,11 +30,13 @@ pub const ABORTS: [(&str, &str); 12] = [
 ];
 
 pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
-    ABORTS.into_iter().find(|(verb, asserted)| name.starts_with(verb) && call.starts_with(asserted))
+    ABORTS
+        .into_iter()
+        .find(|(operation, asserted)| name.starts_with(operation) && call.starts_with(asserted))
 }
 
 /// Buffers to do something to.
-pub trait Stage: Sized {
+pub trait Setup: Sized {
     /// What must not change when a call is refused.
     type State: Debug + PartialEq;
 
@@ -57,44 +59,45 @@ pub type Named<S> = (&'static str, &'static str, Act<S>);
 
 /// Refuses each call of each act, in a process of its own: the act fails and has changed nothing,
 /// or has come about in spite of it.
-pub fn each_in_turn<S: Stage>(test: &str, acts: &[Named<S>], at_least: usize) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for &(name, verb, act) in acts {
-            let start = || S::new(Library::load(ground.runtime()));
-            for call in driver_calls(start, |stage| act(stage).unwrap()) {
-                let when = format!("{}: {name}, {call}", ground.release());
+        for &(name, operation, act) in acts {
+            let start = || S::new(Library::load(fixture.runtime()));
+            for call in driver_calls(start, |setup| act(setup).unwrap()) {
+                let when = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     kernel_fails(&format!("{call}=ENOMEM"));
                     fails_well(start(), act, &when, &call);
                 });
                 tried += 1;
-                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(verb, &call).is_some();
+                let aborted =
+                    end == End::Signal(libc::SIGABRT) && may_abort(operation, &call).is_some();
                 aborts += usize::from(aborted);
                 if end != End::Well && !aborted {
                     failures.push((when, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        println!("{}: {tried} refused calls, of which {aborts} abort", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         assert!(tried >= at_least, "only {tried} calls were refused");
     });
 }
 
-fn fails_well<S: Stage>(mut stage: S, act: Act<S>, when: &str, call: &str) {
-    stage.library().vmm.check().unwrap();
-    let (before, open) = (stage.state(), descriptors());
-    if let Err(error) = act(&mut stage) {
+fn fails_well<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
+    setup.library().vmm.check().unwrap();
+    let (before, open) = (setup.state(), descriptors());
+    if let Err(error) = act(&mut setup) {
         println!("{when}: {error}");
-        stage.library().vmm.check().unwrap();
+        setup.library().vmm.check().unwrap();
         // The runtime's map leaks the dma-buf that it could not hand over.
         let leaked = descriptors() - open;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{when}: {leaked} descriptors");
-        assert_eq!(stage.state(), before, "{when}");
-        stage.assert_contents(when);
-        act(&mut stage).unwrap();
+        assert_eq!(setup.state(), before, "{when}");
+        setup.assert_contents(when);
+        act(&mut setup).unwrap();
     }
-    stage.end(when).assert_nothing_held();
+    setup.end(when).assert_nothing_held();
 }

@@ -6,8 +6,8 @@ use crate::serial::stress::stress;
 
 #[test]
 fn eight_threads_have_a_serial_order() {
-    on_each("serial_order::eight_threads_have_a_serial_order", |ground| {
-        let library = Library::load(ground.runtime());
-        stress(&ground.release().to_string(), &library, 1);
+    on_each("serial_order::eight_threads_have_a_serial_order", |fixture| {
+        let library = Library::load(fixture.runtime());
+        stress(&fixture.release().to_string(), &library, 1);
     });
 }

@@ -82,8 +82,8 @@ impl Side {
 
 /// Two processes on each release: the first makes memory, the second is sent it.
 fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2]) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        let library = || Library::load(ground.runtime());
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let library = || Library::load(fixture.runtime());
         let mut lines = UnixStream::pair().ok();
         // In a child only its own end stays open, so that the other learns when it ends.
         let first = Child::start(|| {
@@ -97,7 +97,7 @@ fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2
             0
         });
         drop(lines);
-        assert_eq!([first.wait(), second.wait()], ends, "{}", ground.release());
+        assert_eq!([first.wait(), second.wait()], ends, "{}", fixture.release());
     });
 }
 

@@ -26,9 +26,9 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
 
 #[test]
 fn exhausted_memory_is_usable_after_free() {
-    on_each("shortage::exhausted_memory_is_usable_after_free", |ground| {
+    on_each("shortage::exhausted_memory_is_usable_after_free", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(4 * MIB);
         let mut most = None;
         for _ in 0..3 {
@@ -56,8 +56,8 @@ fn exhausted_memory_is_usable_after_free() {
 #[test]
 fn calls_without_descriptors_change_nothing() {
     let test = "shortage::calls_without_descriptors_change_nothing";
-    on_each(test, |ground| {
-        let library = Library::load(ground.runtime());
+    on_each(test, |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let base = library.reserve(2 * size);
@@ -102,8 +102,8 @@ fn calls_without_descriptors_change_nothing() {
 /// Each number of descriptors fails another step of the same call.
 #[test]
 fn running_out_of_descriptors_half_way_rolls_back() {
-    on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let base = library.reserve(4 * size);
@@ -130,7 +130,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             assert_untouchable(base.get(), 4 * size, "half-way");
             assert!(more < 100, "it succeeds at last");
         }
-        println!("{}: {failures} failures", ground.release());
+        println!("{}: {failures} failures", fixture.release());
         vmm.check().unwrap();
     });
 }
@@ -138,8 +138,8 @@ fn running_out_of_descriptors_half_way_rolls_back() {
 /// The runtime would end this process: it asserts that it is given a descriptor.
 #[test]
 fn grant_to_gpu_needs_a_descriptor() {
-    on_each("shortage::grant_to_gpu_needs_a_descriptor", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("shortage::grant_to_gpu_needs_a_descriptor", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let (base, _) = library.mapped(0, size);

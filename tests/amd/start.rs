@@ -11,15 +11,15 @@ const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTU
 
 #[test]
 fn start_error_describes_the_driver() {
-    on_each("start::start_error_describes_the_driver", |ground| {
+    on_each("start::start_error_describes_the_driver", |fixture| {
         for call in FIRST_CALLS {
             let end = in_child(|| {
                 kernel_fails(&format!("{call}=ENODEV"));
                 // SAFETY: AMD's own runtime.
-                let error = unsafe { Runtime::load_from(ground.runtime()) }.unwrap_err();
+                let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
                 match error.kind() {
                     ErrorKind::Start { path, driver, .. } => {
-                        assert_eq!(*path, ground.runtime().canonicalize().unwrap());
+                        assert_eq!(*path, fixture.runtime().canonicalize().unwrap());
                         assert_eq!(*driver, DriverState::Present);
                     }
                     other => panic!("{other:?}"),
@@ -32,10 +32,10 @@ fn start_error_describes_the_driver() {
 
 #[test]
 fn runtime_starts_and_stops_repeatedly() {
-    on_each("start::runtime_starts_and_stops_repeatedly", |ground| {
+    on_each("start::runtime_starts_and_stops_repeatedly", |fixture| {
         let mut open = None;
         for round in 0..10 {
-            let library = Library::load(ground.runtime());
+            let library = Library::load(fixture.runtime());
             let (base, _) = library.mapped(round % 2, 64 << 10);
             for agent in [library.cpu(0), library.gpu(0), library.gpu(1)] {
                 library.grant(base, 64 << 10, agent, Access::ReadWrite);
@@ -50,8 +50,8 @@ fn runtime_starts_and_stops_repeatedly() {
 
 #[test]
 fn vmms_on_one_runtime_are_independent() {
-    on_each("start::vmms_on_one_runtime_are_independent", |ground| {
-        let [one, other] = [(); 2].map(|()| Library::load(ground.runtime()));
+    on_each("start::vmms_on_one_runtime_are_independent", |fixture| {
+        let [one, other] = [(); 2].map(|()| Library::load(fixture.runtime()));
         let ((mine, memory), (theirs, _)) = (one.mapped(0, 64 << 10), other.mapped(0, 64 << 10));
         other.vmm.unmap(mine, 64 << 10).unwrap_err();
         other.vmm.release(memory).unwrap_err();

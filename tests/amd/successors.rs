@@ -6,8 +6,8 @@ use crate::successor;
 
 #[test]
 fn owned_values_never_act_on_successors() {
-    on_each("successors::owned_values_never_act_on_successors", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("successors::owned_values_never_act_on_successors", |fixture| {
+        let library = Library::load(fixture.runtime());
         successor::of_mapping(&library);
         successor::of_growable_buffer(&library);
         successor::of_ring_buffer(&library);

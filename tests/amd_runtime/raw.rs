@@ -1,7 +1,7 @@
 //! AMD's runtime itself, as a program in C would use it.
 
 use core::ffi::{c_int, c_void};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Ground as Fixture;
 use hsa_sys::*;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,8 +66,9 @@ unsafe extern "C" fn keep<T: Copy>(found: T, list: *mut c_void) -> hsa_status_t 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "said once, above")]
 impl Raw {
     #[track_caller]
-    pub fn start(ground: &Ground) -> Self {
-        let library = unsafe { Library::load(&Search::only(ground.runtime())) }.expect("a runtime");
+    pub fn start(fixture: &Fixture) -> Self {
+        let library =
+            unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("a runtime");
         let core = library.table().core;
         let vmem = library.table().vmem.expect("virtual memory");
         answer(unsafe { (core.hsa_init)() }, ()).expect("it starts");

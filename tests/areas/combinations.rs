@@ -1,7 +1,7 @@
 //! Every combination of flags: whose memory it is, who reaches it, what is behind it, and whether
 //! it holds what is written.
 
-use crate::ground::{Ground, on_amd};
+use crate::fixture::{Fixture, on_amd};
 use crate::host_memory::Zeroed;
 use crate::{GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
@@ -124,12 +124,12 @@ fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u
     assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{when}: filled");
 }
 
-fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
-    let runtime = &ground.runtime;
+fn one(fixture: &Fixture, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
+    let runtime = &fixture.runtime;
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     let (backing, owner, host, all) = row;
     let when = format!("{flags} on device {device}, {size:#x} bytes");
-    let area = ground.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
+    let area = fixture.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
     let mut own = (backing == Locked).then(|| Zeroed::new(size));
     let options = match &mut own {
         Some(own) => MmapOptions::new().with_host_memory(own.bytes()),
@@ -156,19 +156,19 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
         let visible = visible || backing == Locked;
         for offset in [0, size - 1] {
             let at = memory.device_address().checked_add(offset).unwrap();
-            assert_eq!(ground.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
+            assert_eq!(fixture.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
         }
     }
     // Memory of the other device, so that a copy has a border to cross.
-    let other = ground.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
+    let other = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
     let other = other.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
     holds(&memory, &other, host, bytes, &when);
 
     let gone = memory.device_address();
     memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}: {error}"));
     // The simulation's GPUs reach whatever of the process the runtime does not know of.
-    if ground.simulation.is_none() {
-        assert!(!ground.reaches(device, gone), "{when}: after munmap");
+    if fixture.simulation.is_none() {
+        assert!(!fixture.reaches(device, gone), "{when}: after munmap");
     }
     // The caller's own memory has what was written last.
     if let Some(own) = &mut own {
@@ -178,20 +178,20 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
 }
 
 /// All combinations, of so many sizes; each size on one of the devices, and a page on each.
-fn every(ground: &Ground, sizes: &[usize], expected: impl Fn(u32) -> Row) {
+fn every(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
     let bytes = LazyCell::new(|| pattern(LARGE, 11));
-    let devices = ground.runtime.gpus().count();
+    let devices = fixture.runtime.gpus().count();
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
         for (index, &size) in sizes.iter().enumerate() {
             for device in 0..devices {
                 if size == 4096 || device == (index + bits as usize) % devices {
-                    one(ground, flags, device, size, expected(bits), &bytes);
+                    one(fixture, flags, device, size, expected(bits), &bytes);
                 }
             }
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 fn listed(bits: u32) -> Row {
@@ -200,13 +200,13 @@ fn listed(bits: u32) -> Row {
 
 #[test]
 fn every_combination_on_the_simulation() {
-    every(&Ground::simulated(Config::mi300x(2)), &SIZES, listed);
+    every(&Fixture::simulated(Config::mi300x(2)), &SIZES, listed);
 }
 
 #[test]
 fn every_combination_on_amds_runtime() {
-    on_amd("combinations::every_combination_on_amds_runtime", |ground| {
-        every(ground, &SIZES, listed);
+    on_amd("combinations::every_combination_on_amds_runtime", |fixture| {
+        every(fixture, &SIZES, listed);
     });
 }
 
@@ -214,11 +214,11 @@ fn every_combination_on_amds_runtime() {
 fn every_combination_in_every_generation() {
     use hsa_vmm::simulation::Era;
     for generation in Era::ALL {
-        let ground = Ground::simulated(Config::mi300x(2).with_era(generation));
+        let fixture = Fixture::simulated(Config::mi300x(2).with_era(generation));
         for bits in 0..16 {
             let flags = AreaFlags::from_bits_retain(bits);
             one(
-                &ground,
+                &fixture,
                 flags,
                 bits as usize % 2,
                 5000,
@@ -226,7 +226,7 @@ fn every_combination_in_every_generation() {
                 &pattern(5000, 3),
             );
         }
-        ground.assert_idle();
+        fixture.assert_idle();
     }
 }
 
@@ -234,17 +234,17 @@ fn every_combination_in_every_generation() {
 fn every_combination_without_virtual_memory() {
     let mut config = Config::mi300x(2);
     config.vmem = false;
-    every(&Ground::simulated(config), &FEW, without_virtual_memory);
+    every(&Fixture::simulated(config), &FEW, without_virtual_memory);
 }
 
 #[test]
 fn every_combination_without_large_bar() {
-    every(&Ground::simulated(Config::consumer()), &FEW, by_way_of_the_host);
+    every(&Fixture::simulated(Config::consumer()), &FEW, by_way_of_the_host);
 }
 
 #[test]
 fn every_combination_on_an_apu() {
-    every(&Ground::simulated(Config::apu()), &FEW, listed);
+    every(&Fixture::simulated(Config::apu()), &FEW, listed);
 }
 
 /// The host's memory is that of the CPU nearest to the device.
@@ -254,24 +254,24 @@ fn every_combination_with_two_cpus() {
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
     config.gpus[1].nearest_cpu = 1;
-    every(&Ground::simulated(config), &FEW, listed);
+    every(&Fixture::simulated(config), &FEW, listed);
 }
 
 /// Granules of 2 MiB: the true size is kept, and what lies beyond it is not given away.
 #[test]
 fn every_combination_in_large_granules() {
-    let ground = Ground::simulated(Config::mi300x(2).with_granule(2 << 20));
+    let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        one(&ground, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
+        one(&fixture, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
     }
-    let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+    let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     for (size, whole) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (size, whole));
     }
     drop(area);
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 /// Of GPUs that do not reach each other's memory, only the host's is visible to all.
@@ -279,31 +279,31 @@ fn every_combination_in_large_granules() {
 fn global_device_memory_needs_peer_access() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
-    let ground = Ground::simulated(config);
+    let fixture = Fixture::simulated(config);
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
         let global = flags.contains(AreaFlags::GLOBAL);
         match EXPECTED[bits as usize] {
             (Virtual, _, false, true) => {
-                let area = ground.area(1, flags).unwrap();
+                let area = fixture.area(1, flags).unwrap();
                 let error = area.mmap(1, MmapOptions::new()).unwrap_err();
                 assert_eq!(error.aml(), 5, "{error}");
                 assert_eq!(area.backing(), Err(error));
             }
             (Virtual, _, true, _) if global => {
-                one(&ground, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
+                one(&fixture, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
             }
-            row => one(&ground, flags, 1, 99, row, &pattern(99, 1)),
+            row => one(&fixture, flags, 1, 99, row, &pattern(99, 1)),
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 /// Areas of one `Vmm` are among what it lists; a large one begins where a large page can.
 #[test]
 fn virtual_memory_is_listed_by_the_vmm() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    let vmm = Vmm::open(&ground.runtime).unwrap();
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    let vmm = Vmm::open(&fixture.runtime).unwrap();
     let area = Area::new(&vmm, 1, AreaFlags::UNIFIED).unwrap();
     for size in [5, 2 * MIB, 3 * MIB + 1] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
@@ -325,5 +325,5 @@ fn virtual_memory_is_listed_by_the_vmm() {
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0));
     }
     drop((area, vmm));
-    ground.assert_idle();
+    fixture.assert_idle();
 }

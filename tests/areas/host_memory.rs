@@ -1,7 +1,7 @@
 //! Memory of the test's own: borrowed, pointed at, mapped twice, locked for good.
 
 use crate::GIB;
-use crate::ground::{Ground, on_amd};
+use crate::fixture::{Fixture, on_amd};
 use crate::process;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem};
@@ -46,15 +46,15 @@ fn resident() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-fn areas(ground: &Ground) -> [Area; 2] {
-    let make = |flags| ground.area(0, flags).unwrap();
+fn areas(fixture: &Fixture) -> [Area; 2] {
+    let make = |flags| fixture.area(0, flags).unwrap();
     [make(AreaFlags::MAPPED), make(AreaFlags::DEFAULT)]
 }
 
 /// Bytes anywhere in a page, next to bytes that are mapped too; what the device writes is there
 /// when the borrow ends.
-fn parts_of_a_page(ground: &Ground) {
-    let [mapping, device] = areas(ground);
+fn parts_of_a_page(fixture: &Fixture) {
+    let [mapping, device] = areas(fixture);
     let memory = device.mmap(200, MmapOptions::new()).unwrap();
     memory.fill(0, 0x0707_0707, 200).unwrap();
     let mut page = vec![1u8; 1000];
@@ -63,8 +63,8 @@ fn parts_of_a_page(ground: &Ground) {
     // Less than there is.
     let second = mapping.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
     assert_eq!(second.address().get(), first.address().get() + 100);
-    assert!(ground.reaches(0, first.device_address()));
-    assert!(ground.reaches(0, second.device_address()));
+    assert!(fixture.reaches(0, first.device_address()));
+    assert!(fixture.reaches(0, second.device_address()));
     first.copy(10, &memory, 0, 80).unwrap();
     second.write(70, b"written").unwrap();
     // Back by way of the device, which must see both.
@@ -83,9 +83,9 @@ fn parts_of_a_page(ground: &Ground) {
 
 #[test]
 fn parts_of_a_page_on_the_simulation() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    parts_of_a_page(&ground);
-    ground.assert_idle();
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    parts_of_a_page(&fixture);
+    fixture.assert_idle();
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn parts_of_a_page_on_amds_runtime() {
 }
 
 /// AMD's runtime counts locks of the same bytes, and loses track of two that begin at one place.
-fn mapped_host_memory_is_busy(ground: &Ground) {
-    let [mapping, _] = areas(ground);
+fn mapped_host_memory_is_busy(fixture: &Fixture) {
+    let [mapping, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
@@ -123,9 +123,9 @@ fn mapped_host_memory_is_busy(ground: &Ground) {
 
 #[test]
 fn mapped_host_memory_is_busy_on_the_simulation() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    mapped_host_memory_is_busy(&ground);
-    ground.assert_idle();
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    mapped_host_memory_is_busy(&fixture);
+    fixture.assert_idle();
 }
 
 #[test]
@@ -134,10 +134,10 @@ fn mapped_host_memory_is_busy_on_amds_runtime() {
 }
 
 /// AMD's library that is opened twice is one runtime, which would unlock neither.
-fn other_runtimes_host_memory_is_busy(grounds: [&Ground; 2]) {
+fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    let [one, other] = grounds.map(|ground| areas(ground)[0].clone());
+    let [one, other] = fixtures.map(|fixture| areas(fixture)[0].clone());
     let map = |area: &Area, size| {
         // SAFETY: the bytes outlive what is mapped of them, and nobody touches them.
         area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
@@ -151,30 +151,30 @@ fn other_runtimes_host_memory_is_busy(grounds: [&Ground; 2]) {
 
 #[test]
 fn other_runtimes_host_memory_is_busy_on_the_simulation() {
-    let grounds = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
-    other_runtimes_host_memory_is_busy([&grounds[0], &grounds[1]]);
-    grounds.iter().for_each(Ground::assert_idle);
+    let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
+    other_runtimes_host_memory_is_busy([&fixtures[0], &fixtures[1]]);
+    fixtures.iter().for_each(Fixture::assert_idle);
 }
 
 #[test]
 fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
     let test = "host_memory::other_runtimes_host_memory_is_busy_on_amds_runtime";
-    on_amd(test, |ground| {
-        let path = ground.runtime.info().path.clone().unwrap();
+    on_amd(test, |fixture| {
+        let path = fixture.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
-        let again = Ground { runtime, simulation: None };
-        other_runtimes_host_memory_is_busy([ground, &again]);
+        let again = Fixture { runtime, simulation: None };
+        other_runtimes_host_memory_is_busy([fixture, &again]);
     });
 }
 
 #[test]
 fn mmap_rejects_missing_small_and_unused_host_memory() {
-    let ground = Ground::simulated(Config::mi300x(2));
+    let fixture = Fixture::simulated(Config::mi300x(2));
     let mut bytes = [0u8; 10];
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        let area = ground.area(0, flags).unwrap();
+        let area = fixture.area(0, flags).unwrap();
         let refused = |error: hsa_vmm::Error, argument, problem| {
             assert_eq!(error.operation(), Operation::Mmap, "{flags}");
             assert_eq!(error.argument().zip(error.problem()), Some((argument, problem)), "{flags}");
@@ -200,18 +200,18 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
             refused(error, Argument::Host, Problem::UnusedHostMemory);
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 /// Nothing of it is touched but what is written.
-fn three_gib(ground: &Ground) {
-    let [mapping, _] = areas(ground);
+fn three_gib(fixture: &Fixture) {
+    let [mapping, _] = areas(fixture);
     let mut memory = Zeroed::new(3 * GIB);
     let before = resident();
     let mapped =
         mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
-        assert!(ground.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
+        assert!(fixture.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
         mapped.write(offset, b"x").unwrap();
     }
     drop(mapped);
@@ -227,9 +227,9 @@ fn three_gib_on_the_simulation() {
     }
     // In a process whose memory no other test touches.
     let end = process::in_child(|| {
-        let ground = Ground::simulated(Config::mi300x(2));
-        three_gib(&ground);
-        ground.assert_idle();
+        let fixture = Fixture::simulated(Config::mi300x(2));
+        three_gib(&fixture);
+        fixture.assert_idle();
     });
     assert_eq!(end, process::End::Well);
 }
@@ -242,8 +242,8 @@ fn three_gib_on_amds_runtime() {
 /// A borrow that ends because its memory was forgotten stays locked, and says so.
 #[test]
 fn leaked_host_memory_stays_busy() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let [mapping, _] = areas(&ground);
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let [mapping, _] = areas(&fixture);
     // Of no other test's, ever after.
     let bytes = Vec::leak(vec![0u8; 100]);
     std::mem::forget(mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
@@ -255,9 +255,9 @@ fn leaked_host_memory_stays_busy() {
 /// memory, it may.
 #[test]
 fn failed_unlock_does_not_keep_memory_busy() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let simulation = ground.simulation.as_ref().unwrap();
-    let [mapping, _] = areas(&ground);
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let [mapping, _] = areas(&fixture);
     let mut bytes = vec![0u8; 100];
     let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));

@@ -1,7 +1,7 @@
 //! Agents and addresses that access cannot be given to or asked of.
 
-use crate::ground::{check, invented_agent, no_agent, state, top};
 use crate::machine::{Machine, access, at};
+use crate::setup::{check, invented_agent, no_agent, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Allocation};

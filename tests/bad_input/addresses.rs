@@ -1,7 +1,7 @@
 //! Addresses that cannot be reserved or freed.
 
-use crate::ground::{check, top};
 use crate::machine::{self, MIB, Machine, at};
+use crate::setup::{check, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Address, Error, ErrorKind, Reservation};
 

@@ -1,25 +1,25 @@
 //! Handles that are none.
 
-use crate::ground::{FILE, Scene, state, top};
+use crate::setup::{FILE, Setup, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Error, Handle};
 
-fn invented_handle(s: &Scene) -> Handle {
+fn invented_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
 /// The same slot, a number that was not given yet.
-fn future_handle(s: &Scene) -> Handle {
+fn future_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 1 << 63)
 }
 
 /// The same slot, number zero, which is never given.
-fn zeroth_handle(s: &Scene) -> Handle {
+fn zeroth_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
 /// A call that takes nothing but a handle.
-type ByHandle = fn(&Scene, Handle) -> Result<(), Error>;
+type ByHandle = fn(&Setup, Handle) -> Result<(), Error>;
 
 #[test]
 fn calls_reject_invalid_handles() {
@@ -32,25 +32,25 @@ fn calls_reject_invalid_handles() {
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
         ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE).map(drop)),
     ];
-    let scene = Scene::new();
+    let setup = Setup::new();
     let bad = [
         ("zero", Handle::from_bits(0), P::Null),
-        ("released", scene.stale, P::Released),
-        ("released and still mapped", scene.dying, P::Released),
-        ("another's", scene.foreign, P::ForeignHandle),
+        ("released", setup.stale, P::Released),
+        ("released and still mapped", setup.dying, P::Released),
+        ("another's", setup.foreign, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
-        ("a slot that never was", invented_handle(&scene), P::UnknownHandle),
-        ("a time to come", future_handle(&scene), P::UnknownHandle),
-        ("a time before all", zeroth_handle(&scene), P::UnknownHandle),
+        ("a slot that never was", invented_handle(&setup), P::UnknownHandle),
+        ("a time to come", future_handle(&setup), P::UnknownHandle),
+        ("a time before all", zeroth_handle(&setup), P::UnknownHandle),
     ];
     for (call, act) in calls {
         for (kind, handle, problem) in bad {
-            let before = (state(&scene.machine), state(&scene.other));
-            let error = act(&scene, handle).expect_err(kind);
+            let before = (state(&setup.machine), state(&setup.other));
+            let error = act(&setup, handle).expect_err(kind);
             assert_eq!(error.argument(), Some(A::Handle), "{call}, {kind}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
-            assert_eq!(before, (state(&scene.machine), state(&scene.other)), "{call}, {kind}");
+            assert_eq!(before, (state(&setup.machine), state(&setup.other)), "{call}, {kind}");
         }
     }
 }

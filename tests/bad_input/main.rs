@@ -6,8 +6,8 @@ mod machine;
 
 mod access;
 mod addresses;
-mod ground;
 mod handles;
 mod mapping;
 mod memory;
+mod setup;
 mod transfer;

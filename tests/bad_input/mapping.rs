@@ -1,11 +1,11 @@
 //! Ranges and memory that cannot be mapped or unmapped.
 
-use crate::ground::{Scene, check, state, top};
 use crate::machine::{access, at};
+use crate::setup::{Setup, check, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Allocation, Error, Handle};
 
-fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
+fn map(s: &Setup, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
     s.machine.vmm.map(address, size, 0, handle)
 }
 
@@ -91,7 +91,7 @@ fn map_rejects_bad_input() {
 
 #[test]
 fn range_calls_reject_partial_mappings() {
-    type OnRange = fn(&Scene, Address, usize) -> Result<(), Error>;
+    type OnRange = fn(&Setup, Address, usize) -> Result<(), Error>;
     let calls: &[(&str, OnRange)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
         ("set_access", |s, address, size| {
@@ -100,7 +100,7 @@ fn range_calls_reject_partial_mappings() {
         }),
         ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
     ];
-    let s = Scene::new();
+    let s = Setup::new();
     let g = s.granule;
     let bad: &[(&str, Address, usize, A, P)] = &[
         ("null", Address::NULL, g, A::Address, P::Null),
@@ -133,7 +133,7 @@ fn range_calls_reject_partial_mappings() {
 
 #[test]
 fn reservation_rejects_foreign_memory() {
-    let s = Scene::new();
+    let s = Setup::new();
     let theirs = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
     let before = state(&s.machine);
     let error = s.mapping.reservation().map(s.granule, &theirs).unwrap_err();

@@ -1,12 +1,12 @@
 //! Memory that cannot be made, or shared.
 
-use crate::ground::{FILE, Scene, check, invented_agent, no_agent, state};
+use crate::setup::{FILE, Setup, check, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::vmm::{Granularity, Location};
 use hsa_vmm::{AgentId, AllocationProperties, Error, ErrorKind, HandleType};
 use std::fs::File;
 
-fn create(s: &Scene, size: usize, agent: AgentId) -> Result<(), Error> {
+fn create(s: &Setup, size: usize, agent: AgentId) -> Result<(), Error> {
     s.machine.vmm.create(size, &AllocationProperties::on(agent)).map(drop)
 }
 
@@ -89,7 +89,7 @@ fn flags_must_be_zero() {
 
 #[test]
 fn create_of_too_much_is_out_of_memory() {
-    let s = Scene::new();
+    let s = Setup::new();
     let gpu = s.machine.gpu(0);
     let all = s.machine.simulation.config().gpus[0].vram as usize;
     for size in [all, all + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
@@ -153,8 +153,8 @@ fn sharing_rejects_bad_input() {
 
 #[test]
 fn unsupported_calls_never_reach_the_runtime() {
-    let s = Scene::new();
-    type Act = fn(&Scene) -> Result<(), Error>;
+    let s = Setup::new();
+    type Act = fn(&Setup) -> Result<(), Error>;
     let acts: &[(&str, Act)] = &[
         ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0))),
         ("the granularity of the CPU", |s| {

@@ -33,7 +33,11 @@ fn extended_buffer_is_contiguous() {
             assert_eq!(machine.vmm.get_access(machine.gpu(1), mapping.address), Ok(Access::Read));
         }
         buffer.revoke(&[machine.gpu(1)]).unwrap();
-        assert_eq!(machine.simulation.page(1, buffer.address().get() + 6 * STEP), None, "{generation}");
+        assert_eq!(
+            machine.simulation.page(1, buffer.address().get() + 6 * STEP),
+            None,
+            "{generation}"
+        );
         buffer.shrink(6 * STEP).unwrap();
         assert_eq!((buffer.size(), machine.vmm.usage().mappings), (2 * STEP, 2), "{generation}");
         drop(buffer);

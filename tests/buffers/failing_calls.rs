@@ -2,7 +2,7 @@
 //! What must come of it each subject says for itself.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
-use crate::process::rights;
+use crate::process::merged_permissions;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
 use hsa_vmm::vmm::MappingInfo;
@@ -12,7 +12,7 @@ pub const ERROR: u32 = 0x1000;
 pub const OUT_OF_RESOURCES: u32 = 0x1008;
 
 /// Buffers to do something to, with something in them.
-pub trait Stage: Sized {
+pub trait Setup: Sized {
     /// What must not change when one call fails.
     type State: Debug + PartialEq;
 
@@ -45,7 +45,8 @@ impl Below {
         let ranges = machine.vmm.reservations().into_iter().map(|(at, size)| (at.get(), size));
         Self {
             pages: mappings.iter().map(page).collect(),
-            process: rights(ranges).unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
+            process: merged_permissions(ranges)
+                .unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
             mappings,
             usage: machine.usage_but_for_lingering(),
             quarantined: machine.vmm.quarantine().len(),
@@ -55,104 +56,106 @@ impl Below {
 
 /// The machines: one of each generation, ROCm 6.1, which begins the first, and one on which the CPU
 /// cannot map memory by itself.
-pub fn grounds() -> Vec<(&'static str, Config)> {
+pub fn configurations() -> Vec<(&'static str, Config)> {
     let era_a = || Config::mi300x(2).with_era(Era::A);
-    let mut grounds = generations();
-    grounds.push(("6.1", era_a().with_extension(4)));
-    grounds.push(("generation A, the CPU by the runtime", without_cpu_mapping(era_a())));
-    grounds
+    let mut configurations = generations();
+    configurations.push(("6.1", era_a().with_extension(4)));
+    configurations.push(("generation A, the CPU by the runtime", without_cpu_mapping(era_a())));
+    configurations
 }
 
 /// An act during which something failed.
-pub struct Failed<S: Stage> {
-    pub ground: &'static str,
+pub struct Failed<S: Setup> {
+    pub configuration: &'static str,
     pub name: &'static str,
     pub act: Act<S>,
     /// The first function that failed.
     pub function: &'static str,
     pub answer: Result<(), Error>,
     /// The calls work again.
-    pub stage: S,
+    pub setup: S,
     pub before: S::State,
     /// All that in words.
     pub when: String,
 }
 
-impl<S: Stage> Failed<S> {
+impl<S: Setup> Failed<S> {
     /// Fails unless nothing has changed.
     #[track_caller]
     pub fn assert_unchanged(&self) {
-        assert_eq!(self.stage.state(), self.before, "{}: {:?}", self.when, self.answer);
+        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.answer);
     }
 
     /// Does it once more, which must work.
     #[track_caller]
     pub fn again(&mut self) {
-        (self.act)(&mut self.stage).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
+        (self.act)(&mut self.setup).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
     }
 }
 
-/// Each act on each ground, with each call of it answering each status. Says how many failed.
-pub fn one_call<S: Stage>(
+/// Each act on each configuration, with each call of it answering each status. Says how many failed.
+pub fn one_call<S: Setup>(
     acts: &[(&'static str, Act<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
     mut judge: impl FnMut(Failed<S>),
 ) -> usize {
     let mut failures = 0;
-    for (ground, config) in grounds() {
+    for (configuration, config) in configurations() {
         for &(name, act) in acts {
-            for status in statuses(ground) {
-                let what = |call| format!("{ground}: {name}, call {call} answers {status:#x}");
+            for status in statuses(configuration) {
+                let what =
+                    |call| format!("{configuration}: {name}, call {call} answers {status:#x}");
                 let plan = |call| FaultPlan::none().fail_any(call, *status);
-                failures += each_call(&config, (ground, name, act), what, plan, &mut judge);
+                failures += each_call(&config, (configuration, name, act), what, plan, &mut judge);
             }
         }
     }
     failures
 }
 
-/// Each act on these grounds, with every call from some on failing, not even taking back what was
+/// Each act on these configurations, with every call from some on failing, not even taking back what was
 /// done; then the calls work again. Says how often that was.
-pub fn all_calls_from_one_on<S: Stage>(
-    grounds: impl IntoIterator<Item = (&'static str, Config)>,
+pub fn all_calls_from_one_on<S: Setup>(
+    configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],
     mut judge: impl FnMut(Failed<S>),
 ) -> usize {
     let mut ends = 0;
-    for (ground, config) in grounds {
+    for (configuration, config) in configurations {
         for &(name, act) in acts {
-            let what = |call| format!("{ground}: {name}, from call {call} on everything fails");
+            let what =
+                |call| format!("{configuration}: {name}, from call {call} on everything fails");
             let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
-            ends += each_call(&config, (ground, name, act), what, plan, &mut judge);
+            ends += each_call(&config, (configuration, name, act), what, plan, &mut judge);
         }
     }
     ends
 }
 
-fn each_call<S: Stage>(
+fn each_call<S: Setup>(
     config: &Config,
-    (ground, name, act): (&'static str, &'static str, Act<S>),
+    (configuration, name, act): (&'static str, &'static str, Act<S>),
     what: impl Fn(u64) -> String,
     plan: impl Fn(u64) -> FaultPlan,
     judge: &mut impl FnMut(Failed<S>),
 ) -> usize {
     for call in 1.. {
         let when = what(call);
-        let mut stage = S::new(config);
-        let simulation = stage.machine().simulation.clone();
-        let before = stage.state();
+        let mut setup = S::new(config);
+        let simulation = setup.machine().simulation.clone();
+        let before = setup.state();
         simulation.set_faults(plan(call));
-        let answer = act(&mut stage);
+        let answer = act(&mut setup);
         let failed = simulation.failed_calls();
         simulation.set_faults(FaultPlan::none());
-        stage.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let Some(&(function, _)) = failed.first() else {
             answer.unwrap_or_else(|error| panic!("{when}: {error}"));
             assert!(call > 1, "{when}: it calls nothing");
             return call as usize - 1;
         };
         let when = format!("{when}: {function}");
-        judge(Failed { ground, name, act, function, answer, stage, before, when });
+        judge(Failed { configuration, name, act, function, answer, setup, before, when });
     }
     unreachable!("an act comes to an end")
 }

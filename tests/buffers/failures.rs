@@ -1,7 +1,7 @@
 //! Every native call on the way fails: the buffer is as it was, and nothing is lost.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -31,7 +31,7 @@ fn text(length: usize) -> &'static [u8] {
     &TEXT[..length]
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     /// Of each buffer its size, what is mapped, and how far it may grow.
     type State = ([(usize, usize, usize); 2], Below);
 
@@ -122,8 +122,8 @@ fn one_failure_changes_nothing() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         // What the runtime answers makes the less difference.
-        let statuses = |ground: &str| {
-            if ground == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+        let statuses = |configuration: &str| {
+            if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());
@@ -133,11 +133,11 @@ fn one_failure_changes_nothing() {
                     let lost = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(!lost, "{when}: {error}");
                     failed.assert_unchanged();
-                    failed.stage.assert_contents(&when);
+                    failed.setup.assert_contents(&when);
                     failed.again();
                 }
             }
-            let Buffers { small, full, ring, machine } = failed.stage;
+            let Buffers { small, full, ring, machine } = failed.setup;
             drop((small, full, ring));
             if name.starts_with("make") {
                 machine.close();
@@ -154,16 +154,16 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_lose_no_contents() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
-        let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
+        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
             let when = failed.when.clone();
-            let vmm = failed.stage.machine.vmm.clone();
+            let vmm = failed.setup.machine.vmm.clone();
             if vmm.quarantine().is_empty() {
-                failed.stage.assert_contents(&when);
-                if failed.answer.is_err() && failed.stage.full.size() == 6 * STEP {
+                failed.setup.assert_contents(&when);
+                if failed.answer.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.again();
                 }
                 // Whatever was left behind the ends is gone with the next change of size.
-                let Buffers { small, full, .. } = &mut failed.stage;
+                let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
@@ -175,7 +175,7 @@ fn repeated_failures_lose_no_contents() {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
                 }
             }
-            let Buffers { small, full, ring, machine } = failed.stage;
+            let Buffers { small, full, ring, machine } = failed.setup;
             drop((small, full, ring, vmm));
             if machine.vmm.quarantine().is_empty() {
                 machine.close();

@@ -75,7 +75,7 @@ fn growth_maps_whole_steps() {
 #[test]
 fn every_step_to_64_gib_makes_the_same_calls() {
     for (generation, config) in generations() {
-        let step = if config.generation == Era::C { 256 * MIB } else { 2 * MIB };
+        let step = if config.era == Era::C { 256 * MIB } else { 2 * MIB };
         let steps = (64 << 30) / step;
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));

@@ -103,8 +103,16 @@ fn unmapped_pages_are_empty_and_reserved() {
                 refused,
                 "{generation}"
             );
-            assert_eq!(buffer.write(page * PAGE, &[0]).map_err(Error::into_kind), refused, "{generation}");
-            assert_eq!(buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind), refused, "{generation}");
+            assert_eq!(
+                buffer.write(page * PAGE, &[0]).map_err(Error::into_kind),
+                refused,
+                "{generation}"
+            );
+            assert_eq!(
+                buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind),
+                refused,
+                "{generation}"
+            );
         }
         assert_eq!(
             buffer.write(4 * PAGE - 1, &[0; 2]).map_err(Error::into_kind),
@@ -254,7 +262,10 @@ fn grants_hold_for_later_pages() {
             buffer.map(8..9).unwrap();
             for page in 0..9 {
                 let address = buffer.address_of(page).unwrap().get();
-                assert!(machine.simulation.page(1, address).is_none(), "{generation}, {zero}: {page}");
+                assert!(
+                    machine.simulation.page(1, address).is_none(),
+                    "{generation}, {zero}: {page}"
+                );
             }
             drop(buffer);
             machine.assert_empty();

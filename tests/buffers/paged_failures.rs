@@ -2,7 +2,7 @@
 //! they were, or the pages that are lost are known.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -21,7 +21,7 @@ struct Buffers {
     machine: Machine,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = (Vec<PageState>, Below);
 
     fn new(config: &Config) -> Self {
@@ -130,8 +130,8 @@ fn one_failure_changes_nothing() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         // Which status it is makes no difference but to memory that is made.
-        let statuses = |ground: &str| {
-            if ground == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+        let statuses = |configuration: &str| {
+            if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             if failed.answer.is_ok() {
@@ -139,10 +139,10 @@ fn one_failure_changes_nothing() {
                 assert!(survived, "{}: it came about", failed.when);
             } else {
                 failed.assert_unchanged();
-                failed.stage.assert_contents(false, &failed.when);
+                failed.setup.assert_contents(false, &failed.when);
                 failed.again();
             }
-            failed.stage.end();
+            failed.setup.end();
         });
         println!("{failures} failures");
         assert!(failures > 1000, "only {failures}");
@@ -155,17 +155,17 @@ fn repeated_failures_report_lost_pages() {
     alone(|| {
         let (mut lost, mut quarantined) = (0, 0);
         // Three of them, for this takes long and the others say the same.
-        let three = grounds().into_iter().step_by(2);
+        let three = configurations().into_iter().step_by(2);
         let ends = all_calls_from_one_on(three, ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
-            let in_quarantine = !failed.stage.machine.vmm.quarantine().is_empty();
+            let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
             quarantined += usize::from(in_quarantine);
-            let missing: usize = failed.stage.buffers().iter().map(|it| it.statistics().lost).sum();
+            let missing: usize = failed.setup.buffers().iter().map(|it| it.statistics().lost).sum();
             if missing > 0 {
                 lost += 1;
                 let told = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
                 assert!(told, "{when}: {answer:?}");
-                let again = (failed.act)(&mut failed.stage).unwrap_err();
+                let again = (failed.act)(&mut failed.setup).unwrap_err();
                 let refused = matches!(
                     again.kind(),
                     ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }
@@ -175,8 +175,8 @@ fn repeated_failures_report_lost_pages() {
             }
             if !in_quarantine {
                 let exchanged = name == EXCHANGE && answer.is_ok();
-                failed.stage.assert_contents(exchanged, when);
-                failed.stage.end();
+                failed.setup.assert_contents(exchanged, when);
+                failed.setup.end();
             }
         });
         println!("{ends} runtimes that failed: {lost} lost pages, {quarantined} quarantines");

@@ -123,7 +123,7 @@ fn ten_thousand_pauses_change_nothing() {
     alone(|| {
         for (generation, config) in generations() {
             // All of them where addresses are freed and reserved anew.
-            let rounds: u32 = if config.generation == Era::B { 10_000 } else { 1_000 };
+            let rounds: u32 = if config.era == Era::B { 10_000 } else { 1_000 };
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
             let address = buffer.address();
@@ -154,7 +154,10 @@ fn ten_thousand_pauses_change_nothing() {
             assert_eq!(Some(state(&machine)), before, "{generation}");
             // Heaps and stacks come and go; what a round leaves behind would be one a round.
             let now = regions().len();
-            assert!(now < mapped + 100, "{generation}: {now} regions of addresses, there were {mapped}");
+            assert!(
+                now < mapped + 100,
+                "{generation}: {now} regions of addresses, there were {mapped}"
+            );
             assert_eq!(buffer.address(), address, "{generation}");
             machine.vmm.check().unwrap();
             drop(buffer);
@@ -267,7 +270,11 @@ fn pause_saves_without_owner_access() {
                 let before = page();
                 buffer.pause(Contents::Save).unwrap();
                 buffer.resume().unwrap();
-                assert_eq!(page(), before, "{generation}, {usual}: what the owner's page table says");
+                assert_eq!(
+                    page(),
+                    before,
+                    "{generation}, {usual}: what the owner's page table says"
+                );
                 assert_eq!(machine.vmm.get_access(machine.gpu(0), buffer.address()), Ok(usual));
                 assert!(contents(&buffer) == pattern(5000, 9), "{generation}, {usual}");
                 drop(buffer);

@@ -1,7 +1,7 @@
 //! Every native call on the way of pausing and resuming fails: the buffer is as it was.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::Machine;
 use crate::pausable::{alone, contents, filled, pattern};
@@ -20,7 +20,7 @@ struct Buffers {
     machine: Machine,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     /// Of each buffer whether it is paused and holds its addresses, what is saved, and where it is.
     type State = ([(bool, bool, usize, Address); 2], Below);
 
@@ -101,20 +101,23 @@ fn one_failure_changes_nothing() {
             match &failed.answer {
                 Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
-                    assert!(name.starts_with("pause") && failed.ground == "generation B", "{when}");
+                    assert!(
+                        name.starts_with("pause") && failed.configuration == "generation B",
+                        "{when}"
+                    );
                     assert!(function.contains("address_reserve"), "{when}");
-                    assert!(!failed.stage.resident.holds_addresses(), "{when}");
-                    assert_eq!(failed.stage.machine.used_by(0), 0, "{when}");
-                    failed.stage.assert_contents(name == DROPS, &when);
+                    assert!(!failed.setup.resident.holds_addresses(), "{when}");
+                    assert_eq!(failed.setup.machine.used_by(0), 0, "{when}");
+                    failed.setup.assert_contents(name == DROPS, &when);
                     lost += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
                     failed.again();
-                    failed.stage.assert_contents(name == DROPS, &when);
+                    failed.setup.assert_contents(name == DROPS, &when);
                 }
             }
-            failed.stage.end(&when);
+            failed.setup.end(&when);
         });
         println!("{failures} failures, {lost} lost addresses");
         assert!(failures > 400 && lost == 4, "{failures} failures, {lost} lost addresses");
@@ -125,24 +128,24 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_lose_no_contents() {
     alone(|| {
         let mut kept = 0;
-        let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
+        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
             let quarantined = |answer: &Result<(), Error>| matches!(answer, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
-            let quarantine = failed.stage.machine.vmm.quarantine();
-            let places = [failed.stage.resident.address(), failed.stage.paused.address()];
+            let quarantine = failed.setup.machine.vmm.quarantine();
+            let places = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !places.contains(&entry.address)) {
                 // Paused against its will, it has kept the memory and what is in it.
                 let lost = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = answer.is_err() && !lost;
-                kept += usize::from(fails && failed.stage.resident.is_paused());
-                failed.stage.assert_contents(name == DROPS && !fails, when);
+                kept += usize::from(fails && failed.setup.resident.is_paused());
+                failed.setup.assert_contents(name == DROPS && !fails, when);
                 // What was only there for a copy may be in quarantine.
                 if quarantine.is_empty() {
-                    failed.stage.end(when);
+                    failed.setup.end(when);
                 }
             } else {
                 // Nothing of it is used any more, and nobody waits for anything.
-                let again = (failed.act)(&mut failed.stage);
+                let again = (failed.act)(&mut failed.setup);
                 let known = quarantined(answer) || quarantined(&again);
                 assert!(known || name.starts_with("make"), "{when}: {answer:?}, then {again:?}");
             }

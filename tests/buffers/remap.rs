@@ -100,8 +100,8 @@ fn relocate_moves_memory_with_its_access() {
                 let from = run(&machine, 3, 0, 10);
                 let to = machine.reserve(4 * granule);
                 let (gpu, peer) = (machine.gpu(0), machine.gpu(1));
-                let rights = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
-                vmm.set_access(at(from, granule), granule, &rights).unwrap();
+                let descriptors = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
+                vmm.set_access(at(from, granule), granule, &descriptors).unwrap();
                 vmm.relocate(at(to, granule), from, 3 * granule).unwrap();
                 for number in 0..3 {
                     assert_eq!(byte(&machine, at(to, (number + 1) * granule)), 10 + number as u8);
@@ -293,7 +293,11 @@ fn pages_move_between_buffers_and_within_one() {
             let may = |page: usize| {
                 machine.vmm.get_access(machine.gpu(1), there.address_of(page).unwrap()).unwrap()
             };
-            assert_eq!(may(5), Access::ReadWrite, "{generation}: who may use the buffer may use that");
+            assert_eq!(
+                may(5),
+                Access::ReadWrite,
+                "{generation}: who may use the buffer may use that"
+            );
             let gone = here.read(PAGE + 100, &mut [0]);
             if zero_here {
                 assert_eq!(marked(&here, 1), 0, "{generation}");
@@ -307,7 +311,11 @@ fn pages_move_between_buffers_and_within_one() {
             // Defragmentation: what is left moves together.
             here.move_pages(3..4, &here, 1).unwrap();
             assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{generation}");
-            assert_eq!((here.statistics().mapped, there.statistics().mapped), (2, 2), "{generation}");
+            assert_eq!(
+                (here.statistics().mapped, there.statistics().mapped),
+                (2, 2),
+                "{generation}"
+            );
             assert_eq!(machine.used_by(0), used, "{generation}: no memory was made");
             there.exchange_pages(5..7, &here, 0).unwrap();
             assert_eq!((marked(&here, 0), marked(&here, 1)), (11, 12), "{generation}");

@@ -17,7 +17,11 @@ fn reads_and_writes_wrap_around() {
     // A stranger might take addresses that a runtime gives up for a moment.
     alone(|| {
         let mut machines = releases();
-        machines.extend(generations().into_iter().map(|(generation, config)| (generation, without_cpu_mapping(config))));
+        machines.extend(
+            generations()
+                .into_iter()
+                .map(|(generation, config)| (generation, without_cpu_mapping(config))),
+        );
         for (release, config) in machines {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];

@@ -9,8 +9,8 @@ use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn address_on_the_runtime() {
-    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::address_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::address_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base + 16, SIZE, 0, memory).is_ok()
     });
@@ -18,8 +18,8 @@ fn address_on_the_runtime() {
 
 #[test]
 fn size_on_the_runtime() {
-    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::size_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::size_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base, PAGE - 1, 0, memory).is_ok()
     });
@@ -34,8 +34,8 @@ fn free_addresses(raw: &Raw) -> usize {
 
 #[test]
 fn reservation_on_the_runtime() {
-    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let hint = free_addresses(&raw) + PAGE;
         let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
         !base.is_multiple_of(2 * MIB)
@@ -44,8 +44,8 @@ fn reservation_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("alignment::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("alignment::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, memory) = (library.reserve(2 * SIZE), library.create(0, SIZE));
         let vmm = &library.vmm;
         let misaligned =
@@ -57,7 +57,7 @@ fn through_the_library() {
         }
         assert_eq!(vmm.mappings(), []);
 
-        let free = free_addresses(&Raw::start(ground));
+        let free = free_addresses(&Raw::start(fixture));
         let hint = hsa_vmm::Address::new(free + PAGE);
         for alignment in [2 * MIB, 64 * MIB] {
             let aligned = Reservation::builder(SIZE).aligned_to(alignment).near(hint).reserve(vmm);

@@ -6,7 +6,7 @@ use crate::process::{Child, End, descriptors};
 use crate::table::{
     ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR, IPC_LENGTH_BELIEVED,
 };
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Ground as Fixture;
 use hsa_vmm::error::{ErrorKind, Unavailable};
 use hsa_vmm::ipc::IpcHandle;
 use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -59,15 +59,15 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
 }
 
 /// Opens memory that was freed.
-fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
+fn open_freed(fixture: &Fixture, size: usize, patience: Duration) -> End {
     let export = || {
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         let (address, words) = raw.share(size).unwrap();
         raw.free_shared(address).unwrap();
         (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
     };
     let import = |bytes, about_to: &mut dyn FnMut()| {
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         about_to();
         if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
     };
@@ -77,17 +77,19 @@ fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
 #[test]
 fn attach_waits_forever_on_the_runtime() {
     let test = "attach::attach_waits_forever_on_the_runtime";
-    FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |ground| match open_freed(ground, LARGE, SHORT) {
-        End::Never => true,
-        End::Well => false,
-        end => panic!("{end:?}"),
+    FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |fixture| {
+        match open_freed(fixture, LARGE, SHORT) {
+            End::Never => true,
+            End::Well => false,
+            end => panic!("{end:?}"),
+        }
     });
 }
 
 #[test]
 fn freed_memory_opens_on_the_runtime() {
     let test = "attach::freed_memory_opens_on_the_runtime";
-    FREED_MEMORY_OPENED.is_as_recorded(test, |ground| match open_freed(ground, SMALL, LONG) {
+    FREED_MEMORY_OPENED.is_as_recorded(test, |fixture| match open_freed(fixture, SMALL, LONG) {
         End::Badly(OPENED) => true,
         End::Well => false,
         end => panic!("{end:?}"),
@@ -97,14 +99,14 @@ fn freed_memory_opens_on_the_runtime() {
 #[test]
 fn socket_leaks_on_the_runtime() {
     let test = "attach::socket_leaks_on_the_runtime";
-    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |ground| {
+    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |fixture| {
         let export = || {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, about_to: &mut dyn FnMut()| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             about_to();
             let open_and_close = || {
                 let address = raw.attach(words(bytes), LARGE).unwrap();
@@ -129,14 +131,14 @@ const BELIEVED: i32 = 11;
 #[test]
 fn forged_length_is_accepted_on_the_runtime() {
     let test = "attach::forged_length_is_accepted_on_the_runtime";
-    IPC_LENGTH_BELIEVED.is_as_recorded(test, |ground| {
+    IPC_LENGTH_BELIEVED.is_as_recorded(test, |fixture| {
         let export = || {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, about_to: &mut dyn FnMut()| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             about_to();
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
@@ -155,9 +157,9 @@ fn forged_length_is_accepted_on_the_runtime() {
 
 #[test]
 fn forged_length_is_rejected_by_the_library() {
-    on_each("attach::forged_length_is_rejected_by_the_library", |ground| {
+    on_each("attach::forged_length_is_rejected_by_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(ground);
+            let (runtime, ipc) = open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
             let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
@@ -167,7 +169,7 @@ fn forged_length_is_rejected_by_the_library() {
             ((ipc, memory), bytes)
         };
         let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(ground);
+            let (_runtime, ipc) = open(fixture);
             about_to();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, Unavailable::TooLarge);
@@ -183,19 +185,19 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
     assert_eq!(*reason, expected);
 }
 
-pub fn open(ground: &Ground) -> (Runtime, Ipc) {
+pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
     // SAFETY: AMD's own runtime.
-    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+    let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
     (runtime, ipc)
 }
 
 #[test]
 fn through_the_library() {
-    on_each("attach::through_the_library", |ground| {
+    on_each("attach::through_the_library", |fixture| {
         for size in [SMALL, LARGE] {
             let export = || {
-                let (runtime, ipc) = open(ground);
+                let (runtime, ipc) = open(fixture);
                 let gpu = runtime.gpus().next().unwrap().id();
                 let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
                 let handle = ipc.get_mem_handle(memory.address()).unwrap();
@@ -203,7 +205,7 @@ fn through_the_library() {
                 (ipc, handle.to_bytes())
             };
             let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
-                let (_runtime, ipc) = open(ground);
+                let (_runtime, ipc) = open(fixture);
                 about_to();
                 let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
                 assert_unavailable(&error, Unavailable::Freed);

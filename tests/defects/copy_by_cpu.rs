@@ -107,8 +107,8 @@ fn page() -> usize {
 
 #[test]
 fn on_the_runtime() {
-    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (to, from) = (page(), page());
         store(from, 0x5eed);
         watch(to);
@@ -141,9 +141,9 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("copy_by_cpu::through_the_library", |ground| {
+    on_each("copy_by_cpu::through_the_library", |fixture| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let vmm = Vmm::open(&runtime).unwrap();
         let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());
         let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu)).unwrap();

@@ -1,7 +1,7 @@
 //! A defect, and how it is looked for on each release of AMD's runtime itself.
 
 use crate::process::{End, in_child_with_status};
-use hsa_rocr::test::{Ground, on_each_release};
+use hsa_rocr::test::{Ground as Fixture, on_each_release};
 use hsa_rocr::{Emulation, Release};
 
 /// What a release was found to do.
@@ -33,16 +33,16 @@ const SEEN: i32 = 3;
 
 impl Defect {
     /// Looks for the defect on each release; fails unless it is exactly where the table says.
-    pub fn is_as_recorded(&self, test: &str, look: impl Fn(&Ground) -> bool) {
-        on_each_release(test, &Emulation::gpus(2), |ground| {
-            let end = in_child_with_status(|| if look(ground) { SEEN } else { 0 });
+    pub fn is_as_recorded(&self, test: &str, look: impl Fn(&Fixture) -> bool) {
+        on_each_release(test, &Emulation::gpus(2), |fixture| {
+            let end = in_child_with_status(|| if look(fixture) { SEEN } else { 0 });
             let found = match end {
                 End::Well => Found::No,
                 End::Badly(SEEN) => Found::Yes,
                 End::Signal(signal) => Found::Crash(signal),
                 End::Badly(_) | End::Never => panic!("{self:?}: the test itself ended {end:?}"),
             };
-            let release = ground.release();
+            let release = fixture.release();
             assert_eq!(found, self.of(release), "{}, {release} ({})", self.what, self.source);
         });
     }

@@ -22,8 +22,8 @@ fn stranger_near(address: usize) -> usize {
 
 #[test]
 fn on_the_runtime() {
-    HOLE_IN_THE_RESERVATION.is_as_recorded("hole::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    HOLE_IN_THE_RESERVATION.is_as_recorded("hole::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         if stranger_near(base) != base {
@@ -48,8 +48,8 @@ const ROUNDS: usize = 20;
 /// A stranger asks for addresses in the reservation all the time, and is never given any.
 #[test]
 fn through_the_library() {
-    on_each("hole::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("hole::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let size = 4 * SIZE;
         let base = library.reserve(size);
         let (over, inside, asked) =

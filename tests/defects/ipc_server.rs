@@ -6,13 +6,13 @@
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::impostor;
-use crate::process::namespaces::{NOBODY, Need, become_user, may};
+use crate::process::namespaces::{NOBODY_UID, Need, become_user, may};
 use crate::process::{Child, End, in_child};
 use crate::table::{
     IPC_NAME_TAKEN_ABORTS, IPC_SERVER_HELD_UP, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
 };
 use hsa_rocr::Release;
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Ground as Fixture;
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{ErrorKind, Ipc, PoolMemory, Runtime};
@@ -76,9 +76,9 @@ fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
 }
 
-fn through_the_library(ground: &Ground, quirks: Option<Quirks>) {
+fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
     // SAFETY: AMD's own runtime.
-    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+    let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let of = runtime.clone();
     let share = move || {
@@ -112,10 +112,10 @@ fn share_by_dma_buf() {
 
 #[test]
 fn on_the_runtime() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::on_the_runtime", |ground| {
+    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::on_the_runtime", |fixture| {
         share_by_dma_buf();
         crashes(|| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             // It would be another defect.
             raw.end_copies().unwrap();
             stop_past_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
@@ -125,27 +125,27 @@ fn on_the_runtime() {
 
 #[test]
 fn without_the_quirk() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::without_the_quirk", |ground| {
+    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::without_the_quirk", |fixture| {
         share_by_dma_buf();
-        crashes(|| through_the_library(ground, Some(Quirks::default())))
+        crashes(|| through_the_library(fixture, Some(Quirks::default())))
     });
 }
 
 #[test]
 fn with_the_quirk() {
-    on_each("ipc_server::with_the_quirk", |ground| {
+    on_each("ipc_server::with_the_quirk", |fixture| {
         share_by_dma_buf();
-        assert!(!crashes(|| through_the_library(ground, None)));
+        assert!(!crashes(|| through_the_library(fixture, None)));
     });
 }
 
 #[test]
 fn started_runtime_is_reused() {
-    on_each("ipc_server::started_runtime_is_reused", |ground| {
+    on_each("ipc_server::started_runtime_is_reused", |fixture| {
         share_by_dma_buf();
         for _ in 0..3 {
             // SAFETY: AMD's own runtime.
-            let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+            let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
@@ -188,28 +188,31 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
 
 #[test]
 fn taken_socket_aborts_the_runtime() {
-    IPC_NAME_TAKEN_ABORTS.is_as_recorded("ipc_server::taken_socket_aborts_the_runtime", |ground| {
-        share_by_dma_buf();
-        beside_a_namesake(|| {
-            // It would be another defect.
-            let raw = ManuallyDrop::new(Raw::start(ground));
-            raw.share(SIZE).is_err()
-        })
-    });
+    IPC_NAME_TAKEN_ABORTS.is_as_recorded(
+        "ipc_server::taken_socket_aborts_the_runtime",
+        |fixture| {
+            share_by_dma_buf();
+            beside_a_namesake(|| {
+                // It would be another defect.
+                let raw = ManuallyDrop::new(Raw::start(fixture));
+                raw.share(SIZE).is_err()
+            })
+        },
+    );
 }
 
 #[test]
 fn taken_socket_is_an_error_in_the_library() {
-    on_each("ipc_server::taken_socket_is_an_error_in_the_library", |ground| {
+    on_each("ipc_server::taken_socket_is_an_error_in_the_library", |fixture| {
         share_by_dma_buf();
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&runtime).unwrap();
         let share = || ipc.get_mem_handle(memory.address());
         let beside = beside_a_namesake(share);
-        if ground.release() == Release::R6_1_2 {
+        if fixture.release() == Release::R6_1_2 {
             // It has no server, whatever the variable says.
             beside.unwrap();
             return;
@@ -225,9 +228,9 @@ fn taken_socket_is_an_error_in_the_library() {
 
 #[test]
 fn forged_socket_names_are_ignored() {
-    on_each("ipc_server::forged_socket_names_are_ignored", |ground| {
+    on_each("ipc_server::forged_socket_names_are_ignored", |fixture| {
         share_by_dma_buf();
-        let (runtime, ipc) = crate::attach::open(ground);
+        let (runtime, ipc) = crate::attach::open(fixture);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let (socket, _peer) = UnixStream::pair().unwrap();
@@ -236,7 +239,7 @@ fn forged_socket_names_are_ignored() {
         // The kernel shows a name as it is: this one claims that the name is this process's own.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
         let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
-        if ground.release() == Release::R6_1_2 {
+        if fixture.release() == Release::R6_1_2 {
             // It has no server, whatever the variable says.
             refused.unwrap();
             return;
@@ -257,7 +260,7 @@ fn beside_an_asker<S, T>(
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     // Forked before there is a runtime.
     let asker = Child::start(|| {
-        become_user(NOBODY);
+        become_user(NOBODY_UID);
         // SAFETY: has this child end with its parent, and nothing else.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut bytes = [0; 8];
@@ -279,9 +282,9 @@ fn beside_an_asker<S, T>(
 }
 
 /// Starts the runtime and shares memory: the runtime, and where the memory is.
-fn start_and_share(ground: &Ground) -> (ManuallyDrop<Raw>, usize) {
+fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<Raw>, usize) {
     // Shutting it down would be another defect.
-    let raw = ManuallyDrop::new(Raw::start(ground));
+    let raw = ManuallyDrop::new(Raw::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
     // What the server is asked for.
     let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
@@ -299,9 +302,9 @@ fn server_sends_memory_to_any_user() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |ground| {
+    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
-        beside_an_asker(|| start_and_share(ground), |_| ()).is_some()
+        beside_an_asker(|| start_and_share(fixture), |_| ()).is_some()
     });
 }
 
@@ -311,7 +314,7 @@ fn server_waits_for_an_acknowledgement() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_HELD_UP.is_as_recorded(test, |ground| {
+    IPC_SERVER_HELD_UP.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
         let is_held_up = |raw| {
             // The thread goes on when the other process has ended, or this one has.
@@ -323,7 +326,7 @@ fn server_waits_for_an_acknowledgement() {
             }
             !sharing.is_finished()
         };
-        beside_an_asker(|| start_and_share(ground), is_held_up) == Some(true)
+        beside_an_asker(|| start_and_share(fixture), is_held_up) == Some(true)
     });
 }
 
@@ -334,10 +337,10 @@ fn free_does_not_wait_for_the_server() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    on_each(test, |ground| {
+    on_each(test, |fixture| {
         share_by_dma_buf();
         let share = || {
-            let (runtime, ipc) = crate::attach::open(ground);
+            let (runtime, ipc) = crate::attach::open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             ipc.get_mem_handle(memory.address()).unwrap();
@@ -356,7 +359,7 @@ fn free_does_not_wait_for_the_server() {
         });
         let Some(sharing) = sharing else {
             // It has no server, whatever the variable says.
-            assert_eq!(ground.release(), Release::R6_1_2);
+            assert_eq!(fixture.release(), Release::R6_1_2);
             return;
         };
         let error = sharing.join().unwrap().unwrap_err();

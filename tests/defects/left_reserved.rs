@@ -19,8 +19,8 @@ fn taken(start: usize) -> usize {
 
 #[test]
 fn on_the_runtime() {
-    ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         // Access to a mapping would be another defect.
         raw.end_copies().unwrap();
         let start = raw.reserve(MANY).unwrap();
@@ -34,8 +34,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("left_reserved::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("left_reserved::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let start = library.reserve(MANY);
         let memory = library.create(0, SIZE);
         library.vmm.map(start, SIZE, 0, memory).unwrap();

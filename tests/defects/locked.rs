@@ -16,8 +16,8 @@ fn pages() -> usize {
 fn lock_reaches_other_gpus_on_the_runtime() {
     LOCKED_FOR_EVERYBODY.is_as_recorded(
         "locked::lock_reaches_other_gpus_on_the_runtime",
-        |ground| {
-            let (raw, here) = (Raw::start(ground), pages());
+        |fixture| {
+            let (raw, here) = (Raw::start(fixture), pages());
             let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
             // A page further on there is nothing, for either of them.
             assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
@@ -28,8 +28,8 @@ fn lock_reaches_other_gpus_on_the_runtime() {
 
 #[test]
 fn double_lock_on_the_runtime() {
-    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::double_lock_on_the_runtime", |ground| {
-        let (raw, here) = (Raw::start(ground), pages());
+    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::double_lock_on_the_runtime", |fixture| {
+        let (raw, here) = (Raw::start(fixture), pages());
         // What is locked once is unlocked.
         raw.lock(here, PAGE, &raw.gpus).unwrap();
         raw.unlock(here).unwrap();
@@ -45,10 +45,10 @@ fn double_lock_on_the_runtime() {
 
 #[test]
 fn double_lock_through_the_library() {
-    on_each("locked::double_lock_through_the_library", |ground| {
-        let raw = Raw::start(ground);
+    on_each("locked::double_lock_through_the_library", |fixture| {
+        let raw = Raw::start(fixture);
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
         let here = pages();
         let map = |size| {

@@ -11,8 +11,8 @@ use hsa_vmm::{Access, ErrorKind};
 #[test]
 fn grant_aborts_on_the_runtime() {
     let test = "no_descriptor::grant_aborts_on_the_runtime";
-    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         allow_more(0);
         raw.set(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
@@ -23,10 +23,10 @@ fn grant_aborts_on_the_runtime() {
 fn map_leaks_descriptor_on_the_runtime() {
     MAP_LEAKS_DESCRIPTOR.is_as_recorded(
         "no_descriptor::map_leaks_descriptor_on_the_runtime",
-        |ground| {
+        |fixture| {
             // The first three are for the scratch memory, which two GPUs use.
             kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
             let before = descriptors();
             raw.map(base, SIZE, 0, memory).unwrap_err();
@@ -37,8 +37,8 @@ fn map_leaks_descriptor_on_the_runtime() {
 
 #[test]
 fn grant_through_the_library() {
-    on_each("no_descriptor::grant_through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("no_descriptor::grant_through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpus = library.gpus();
         let wanted = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];

@@ -10,8 +10,8 @@ use hsa_vmm::Access;
 #[test]
 fn writable_on_the_runtime() {
     let test = "reservation_contents::writable_on_the_runtime";
-    RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+    RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(SIZE).unwrap();
         let access = permissions(base, SIZE).unwrap();
         if !access[0].2.starts_with("rw") {
@@ -32,8 +32,8 @@ fn is_memory_there(base: usize) -> bool {
 #[test]
 fn memory_stays_on_the_runtime() {
     let test = "reservation_contents::memory_stays_on_the_runtime";
-    MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+    MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         raw.release(memory).unwrap();
@@ -43,8 +43,8 @@ fn memory_stays_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("reservation_contents::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("reservation_contents::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         for _ in 0..3 {
             assert_untouchable(base.get(), SIZE, "reserved");

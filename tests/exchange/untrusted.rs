@@ -1,7 +1,7 @@
 //! A process of another user, and one in a PID namespace of its own.
 
 use super::{Open, View, receive_word, send_word};
-use crate::process::namespaces::{NOBODY, become_user, new_pid_namespace, own_proc};
+use crate::process::namespaces::{NOBODY_UID, become_user, new_pid_namespace, own_proc};
 use crate::process::{Child, End, in_child};
 use hsa_vmm::Error;
 use hsa_vmm::error::{ErrorKind, Unavailable};
@@ -23,12 +23,12 @@ pub fn share_with_another_user(open: Open<'_>) {
     let own = geteuid().as_raw();
     let sender = Child::start(|| {
         let library = open();
-        become_user(NOBODY);
+        become_user(NOBODY_UID);
         let mine = View::make(&library, 0);
         mine.write(0, "theirs");
         // A socket is of whoever connects it: the other end is not of this user either.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY);
+        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own));
         mine.send(&library, &channel, "memory");
         receive_word(&channel, "written");
@@ -43,17 +43,17 @@ pub fn share_with_another_user(open: Open<'_>) {
         drop(listener.accept().unwrap());
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
-        assert_untrusted(strict.receive(&library.vmm), NOBODY, own);
+        assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own);
         // It has not been read.
-        let channel = with_trust(socket, Trust::User(NOBODY));
+        let channel = with_trust(socket, Trust::User(NOBODY_UID));
         let theirs = View::receive(&library, &channel, "memory");
         theirs.holds(0, "theirs");
         theirs.write(4096, "yours");
         send_word(&channel, "written");
         let ticket = channel.receive_descriptor().unwrap().1.name;
         let ticket: Ticket = ticket.parse().unwrap();
-        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY, own);
-        let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY)).unwrap();
+        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY_UID, own);
+        let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY_UID)).unwrap();
         View::of(&library, fetched).holds(0, "theirs");
         send_word(&channel, "fetched");
         0

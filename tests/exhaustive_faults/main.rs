@@ -7,26 +7,26 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod executor;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod model;
+mod observation;
 #[path = "../process/mod.rs"]
 mod process;
+mod search;
 mod statuses;
 mod system_calls;
-mod walk;
-mod witness;
-mod world;
 
 use hsa_vmm::simulation::{Config, Era, GpuPermissions};
 use machine::without_cpu_mapping;
+use search::Walk;
 use std::time::Instant;
 use system_calls::watch_this_thread;
-use walk::Walk;
 
 /// Tries a kind of machine; there must be at least so many runs in the share of them that is
 /// tried unless more is asked for.
-fn walk(name: &'static str, config: Config, floor: u64) {
+fn search(name: &'static str, config: Config, floor: u64) {
     if process::ran_alone() {
         return;
     }
@@ -39,10 +39,14 @@ fn walk(name: &'static str, config: Config, floor: u64) {
         watch_this_thread();
         Walk::new(name, config, depth.unwrap_or(5), depth.is_some())
     });
-    let walk = thread.join().expect("nothing panics");
-    println!("{walk}; {:.1?}", begun.elapsed());
-    assert!(walk.violations.is_empty(), "{}", walk.violations.join("\n\n"));
-    assert!(walk.runs() >= floor || depth.is_some_and(|depth| depth < 5), "{} runs", walk.runs());
+    let search = thread.join().expect("nothing panics");
+    println!("{search}; {:.1?}", begun.elapsed());
+    assert!(search.violations.is_empty(), "{}", search.violations.join("\n\n"));
+    assert!(
+        search.runs() >= floor || depth.is_some_and(|depth| depth < 5),
+        "{} runs",
+        search.runs()
+    );
 }
 
 fn generation(generation: Era) -> Config {
@@ -51,45 +55,45 @@ fn generation(generation: Era) -> Config {
 
 #[test]
 fn before_aligned_reservations() {
-    walk("6.1", generation(Era::A).with_extension(4), 5_000);
+    search("6.1", generation(Era::A).with_extension(4), 5_000);
 }
 
 #[test]
 fn in_generation_a() {
-    walk("generation A", generation(Era::A), 5_000);
+    search("generation A", generation(Era::A), 5_000);
 }
 
 #[test]
 fn in_generation_b() {
-    walk("generation B", generation(Era::B), 5_000);
+    search("generation B", generation(Era::B), 5_000);
 }
 
 #[test]
 fn in_generation_c() {
-    walk("generation C", generation(Era::C), 5_000);
+    search("generation C", generation(Era::C), 5_000);
 }
 
 #[test]
 fn in_generation_d() {
-    walk("generation D", generation(Era::D), 5_000);
+    search("generation D", generation(Era::D), 5_000);
 }
 
 #[test]
 fn in_generation_a_with_runtime_cpu_access() {
-    walk("generation A, by the runtime", without_cpu_mapping(generation(Era::A)), 5_000);
+    search("generation A, by the runtime", without_cpu_mapping(generation(Era::A)), 5_000);
 }
 
 #[test]
 fn in_generation_b_with_runtime_cpu_access() {
-    walk("generation B, by the runtime", without_cpu_mapping(generation(Era::B)), 5_000);
+    search("generation B, by the runtime", without_cpu_mapping(generation(Era::B)), 5_000);
 }
 
 #[test]
 fn in_generation_c_with_runtime_cpu_access() {
-    walk("generation C, by the runtime", without_cpu_mapping(generation(Era::C)), 5_000);
+    search("generation C, by the runtime", without_cpu_mapping(generation(Era::C)), 5_000);
 }
 
 #[test]
 fn in_generation_d_with_runtime_cpu_access() {
-    walk("generation D, by the runtime", without_cpu_mapping(generation(Era::D)), 5_000);
+    search("generation D, by the runtime", without_cpu_mapping(generation(Era::D)), 5_000);
 }

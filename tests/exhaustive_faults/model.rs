@@ -14,7 +14,7 @@ pub const SLOTS: usize = 2;
 
 /// One granule, or both, of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SlotRange {
     pub reservation: usize,
     pub slot: usize,
     pub slots: usize,
@@ -30,16 +30,16 @@ pub enum Operation {
     /// A granule of a GPU's memory.
     Create(usize),
     Release(usize),
-    Map(usize, Place),
-    Unmap(Place),
-    SetAccess(Place, &'static [(usize, Access)]),
-    Revoke(Place, &'static [usize]),
-    Retain(Place),
+    Map(usize, SlotRange),
+    Unmap(SlotRange),
+    SetAccess(SlotRange, &'static [(usize, Access)]),
+    Revoke(SlotRange, &'static [usize]),
+    Retain(SlotRange),
     Export(usize),
     /// Of what was exported last.
     Import,
-    Fill(Place),
-    Copy(Place),
+    Fill(SlotRange),
+    Copy(SlotRange),
 }
 
 /// What is granted: more to everybody, less, one agent before and after the other.
@@ -91,14 +91,14 @@ impl Model {
         mapped || self.handles.get(handle).is_some_and(|it| it.references > 0)
     }
 
-    /// The mappings of a place, by slot.
-    pub fn mappings_at(&self, place: Place) -> impl Iterator<Item = &MappingState> {
-        let inside = move |mapping: &&MappingState| is_inside(mapping, place);
+    /// The mappings of a range, by slot.
+    pub fn mappings_at(&self, range: SlotRange) -> impl Iterator<Item = &MappingState> {
+        let inside = move |mapping: &&MappingState| is_inside(mapping, range);
         self.mappings.iter().filter(inside)
     }
 
-    fn may(&self, place: Place, agent: usize, access: Access) -> bool {
-        self.mappings_at(place).all(|mapping| mapping.access[agent] >= access)
+    fn may(&self, range: SlotRange, agent: usize, access: Access) -> bool {
+        self.mappings_at(range).all(|mapping| mapping.access[agent] >= access)
     }
 
     fn is_touched(&self, reservation: usize) -> bool {
@@ -111,8 +111,8 @@ impl Model {
         self.reserve_next(&mut all);
         self.handle_next(&mut all);
         self.map_next(&mut all);
-        for place in self.runs() {
-            self.access_next(place, &mut all);
+        for range in self.runs() {
+            self.access_next(range, &mut all);
         }
         all
     }
@@ -152,13 +152,13 @@ impl Model {
                 continue;
             }
             for slot in 0..SLOTS {
-                let place = Place { reservation, slot, slots: 1 };
-                if self.mappings_at(place).next().is_some() {
+                let range = SlotRange { reservation, slot, slots: 1 };
+                if self.mappings_at(range).next().is_some() {
                     continue;
                 }
                 for (handle, state) in self.handles.iter().enumerate() {
                     if state.references > 0 {
-                        all.push(Operation::Map(handle, place));
+                        all.push(Operation::Map(handle, range));
                     }
                 }
             }
@@ -166,42 +166,42 @@ impl Model {
     }
 
     /// Every run of whole mappings.
-    fn runs(&self) -> Vec<Place> {
-        let place = |mapping: &MappingState| Place {
+    fn runs(&self) -> Vec<SlotRange> {
+        let range = |mapping: &MappingState| SlotRange {
             reservation: mapping.reservation,
             slot: mapping.slot,
             slots: 1,
         };
-        let mut runs: Vec<Place> = self.mappings.iter().map(place).collect();
-        let whole = |run: &Place| Place { slot: 0, slots: SLOTS, ..*run };
-        let full = |run: &Place| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
-        let wholes: Vec<Place> = runs.iter().filter(|run| full(run)).map(whole).collect();
+        let mut runs: Vec<SlotRange> = self.mappings.iter().map(range).collect();
+        let whole = |run: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*run };
+        let full = |run: &SlotRange| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
+        let wholes: Vec<SlotRange> = runs.iter().filter(|run| full(run)).map(whole).collect();
         runs.extend(wholes);
         runs
     }
 
-    fn access_next(&self, place: Place, all: &mut Vec<Operation>) {
-        all.push(Operation::Unmap(place));
+    fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
+        all.push(Operation::Unmap(range));
         let news = |list: &&&[(usize, Access)]| {
             let differs =
                 |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
-            self.mappings_at(place).any(differs)
+            self.mappings_at(range).any(differs)
         };
-        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(place, list)));
-        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(place, agents)));
-        if place.slots == 1 {
-            all.push(Operation::Retain(place));
+        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(range, list)));
+        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(range, agents)));
+        if range.slots == 1 {
+            all.push(Operation::Retain(range));
         }
-        let writers = GPUS.iter().filter(|&&gpu| self.may(place, gpu, Access::ReadWrite));
+        let writers = GPUS.iter().filter(|&&gpu| self.may(range, gpu, Access::ReadWrite));
         if writers.clone().next().is_some() {
             let owned = |mapping: &MappingState| {
                 let owner = self.handles[mapping.handle].gpu;
                 mapping.access[owner] == Access::ReadWrite
             };
-            if self.mappings_at(place).all(owned) {
-                all.push(Operation::Fill(place));
+            if self.mappings_at(range).all(owned) {
+                all.push(Operation::Fill(range));
             }
-            all.push(Operation::Copy(place));
+            all.push(Operation::Copy(range));
         }
     }
 
@@ -222,28 +222,28 @@ impl Model {
                 next.handles.push(HandleState { memory, gpu, references: 1 });
             }
             Operation::Release(handle) => next.handles[handle].references -= 1,
-            Operation::Map(handle, Place { reservation, slot, .. }) => {
+            Operation::Map(handle, SlotRange { reservation, slot, .. }) => {
                 let access = [Access::None; AGENTS];
                 next.mappings.push(MappingState { reservation, slot, handle, access });
                 next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
             }
-            Operation::Unmap(place) => next.mappings.retain(|it| !is_inside(&it, place)),
-            Operation::SetAccess(place, list) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+            Operation::Unmap(range) => next.mappings.retain(|it| !is_inside(&it, range)),
+            Operation::SetAccess(range, list) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
                     for &(agent, access) in list {
                         mapping.access[agent] = access;
                     }
                 }
             }
-            Operation::Revoke(place, agents) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+            Operation::Revoke(range, agents) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
                     for &agent in agents {
                         mapping.access[agent] = Access::None;
                     }
                 }
             }
-            Operation::Retain(place) => {
-                let handle = self.mappings_at(place).next().expect("it is mapped").handle;
+            Operation::Retain(range) => {
+                let handle = self.mappings_at(range).next().expect("it is mapped").handle;
                 next.handles[handle].references += 1;
             }
             Operation::Export(handle) => next.exported = Some(handle),
@@ -263,7 +263,7 @@ impl Model {
     }
 }
 
-fn is_inside(mapping: &&MappingState, place: Place) -> bool {
-    let slots = place.slot..place.slot + place.slots;
-    mapping.reservation == place.reservation && slots.contains(&mapping.slot)
+fn is_inside(mapping: &&MappingState, range: SlotRange) -> bool {
+    let slots = range.slot..range.slot + range.slots;
+    mapping.reservation == range.reservation && slots.contains(&mapping.slot)
 }

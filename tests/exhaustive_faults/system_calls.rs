@@ -99,7 +99,7 @@ pub fn watch_this_thread() {
         step(answer, libc::SECCOMP_RET_TRAP, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: takes the right to gain rights from this thread.
+    // SAFETY: prevents this thread from gaining privileges.
     let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a valid program; the kernel copies it.

@@ -1,7 +1,7 @@
 //! Small programs by chance: in every order that is tried, a serial order explains the answers.
 
 use crate::machine::{self, Machine};
-use crate::serial::{Dice, round};
+use crate::serial::{Random, round};
 use crate::{calls, in_many_orders};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ fn programs(threads: usize, steps: usize) {
             let machine = Machine::new(config.clone());
             let seed = seed.fetch_add(1, Ordering::Relaxed);
             calls::begin();
-            round(&machine, threads, steps, &mut Dice(seed));
+            round(&machine, threads, steps, &mut Random(seed));
             let seen = calls::end();
             if machine.vmm.quirks().some_calls_take_no_lock {
                 assert_eq!(seen.races().next(), None, "seed {seed}");

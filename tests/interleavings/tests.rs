@@ -7,11 +7,11 @@
 extern crate hsa_vmm_interleaved as hsa_vmm;
 
 mod calls;
+mod conflicts;
 #[path = "../log/mod.rs"]
 mod log;
 #[path = "../machine/mod.rs"]
 mod machine;
-mod quarrels;
 mod random;
 #[path = "../serial/mod.rs"]
 mod serial;

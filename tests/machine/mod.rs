@@ -133,7 +133,12 @@ pub fn releases() -> Vec<(&'static str, Config)> {
 /// One release of each generation.
 pub fn generations() -> Vec<(&'static str, Config)> {
     let of = |generation| Config::mi300x(2).with_era(generation);
-    vec![("generation A", of(Era::A)), ("generation B", of(Era::B)), ("generation C", of(Era::C)), ("generation D", of(Era::D))]
+    vec![
+        ("generation A", of(Era::A)),
+        ("generation B", of(Era::B)),
+        ("generation C", of(Era::C)),
+        ("generation D", of(Era::D)),
+    ]
 }
 
 /// A second CPU, of another NUMA node.

@@ -66,7 +66,7 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
 /// addresses are shared with anybody does not matter.
 ///
 /// An error names the first address that belongs to nobody.
-pub fn rights(
+pub fn merged_permissions(
     ranges: impl IntoIterator<Item = (usize, usize)>,
 ) -> Result<Vec<(usize, usize, String)>, usize> {
     let mut all: Vec<(usize, usize, String)> = Vec::new();

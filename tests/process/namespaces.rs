@@ -6,7 +6,7 @@ use libc::{CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, c_int};
 use std::io::Error;
 
 /// Somebody who owns nothing.
-pub const NOBODY: u32 = 65534;
+pub const NOBODY_UID: u32 = 65534;
 
 /// What a test needs of the system.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ fn enter_pid_namespace() -> Result<(), Error> {
     }
     // Who is not root may do it in a user namespace; this user keeps its number there.
     let user = rustix::process::geteuid().as_raw();
-    if user == NOBODY {
+    if user == NOBODY_UID {
         // In a user namespace, that number also stands for all who have none.
         return Err(Error::from(std::io::ErrorKind::PermissionDenied));
     }

@@ -1,21 +1,21 @@
 //! Operations of several threads, and whether what they answered and what they left is what some
 //! serial order of them would have answered and left.
 //!
-//! A round has a small world ([`Ground`]) and a program for each thread. It is played, each
+//! A round has a small world ([`Executor`]) and a program for each thread. It is played, each
 //! operation with its answer and when it began and ended, and then an order is looked for
 //! ([`order`]) in which a model of that world ([`State`]) gives the same answers and ends the same.
 //! An operation that had ended before another began also comes before it in that order.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
-mod draw;
-mod ground;
+mod executor;
 pub mod order;
+mod random;
 mod state;
 pub mod stress;
 
-pub use draw::Dice;
-pub use ground::Ground;
+pub use executor::Executor;
+pub use random::Random;
 pub use state::State;
 
 use crate::machine::Library;
@@ -26,14 +26,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Reservations of a world, granules in each, and allocations of one granule.
 pub const RESERVATIONS: usize = 2;
-pub const PLACES: usize = 3;
+pub const SLOTS: usize = 3;
 pub const HANDLES: usize = 3;
 /// A CPU and two GPUs.
 pub const AGENTS: usize = 3;
 
 /// A granule of a reservation, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Slot {
     pub reservation: usize,
     pub number: usize,
 }
@@ -41,7 +41,7 @@ pub struct Place {
 /// Granules of a reservation that follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    pub first: Place,
+    pub first: Slot,
     pub count: usize,
 }
 
@@ -49,7 +49,7 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Map {
-        place: Place,
+        slot: Slot,
         handle: usize,
     },
     Unmap {
@@ -65,18 +65,18 @@ pub enum Operation {
         agent: usize,
     },
     Ask {
-        place: Place,
+        slot: Slot,
         agent: usize,
     },
     Write {
-        place: Place,
+        slot: Slot,
         value: u8,
     },
     Read {
-        place: Place,
+        slot: Slot,
     },
     Retain {
-        place: Place,
+        slot: Slot,
     },
     Release {
         handle: usize,
@@ -98,7 +98,7 @@ pub enum Operation {
     },
     /// What it does last, when the runtime has mapped: from here on it can be seen.
     Appear {
-        place: Place,
+        slot: Slot,
         handle: usize,
     },
 }
@@ -138,15 +138,15 @@ pub struct Event {
 /// nobody waits for, and the allocation may be released.
 fn steps(operation: Operation, answer: Answer) -> Vec<Operation> {
     match (operation, answer) {
-        (Operation::Map { place, handle }, Answer::Done) => {
-            vec![Operation::Hold { handle }, Operation::Appear { place, handle }]
+        (Operation::Map { slot, handle }, Answer::Done) => {
+            vec![Operation::Hold { handle }, Operation::Appear { slot, handle }]
         }
         _ => vec![operation],
     }
 }
 
 /// Plays the programs, each in a thread of its own, and returns what each thread saw.
-pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
+pub fn play(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let histories = Mutex::new(vec![Vec::new(); programs.len()]);
@@ -157,7 +157,7 @@ pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
                 let mut history = Vec::with_capacity(program.len());
                 for &operation in program {
                     let begun = tick();
-                    let answer = ground.perform(operation);
+                    let answer = executor.execute(operation);
                     let ended = tick();
                     for operation in steps(operation, answer) {
                         history.push(Event { operation, answer, begun, ended });
@@ -172,21 +172,21 @@ pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
 
 /// Plays one round in a new world and fails unless it can be explained by a serial order.
 #[track_caller]
-pub fn round(library: &Library, threads: usize, steps: usize, dice: &mut Dice) {
-    let ground = Ground::lay(library);
+pub fn round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
+    let executor = Executor::new(library);
     let mut state = State::default();
     // Some of it in one thread, so that there is something to quarrel about.
-    for _ in 0..dice.below(8) {
-        let operation = dice.operation();
-        let answer = ground.perform(operation);
+    for _ in 0..random.below(8) {
+        let operation = random.operation();
+        let answer = executor.execute(operation);
         assert!(state.admits(operation, answer), "{operation:?} answered {answer:?} in {state:?}");
     }
     let programs: Vec<Vec<Operation>> =
-        (0..threads).map(|_| (0..steps).map(|_| dice.operation()).collect()).collect();
-    let histories = play(&ground, &programs);
+        (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();
+    let histories = play(&executor, &programs);
     library.vmm.check().expect("the books are right");
     assert_eq!(library.vmm.quarantine(), []);
-    let after = ground.observed();
+    let after = executor.observed();
     if !order::exists(&state, &histories, &after) {
         for (number, history) in histories.iter().enumerate() {
             for Event { operation, answer, begun, ended } in history {
@@ -195,5 +195,5 @@ pub fn round(library: &Library, threads: usize, steps: usize, dice: &mut Dice) {
         }
         panic!("no serial order explains this:\nfrom {state:?}\nto {after:?}");
     }
-    ground.clear();
+    executor.clear();
 }

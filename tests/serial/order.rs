@@ -47,13 +47,13 @@ fn search(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Operation, Place, Reason, Run};
+    use super::super::{Answer, Operation, Reason, Run, Slot};
     use super::*;
 
-    const PLACE: Place = Place { reservation: 0, number: 0 };
-    const MAP: Operation = Operation::Map { place: PLACE, handle: 0 };
-    const UNMAP: Operation = Operation::Unmap { run: Run { first: PLACE, count: 1 } };
-    const READ: Operation = Operation::Read { place: PLACE };
+    const SLOT: Slot = Slot { reservation: 0, number: 0 };
+    const MAP: Operation = Operation::Map { slot: SLOT, handle: 0 };
+    const UNMAP: Operation = Operation::Unmap { run: Run { first: SLOT, count: 1 } };
+    const READ: Operation = Operation::Read { slot: SLOT };
 
     fn event(operation: Operation, answer: Answer, begun: u64, ended: u64) -> Event {
         Event { operation, answer, begun, ended }

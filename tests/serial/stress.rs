@@ -1,6 +1,6 @@
 //! Rounds until the time is up.
 
-use super::{Dice, round};
+use super::{Random, round};
 use crate::machine::Library;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -28,7 +28,7 @@ pub fn stress(name: &str, library: &Library, share: u32) {
     let mut seed = first;
     while begun.elapsed() < time() / share || seed < first + 5 {
         println!("{name}: HSA_VMM_STRESS_SEED={seed}");
-        round(library, THREADS, STEPS, &mut Dice(seed));
+        round(library, THREADS, STEPS, &mut Random(seed));
         seed += 1;
     }
     println!("{name}: {} rounds in {:?}", seed - first, begun.elapsed());

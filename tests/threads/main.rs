@@ -76,7 +76,7 @@ fn threads_run_full_cycles_on_one_vmm() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 // A stranger could come in where the runtime leaves holes, and here it does: the
                 // other threads reserve addresses.
-                if config.generation == Era::A && !config.dmabuf_cpu_mapping {
+                if config.era == Era::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
                 let machine = Machine::new(config);

@@ -3,13 +3,13 @@
 //! That an earlier one fails needs no run of its own: it has then changed nothing, and what
 //! follows is another sequence.
 
+use crate::executor::Executor;
 use crate::machine::Machine;
 use crate::model::{Model, Operation};
+use crate::observation::{Observation, is_set_aside};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
 use crate::system_calls::with_failing;
-use crate::witness::{Witness, is_set_aside};
-use crate::world::World;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Quarantined;
 use hsa_vmm::{Address, Error, ErrorKind};
@@ -22,7 +22,7 @@ const FRESH: usize = 3;
 
 /// Where an operation is tried: after these, on such a machine.
 struct Trial<'a> {
-    walk: &'a mut Walk,
+    search: &'a mut Walk,
     sequence: &'a [Operation],
     operation: Operation,
 }
@@ -61,7 +61,7 @@ impl Walk {
     /// Tries every sequence of up to `depth` operations; of those that come to the same before
     /// the last only one, unless `every` is asked for.
     pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
-        let mut walk = Self {
+        let mut search = Self {
             name: name.to_owned(),
             config,
             descriptors: process::descriptors(),
@@ -79,7 +79,7 @@ impl Walk {
             let mut longer = Vec::new();
             for (sequence, model) in begun {
                 for operation in model.next() {
-                    walk.try_last(&sequence, operation);
+                    search.try_last(&sequence, operation);
                     let after = model.after(operation);
                     if !Model::is_leaf(operation) && (every || seen.insert(format!("{after:?}"))) {
                         longer.push(([&sequence[..], &[operation]].concat(), after));
@@ -88,7 +88,7 @@ impl Walk {
             }
             begun = longer;
         }
-        walk
+        search
     }
 
     pub fn runs(&self) -> u64 {
@@ -101,7 +101,7 @@ impl Walk {
             return;
         }
         self.sequences += 1;
-        let trial = Trial { walk: self, sequence, operation };
+        let trial = Trial { search: self, sequence, operation };
         if let Err(violation) = trial.run() {
             self.violations.push(format!("{}: {violation}", self.name));
         }
@@ -113,9 +113,9 @@ const SYSTEM: &str = "a system call";
 
 /// A machine, the state that the operations have left it in, and what it looks like.
 struct Ready {
-    world: World,
+    executor: Executor,
     model: Model,
-    before: Witness,
+    before: Observation,
 }
 
 /// What a run that was to fail has come to.
@@ -132,17 +132,17 @@ impl Trial<'_> {
         for nth in 1.. {
             let failing = |status| FaultPlan::none().fail_any(nth, status);
             let Outcome::Failed(first) = self.attempt(&mut ready, failing(ERROR))? else { break };
-            self.walk.once += 1;
+            self.search.once += 1;
             for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
                 self.attempt(&mut ready, failing(status))?;
-                self.walk.once += 1;
+                self.search.once += 1;
             }
             self.attempt(&mut ready, FaultPlan::none().fail_any_from(nth, ERROR))?;
-            self.walk.more += 1;
+            self.search.more += 1;
             for later in nth + 1.. {
                 let both = failing(ERROR).fail_any(later, ERROR);
                 match self.attempt(&mut ready, both)? {
-                    Outcome::Failed(calls) if calls.len() == 2 => self.walk.more += 1,
+                    Outcome::Failed(calls) if calls.len() == 2 => self.search.more += 1,
                     _ => break,
                 }
             }
@@ -154,10 +154,10 @@ impl Trial<'_> {
     }
 
     fn ready(&self) -> Result<Ready, String> {
-        let (world, model) = World::after(&self.walk.config, self.sequence);
-        let before = self.judged(Witness::of(&world), || self.named("before"))?;
-        self.judged(before.agrees_with(&world, &model), || self.named("before"))?;
-        Ok(Ready { world, model, before })
+        let (executor, model) = Executor::after(&self.search.config, self.sequence);
+        let before = self.judged(Observation::of(&executor), || self.named("before"))?;
+        self.judged(before.agrees_with(&executor, &model), || self.named("before"))?;
+        Ok(Ready { executor, model, before })
     }
 
     fn named(&self, what: &str) -> String {
@@ -178,7 +178,7 @@ impl Trial<'_> {
             Some(ready) => ready,
             None => self.ready()?,
         };
-        let (answer, calls) = ready.world.perform_with(self.operation, plan.clone());
+        let (answer, calls) = ready.executor.perform_with(self.operation, plan.clone());
         let what = format!("with {plan}: {calls:?} failed");
         let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
         *machine = self.conclude(ready, answer, &functions, &what)?;
@@ -198,7 +198,7 @@ impl Trial<'_> {
         let spent =
             self.judged(verdict, || self.named(&format!("{what}, answered {described}")))?;
         if spent == Spent::InQuarantine {
-            self.walk.set_aside += 1;
+            self.search.set_aside += 1;
         }
         if spent == Spent::Not && self.sequence.len() >= FRESH {
             return Ok(Some(ready));
@@ -217,15 +217,15 @@ impl Trial<'_> {
                     Some(ready) => ready,
                     None => self.ready()?,
                 };
-                let size = ready.world.reservation_size();
+                let size = ready.executor.reservation_size();
                 let range = |base: &Address| base.get()..base.get() + size;
-                let watched: Vec<_> = ready.world.reservations.iter().map(range).collect();
+                let watched: Vec<_> = ready.executor.reservations.iter().map(range).collect();
                 let last = if all { u64::MAX } else { first };
                 let (answer, failed) = with_failing(&watched, first..=last, errno, || {
-                    ready.world.perform(self.operation)
+                    ready.executor.execute(self.operation)
                 });
                 let what = format!("with system calls {first} to {last} failing ({errno})");
-                self.walk.unmappable += u64::from(failed > 0);
+                self.search.unmappable += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
                 machine = self.conclude(ready, answer, failed, &what)?;
                 if failed.is_empty() {
@@ -242,8 +242,8 @@ impl Trial<'_> {
         answer: Result<(), Error>,
         failed: &[&'static str],
     ) -> Result<Spent, String> {
-        let Ready { world, model, before } = ready;
-        if world.machine.vmm.quarantine().len() > before.quarantined() {
+        let Ready { executor, model, before } = ready;
+        if executor.machine.vmm.quarantine().len() > before.quarantined() {
             if matches!(
                 answer.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
@@ -253,7 +253,7 @@ impl Trial<'_> {
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
                 return Err("it answered Ok although a call failed".to_owned());
             }
-            is_set_aside(world, before, self.operation, failed.contains(&SYSTEM))?;
+            is_set_aside(executor, before, self.operation, failed.contains(&SYSTEM))?;
             return Ok(Spent::InQuarantine);
         }
         match answer {
@@ -262,8 +262,8 @@ impl Trial<'_> {
                     return Err(format!("it answered Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
-                world.tag(&after);
-                Witness::of(world)?.agrees_with(world, &after)?;
+                executor.tag(&after);
+                Observation::of(executor)?.agrees_with(executor, &after)?;
                 Ok(Spent::Done)
             }
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }) => {
@@ -272,11 +272,11 @@ impl Trial<'_> {
             Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
             // Memory of this process stays pinned, which is not worth a quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
-                before.difference_but_for_pinned(&Witness::of(world)?)?;
+                before.difference_but_for_pinned(&Observation::of(executor)?)?;
                 Ok(Spent::Done)
             }
             Err(_) => {
-                before.difference(&Witness::of(world)?)?;
+                before.difference(&Observation::of(executor)?)?;
                 Ok(Spent::Not)
             }
         }
@@ -303,18 +303,18 @@ impl Trial<'_> {
 
     /// What is still there goes, and nothing is left in the runtime but what is in quarantine.
     fn end(&self, ready: Ready, spent: Spent) -> Result<(), String> {
-        let Ready { mut world, model, .. } = ready;
+        let Ready { mut executor, model, .. } = ready;
         let after = model.after(self.operation);
         if spent == Spent::Not {
-            let answer = world.perform(self.operation);
+            let answer = executor.execute(self.operation);
             answer.map_err(|error| format!("and then again: {error}"))?;
-            world.tag(&after);
-            Witness::of(&world)?.agrees_with(&world, &after)?;
+            executor.tag(&after);
+            Observation::of(&executor)?.agrees_with(&executor, &after)?;
         }
         if spent != Spent::InQuarantine {
-            world.take_apart(&after)?;
+            executor.take_apart(&after)?;
         }
-        close(world, self.walk.descriptors)
+        close(executor, self.search.descriptors)
     }
 
     fn needs_descriptors(&self) -> bool {
@@ -333,21 +333,23 @@ impl Trial<'_> {
                 Some(ready) => ready,
                 None => self.ready()?,
             };
-            let answer = process::with_descriptors(spare, || ready.world.perform(self.operation));
-            self.walk.starved += u64::from(answer.is_err());
+            let answer =
+                process::with_descriptors(spare, || ready.executor.execute(self.operation));
+            self.search.starved += u64::from(answer.is_err());
             let when = || self.named(&format!("with {spare} descriptors left: {answer:?}"));
             if answer.is_ok() {
                 let after = ready.model.after(self.operation);
-                ready.world.tag(&after);
-                let seen = Witness::of(&ready.world);
-                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.world, &after));
+                ready.executor.tag(&after);
+                let seen = Observation::of(&ready.executor);
+                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.executor, &after));
                 self.judged(verdict, when)?;
-                return self.judged(close(ready.world, self.walk.descriptors), when);
+                return self.judged(close(ready.executor, self.search.descriptors), when);
             }
             if !matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
                 return Err(when());
             }
-            let verdict = Witness::of(&ready.world).and_then(|seen| ready.before.difference(&seen));
+            let verdict =
+                Observation::of(&ready.executor).and_then(|seen| ready.before.difference(&seen));
             self.judged(verdict, when)?;
             machine = Some(ready);
         }
@@ -365,8 +367,8 @@ enum Spent {
 }
 
 /// Ends the library's use of a machine; fails if the runtime is left with anything unknown.
-fn close(world: World, descriptors: usize) -> Result<(), String> {
-    let World { machine, file, .. } = world;
+fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
+    let Executor { machine, file, .. } = executor;
     drop(file);
     let Machine { simulation, library } = machine;
     let listed = library.vmm.quarantine();

@@ -14,12 +14,12 @@ use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
 
 /// A runtime, and a look at it from outside.
-pub struct Ground {
+pub struct Fixture {
     pub runtime: Runtime,
     pub simulation: Option<Arc<Simulation>>,
 }
 
-impl Ground {
+impl Fixture {
     #[track_caller]
     pub fn simulated(config: Config) -> Self {
         let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
@@ -60,14 +60,14 @@ impl Ground {
 }
 
 /// Does something on each release of AMD's runtime, in a process that has none yet.
-pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let end = in_child(|| {
             // SAFETY: AMD's own runtime.
-            let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("a runtime");
-            act(&Ground { runtime, simulation: None });
+            let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");
+            act(&Fixture { runtime, simulation: None });
         });
-        assert_eq!(end, End::Well, "{}", ground.release());
+        assert_eq!(end, End::Well, "{}", fixture.release());
     });
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 const STEP: usize = 16 * KIB;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-fn buffer(machine: &Machine, stock: usize) -> GrowableBuffer {
-    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(stock);
+fn buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
+    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -80,7 +80,7 @@ fn failed_growth_returns_pooled_handles() {
     buffer.grow(5 * STEP).unwrap();
 }
 
-/// What the stock is making is not missing from the growth that needs it.
+/// What the pool is making is not missing from the growth that needs it.
 #[test]
 fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
@@ -96,19 +96,19 @@ fn pool_takes_no_memory_from_growth() {
 
 #[test]
 fn memory_that_is_not_released_is_reused() {
-    for stock in [0, 1] {
+    for pool in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
-        let mut buffer = buffer(&machine, stock);
-        wait_for(&buffer, stock);
+        let mut buffer = buffer(&machine, pool);
+        wait_for(&buffer, pool);
         buffer.grow(4 * STEP).unwrap();
-        wait_for(&buffer, stock);
+        wait_for(&buffer, pool);
         machine.simulation.set_faults(FaultPlan::none().fail(
             "hsa_amd_vmem_handle_release",
             2,
             0x1000,
         ));
         buffer.shrink(4 * STEP).expect("it is unmapped all the same");
-        assert_eq!(buffer.pooled_handles(), stock + 1, "one was not released");
+        assert_eq!(buffer.pooled_handles(), pool + 1, "one was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();
         drop(buffer);
@@ -136,7 +136,7 @@ fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut held = Some(buffer(&machine, 2));
     for round in 0..20 {
-        // The stock's thread is making a handle, or has just made it.
+        // The pool's thread is making a handle, or has just made it.
         held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = held.take().unwrap();

@@ -203,7 +203,10 @@ fn failure_at_a_later_mapping_is_rolled_back() {
         let before = grants(&machine);
         let wanted = [access(machine.gpu(0), Access::ReadWrite)];
         let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::Runtime { .. }), "generation {generation}: {refused}");
+        assert!(
+            matches!(refused.kind(), ErrorKind::Runtime { .. }),
+            "generation {generation}: {refused}"
+        );
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
         let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();

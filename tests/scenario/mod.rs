@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
-mod books;
+mod state;
 
-pub use books::Books;
+pub use state::StateSnapshot;
 
 use crate::machine::{Library, access, at};
 use hsa_vmm::error::Problem;
@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 
 /// Two reservations and what is in them: aliases, an agent that has lost its access again, and
 /// memory that only its mapping keeps alive.
-pub struct Scene {
+pub struct Scenario {
     pub library: Library,
     /// Eight granules, of which the first five are mapped in four mappings.
     pub used: Address,
@@ -28,7 +28,7 @@ pub struct Scene {
 
 const MAPPED: usize = 5;
 
-impl Scene {
+impl Scenario {
     pub fn new(library: Library) -> Self {
         let granule = library.granule();
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
@@ -115,7 +115,7 @@ impl Scene {
 }
 
 /// One thing that can be asked of it.
-pub type Act = fn(&Scene) -> Result<(), Error>;
+pub type Act = fn(&Scenario) -> Result<(), Error>;
 
 /// Everything that calls the runtime, in several variants.
 pub const ACTS: &[(&str, Act)] = &[

@@ -1,12 +1,12 @@
 //! A simulated machine on which a sequence of operations was carried out.
 
 use crate::machine::{Machine, access, at};
-use crate::model::{Model, Operation, Place, SLOTS};
+use crate::model::{Model, Operation, SLOTS, SlotRange};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
-pub struct World {
+pub struct Executor {
     pub machine: Machine,
     pub reservations: Vec<Address>,
     pub handles: Vec<Handle>,
@@ -18,22 +18,22 @@ pub struct World {
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-impl World {
+impl Executor {
     /// A machine on which these operations have been carried out.
     pub fn after(config: &Config, sequence: &[Operation]) -> (Self, Model) {
         let machine = Machine::new(config.clone());
         let agents = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
         let granule = machine.granule();
         let (reservations, handles) = (Vec::new(), Vec::new());
-        let mut world = Self { machine, reservations, handles, agents, file: None, granule };
+        let mut executor = Self { machine, reservations, handles, agents, file: None, granule };
         let mut model = Model::default();
         for &operation in sequence {
-            let done = world.perform(operation);
+            let done = executor.execute(operation);
             done.unwrap_or_else(|error| panic!("{sequence:?} works: {operation:?}: {error}"));
             model = model.after(operation);
-            world.tag(&model);
+            executor.tag(&model);
         }
-        (world, model)
+        (executor, model)
     }
 
     pub fn reservation_size(&self) -> usize {
@@ -44,12 +44,12 @@ impl World {
         at(self.reservations[reservation], slot * self.granule)
     }
 
-    fn range(&self, place: Place) -> (Address, usize) {
+    fn range(&self, place: SlotRange) -> (Address, usize) {
         (self.address(place.reservation, place.slot), place.slots * self.granule)
     }
 
     /// Asks the library for it.
-    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+    pub fn execute(&mut self, operation: Operation) -> Result<(), Error> {
         let vmm = &self.machine.vmm;
         match operation {
             Operation::Reserve | Operation::ReserveAligned => {
@@ -160,7 +160,7 @@ impl World {
         plan: FaultPlan,
     ) -> (Result<(), Error>, Vec<(&'static str, u64)>) {
         self.machine.simulation.set_faults(plan);
-        let answer = self.perform(operation);
+        let answer = self.execute(operation);
         let failed = self.machine.simulation.failed_calls();
         self.machine.simulation.set_faults(FaultPlan::none());
         (answer, failed)

@@ -12,7 +12,7 @@ use hsa_vmm::{
 pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Some of everything, of two machines that know nothing of each other.
-pub struct Scene {
+pub struct Setup {
     pub machine: Machine,
     pub other: Machine,
     pub granule: usize,
@@ -32,7 +32,7 @@ pub struct Scene {
     pub mapping: Mapping,
 }
 
-impl Scene {
+impl Setup {
     pub fn new() -> Self {
         let [machine, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1))];
         let granule = machine.granule();
@@ -115,17 +115,17 @@ pub fn state(machine: &Machine) -> State {
 }
 
 /// A case: what is done, and which argument is found to be wrong in which way.
-pub type Case = (&'static str, fn(&Scene) -> Result<(), Error>, A, fn(&Scene) -> P);
+pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
 
 pub fn check(cases: &[Case]) {
-    let scene = Scene::new();
+    let setup = Setup::new();
     for (name, act, argument, problem) in cases {
-        let before = (state(&scene.machine), state(&scene.other));
-        let answer = act(&scene);
-        let after = (state(&scene.machine), state(&scene.other));
+        let before = (state(&setup.machine), state(&setup.other));
+        let answer = act(&setup);
+        let after = (state(&setup.machine), state(&setup.other));
         let Err(error) = answer else { panic!("{name}: it succeeded") };
         let found = (error.argument(), error.problem());
-        assert_eq!(found, (Some(*argument), Some(problem(&scene))), "{name}: {error}");
+        assert_eq!(found, (Some(*argument), Some(problem(&setup))), "{name}: {error}");
         assert_eq!(before, after, "{name}");
         let text = error.to_string();
         assert!(text.contains(&argument.to_string()), "{name}: {text}");
@@ -136,7 +136,7 @@ pub fn top() -> Address {
     Address::new(usize::MAX & !0xfff)
 }
 
-pub fn invented_agent(s: &Scene) -> AgentId {
+pub fn invented_agent(s: &Setup) -> AgentId {
     AgentId::from_bits(s.machine.gpu(1).to_bits() + 1)
 }
 

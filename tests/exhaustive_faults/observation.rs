@@ -1,16 +1,16 @@
 //! What can be seen from outside, and whether it is what it should be.
 
+use crate::executor::{Executor, tag_of};
 use crate::machine::at;
 use crate::model::{AGENTS, CPU, GPUS, Model, Operation, SLOTS};
 use crate::process;
-use crate::world::{World, tag_of};
 use hsa_vmm::simulation::Usage as Native;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Access, Address};
 
 /// Everything that must not change when an operation fails.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Witness {
+pub struct Observation {
     reservations: Vec<(Address, usize)>,
     mappings: Vec<MappingInfo>,
     usage: Usage,
@@ -30,34 +30,34 @@ pub struct Witness {
     descriptors: usize,
 }
 
-impl Witness {
+impl Observation {
     /// What is seen now; an error if an invariant does not hold.
-    pub fn of(world: &World) -> Result<Self, String> {
-        let vmm = &world.machine.vmm;
+    pub fn of(executor: &Executor) -> Result<Self, String> {
+        let vmm = &executor.machine.vmm;
         vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
         let mappings = vmm.mappings();
         let (mut access, mut contents) = (Vec::new(), Vec::new());
         let (mut pages, mut entries) = (Vec::new(), Vec::new());
         for mapping in &mappings {
-            let rights = rights(world, mapping)?;
-            access.push(rights);
-            let entry = |gpu| world.machine.simulation.page(gpu - 1, mapping.address.get());
+            let granted = granted(executor, mapping)?;
+            access.push(granted);
+            let entry = |gpu| executor.machine.simulation.page(gpu - 1, mapping.address.get());
             let allowed = |gpu| entry(gpu).map(|page| (page.readable, page.writable));
             pages.push(GPUS.map(|gpu| allowed(gpu).unwrap_or_default()));
             entries.push(GPUS.map(|gpu| entry(gpu).is_some()));
             let mut tag = [0; 4];
-            contents.push(if rights[CPU] == Access::None {
+            contents.push(if granted[CPU] == Access::None {
                 None
             } else {
                 vmm.read(mapping.address, &mut tag).map_err(|error| error.to_string())?;
                 tag.iter().all(|byte| *byte == tag[0]).then_some(tag[0])
             });
         }
-        let native = world.machine.simulation.usage();
+        let native = executor.machine.simulation.usage();
         let descriptors = process::descriptors() - native.descriptors;
         let Native { reservations, handles, allocations, vram_used, .. } = native;
         Ok(Self {
-            process: process_access(world, &vmm.reservations())?,
+            process: process_access(executor, &vmm.reservations())?,
             reservations: vmm.reservations(),
             usage: vmm.usage(),
             quarantine: vmm.quarantine(),
@@ -121,7 +121,7 @@ impl Witness {
     }
 
     /// Whether it is what the model says.
-    pub fn agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+    pub fn agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         let fail = |what: String| Err(format!("not what the model says: {what}"));
         let reserved = model.reservations.iter().filter(|&&alive| alive).count();
         let alive = (0..model.handles.len()).filter(|&handle| model.is_alive(handle)).count();
@@ -136,7 +136,7 @@ impl Witness {
         if !self.quarantine.is_empty() {
             return fail(format!("something is in quarantine: {:?}", self.quarantine));
         }
-        let address = |it: &crate::model::MappingState| world.address(it.reservation, it.slot);
+        let address = |it: &crate::model::MappingState| executor.address(it.reservation, it.slot);
         let mut expected: Vec<_> = model.mappings.iter().map(|it| (address(it), it)).collect();
         expected.sort_by_key(|&(address, _)| address.get());
         for (index, &(address, mapping)) in expected.iter().enumerate() {
@@ -160,14 +160,14 @@ impl Witness {
                 return fail(format!("{mapping:?} holds {:?}", self.contents[index]));
             }
         }
-        self.process_agrees_with(world, model)
+        self.process_agrees_with(executor, model)
     }
 
-    fn process_agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+    fn process_agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         for (index, (base, _)) in self.reservations.iter().enumerate() {
             let mut expected = [Access::None; SLOTS];
             for mapping in &model.mappings {
-                if world.reservations[mapping.reservation] == *base
+                if executor.reservations[mapping.reservation] == *base
                     && model.reservations[mapping.reservation]
                 {
                     expected[mapping.slot] = mapping.access[CPU];
@@ -183,30 +183,30 @@ impl Witness {
 }
 
 /// What each agent may do: the same at the first byte and at the last.
-fn rights(world: &World, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
-    let vmm = &world.machine.vmm;
+fn granted(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
+    let vmm = &executor.machine.vmm;
     let last = at(mapping.address, mapping.size - 1);
-    let mut rights = [Access::None; AGENTS];
-    for (agent, right) in world.agents.iter().zip(&mut rights) {
+    let mut granted = [Access::None; AGENTS];
+    for (agent, entry) in executor.agents.iter().zip(&mut granted) {
         let answers = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
         match answers {
-            [Ok(first), Ok(second)] if first == second => *right = first,
+            [Ok(first), Ok(second)] if first == second => *entry = first,
             _ => return Err(format!("get_access inside {mapping:?} says {answers:?}")),
         }
     }
-    Ok(rights)
+    Ok(granted)
 }
 
 /// What this process may do in every granule of the reservations; all of it must be somebody's.
 fn process_access(
-    world: &World,
+    executor: &Executor,
     reservations: &[(Address, usize)],
 ) -> Result<Vec<Vec<Access>>, String> {
     if reservations.is_empty() {
         return Ok(Vec::new());
     }
     let regions = process::regions();
-    let granule = world.reservation_size() / SLOTS;
+    let granule = executor.reservation_size() / SLOTS;
     let at = |address: usize| {
         let hole = || format!("{address:#x} of a reservation belongs to nobody");
         let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
@@ -229,12 +229,12 @@ fn process_access(
 ///
 /// It may have a hole if the kernel refused to fill one that the runtime had made.
 pub fn is_set_aside(
-    world: &World,
-    before: &Witness,
+    executor: &Executor,
+    before: &Observation,
     operation: Operation,
     may_have_hole: bool,
 ) -> Result<(), String> {
-    let vmm = &world.machine.vmm;
+    let vmm = &executor.machine.vmm;
     vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
     let listed = vmm.quarantine();
     if listed.len() <= before.quarantine.len() {
@@ -243,7 +243,7 @@ pub fn is_set_aside(
     let lost = |address: Address| listed.iter().any(|entry| entry.address == address);
     let reservations = vmm.reservations().into_iter();
     let whole: Vec<_> = reservations.filter(|&(base, _)| !may_have_hole || !lost(base)).collect();
-    process_access(world, &whole)?;
+    process_access(executor, &whole)?;
     let elsewhere = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
         let is_lost = |it: &&MappingInfo| {
             listed.iter().any(|entry| {

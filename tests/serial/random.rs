@@ -1,14 +1,14 @@
 //! Programs by chance, the same for the same seed.
 
-use super::{AGENTS, HANDLES, Operation, PLACES, Place, RESERVATIONS, Run};
+use super::{AGENTS, HANDLES, Operation, RESERVATIONS, Run, SLOTS, Slot};
 use hsa_vmm::Access;
 
 /// Chance (SplitMix64).
 #[derive(Clone, Debug)]
-pub struct Dice(pub u64);
+pub struct Random(pub u64);
 
-impl Dice {
-    fn throw(&mut self) -> u64 {
+impl Random {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,40 +18,40 @@ impl Dice {
 
     /// A number below a limit that is not zero.
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.throw() % limit as u64) as usize
+        (self.next() % limit as u64) as usize
     }
 
-    fn place(&mut self) -> Place {
-        Place { reservation: self.below(RESERVATIONS), number: self.below(PLACES) }
+    fn slot(&mut self) -> Slot {
+        Slot { reservation: self.below(RESERVATIONS), number: self.below(SLOTS) }
     }
 
     fn run(&mut self) -> Run {
-        let first = self.place();
+        let first = self.slot();
         // Often one, as it is more likely to be mapped.
-        let count = if self.below(2) == 0 { 1 } else { 1 + self.below(PLACES - first.number) };
+        let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
         Run { first, count }
     }
 
     /// Any operation; mapping and granting often, as the others need it.
     pub fn operation(&mut self) -> Operation {
-        let (place, run) = (self.place(), self.run());
+        let (slot, run) = (self.slot(), self.run());
         let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));
         match self.below(20) {
-            0..5 => Operation::Map { place, handle },
+            0..5 => Operation::Map { slot, handle },
             5..7 => Operation::Unmap { run },
             7..10 => {
                 let access = [Access::ReadWrite, Access::ReadWrite, Access::Read, Access::None];
                 Operation::Grant { run, agent, access: access[self.below(access.len())] }
             }
             10 => Operation::Revoke { run, agent },
-            11..13 => Operation::Ask { place, agent },
-            13 => Operation::Write { place, value: self.below(256) as u8 },
-            14 => Operation::Read { place },
-            15 => Operation::Retain { place },
+            11..13 => Operation::Ask { slot, agent },
+            13 => Operation::Write { slot, value: self.below(256) as u8 },
+            14 => Operation::Read { slot },
+            15 => Operation::Retain { slot },
             16 => Operation::Release { handle },
             17 => Operation::Share { handle },
-            18 => Operation::Free { reservation: place.reservation },
-            _ => Operation::Reserve { reservation: place.reservation },
+            18 => Operation::Free { reservation: slot.reservation },
+            _ => Operation::Reserve { reservation: slot.reservation },
         }
     }
 }

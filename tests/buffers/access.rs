@@ -51,7 +51,10 @@ fn grants_hold_for_memory_added_later() {
         check(&buffer, [None, None, None, ReadWrite], "revoked");
         for part in 0..buffer.mapped() / STEP {
             let address = buffer.address().get() + part * STEP;
-            assert!(machine.simulation.page(0, address).is_none(), "{generation}: for real, {part}");
+            assert!(
+                machine.simulation.page(0, address).is_none(),
+                "{generation}: for real, {part}"
+            );
             assert!(machine.simulation.page(1, address).is_some(), "{generation}: {part}");
         }
         buffer.resize(0).unwrap();
@@ -97,13 +100,20 @@ fn access_returns_what_was_granted() {
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
             let Err(error) = access(stranger) else { panic!("{generation}: {kind}") };
             let told = (error.operation(), error.problem());
-            assert_eq!(told, (Operation::GetAccess, Some(Problem::UnknownAgent)), "{generation}: {kind}");
+            assert_eq!(
+                told,
+                (Operation::GetAccess, Some(Problem::UnknownAgent)),
+                "{generation}: {kind}"
+            );
         }
         let mappings = machine.vmm.mappings();
         assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{generation}");
         for mapping in mappings {
             let reach = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
-            assert!(reach[0].is_some() && reach[1].is_none(), "{generation}, for real: {mapping:?}");
+            assert!(
+                reach[0].is_some() && reach[1].is_none(),
+                "{generation}, for real: {mapping:?}"
+            );
         }
     }
 }
