@@ -11,7 +11,7 @@ use hsa_vmm::{Ipc, PoolMemory, Runtime};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-/// The environment variable that marks the second process. It holds the program's path.
+/// The environment variable that marks the second process.
 const SECOND: &str = "HSA_VMM_EXAMPLE_IPC";
 
 fn runtime() -> anyhow::Result<Runtime> {

@@ -1,5 +1,5 @@
-//! What a change of access that fails leaves: who had access keeps it, undisturbed, nobody else has
-//! got any, and the library knows.
+//! Failed changes of access: agents keep their access, no other agent gets any, and the ledger matches the
+//! runtime.
 
 mod machine;
 mod process;
@@ -34,9 +34,9 @@ fn change_while_failing(
     error
 }
 
-/// A failure may be undone by making the mapping anew. Who was forbidden it before has then really
-/// lost it, and the library must know: else it would forbid it once more when the next failure is
-/// undone, and AMD's runtime maps for a GPU what it is to forbid it.
+/// A rollback may map the memory again. A GPU that was forbidden before then really has no access, and the
+/// library must record that: otherwise the next rollback would forbid it again, and AMD's runtime would map
+/// the memory for that GPU.
 #[test]
 fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
@@ -62,7 +62,7 @@ fn second_failure_restores_no_lost_access() {
     }
 }
 
-/// It may be using the memory: to unmap it even for a moment would fault.
+/// The agent may be using the memory: unmapping it even for a moment would fault.
 #[test]
 fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
@@ -88,7 +88,7 @@ fn failed_change_keeps_other_agents_access() {
     }
 }
 
-/// In ROCm 6 and 7.0 it leaves a hole then when it unmaps, which the library has to know of.
+/// In ROCm 6 and 7.0 the runtime then leaves a hole when it unmaps, which the library has to fill.
 #[test]
 fn forbidden_cpu_stays_runtime_granted() {
     if process::ran_alone() {
@@ -111,8 +111,8 @@ fn forbidden_cpu_stays_runtime_granted() {
     }
 }
 
-/// Where the runtime gives the CPU its access, what is there after it failed differs from what was
-/// there before, and so does whether unmapping leaves a hole.
+/// If the runtime maps for the CPU, its state after a failure differs from the state before, and so does
+/// whether unmapping leaves a hole.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::ran_alone() {
@@ -165,7 +165,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
     }
 }
 
-/// As after a change of access that failed.
+/// As after a failed change of access.
 #[test]
 fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
@@ -187,7 +187,7 @@ fn failed_revoke_restores_no_lost_access() {
     }
 }
 
-/// Other memory behind the same addresses is mapped anew, too.
+/// An exchange also maps the memory again.
 #[test]
 fn failed_exchange_restores_no_lost_access() {
     if process::ran_alone() {
@@ -212,8 +212,8 @@ fn failed_exchange_restores_no_lost_access() {
     }
 }
 
-/// A quirk that is worked around where there is no need changes no answer, also where making a
-/// mapping anew fails: the CPU, which came first, sees nothing of it.
+/// An unneeded workaround changes no result, also if mapping again fails: the CPU, which was changed first,
+/// is rolled back.
 #[test]
 fn refused_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
@@ -239,7 +239,7 @@ fn refused_peer_rolls_back_the_cpu() {
     }
 }
 
-/// Whom ROCm 7.14 lets in only by way of making the mapping anew, the runtime knows from then on.
+/// ROCm 7.14 grants a peer access only if the memory is mapped again. The peer is in `runtime_granted` then.
 #[test]
 fn peer_after_owner_can_be_forbidden() {
     if process::ran_alone() {

@@ -1,5 +1,4 @@
-//! Many at once: as the same one by one would have left it, all or nothing, and with as few calls of
-//! the runtime as it can do with.
+//! Batch calls: they have the effect of single calls, all or nothing, with the fewest runtime calls.
 
 mod hostile;
 mod machine;
@@ -16,13 +15,13 @@ fn new(address: Address, size: usize, handle: Handle) -> NewMapping {
     NewMapping { address, size, handle }
 }
 
-/// Both GPUs may do everything.
+/// Returns read and write access for both GPUs.
 fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine mappings in two reservations: rows of four and two of the first GPU's memory and a row of
-/// three of the other's, in no order.
+/// Nine mappings in two reservations: runs of four and two of the first GPU's memory, and a run of three of
+/// the other's, unordered.
 struct Nine {
     machine: Machine,
     granule: usize,
@@ -61,7 +60,7 @@ fn adjacent_mappings_take_one_runtime_call() {
         let nine = Nine::on(config);
         let (vmm, all) = (&nine.machine.vmm, gpus(&nine.machine));
         let calls = |act: &dyn Fn()| nine.machine.calls(act);
-        // Rows of neighbours, before that mappings.
+        // One call for each run of adjacent mappings; before ROCm 6.4 for each mapping.
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
         assert_eq!(calls(&|| nine.map(&all)), [("map", 9), ("set_access", granted)], "{release}");
@@ -78,7 +77,7 @@ fn adjacent_mappings_take_one_runtime_call() {
     }
 }
 
-/// Two reservations that touch are two to the runtime.
+/// Two adjacent reservations take two calls of the runtime.
 #[test]
 fn adjacent_reservations_take_two_runtime_calls() {
     for (generation, config) in machine::generations() {
@@ -93,14 +92,14 @@ fn adjacent_reservations_take_two_runtime_calls() {
     }
 }
 
-/// A mapping, by what is the same on two machines.
+/// A mapping, described by what is equal on two machines.
 #[derive(Debug, PartialEq, PartialOrd)]
 struct MappingState {
     reservation: usize,
     offset: usize,
-    /// Agents by their places.
+    /// Agents by index.
     access: Vec<(usize, u32)>,
-    /// Whether each GPU reaches it.
+    /// Whether each GPU can access it.
     reached: [bool; 2],
 }
 
@@ -125,7 +124,7 @@ fn mapping_states(nine: &Nine) -> Vec<MappingState> {
     all
 }
 
-/// Batches drawn from a number on one machine, and the same one by one on another.
+/// Runs random batches on one machine, and the same calls one by one on another.
 #[test]
 fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {
@@ -222,8 +221,8 @@ fn lists_with_an_invalid_entry_change_nothing() {
     assert_eq!(problem(vmm.map_many(&[], &all)), nothing);
     assert_eq!(problem(vmm.set_access_many(&[], &all)), nothing);
     assert_eq!(problem(vmm.unmap_many(&[])), nothing);
-    let stranger = Machine::new(Config::mi300x(1));
-    let foreign = [access(stranger.gpu(0), Access::Read)];
+    let foreign = Machine::new(Config::mi300x(1));
+    let foreign = [access(foreign.gpu(0), Access::Read)];
     let refused = problem(vmm.map_many(&[good], &foreign));
     assert_eq!(refused, (Argument::Agent, Problem::UnknownAgent));
     let there = (taken, granule);
@@ -240,12 +239,12 @@ fn lists_with_an_invalid_entry_change_nothing() {
     assert_eq!(calls(), before, "the runtime was asked");
     assert_eq!(vmm.mappings(), mappings);
     vmm.check().unwrap();
-    // What is refused has kept nothing alive.
+    // A rejected call keeps nothing alive.
     vmm.release(good.handle).unwrap();
     assert!(vmm.allocation_properties(good.handle).is_err());
 }
 
-/// The memory of what was refused is given back when its last reference goes.
+/// The memory of a failed map is released with its last reference.
 #[test]
 fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
@@ -258,7 +257,7 @@ fn failed_map_does_not_keep_memory() {
     machine.assert_empty();
 }
 
-/// Of all at once, and not before the runtime has let the agent in everywhere.
+/// The change is visible for all mappings at once, after the runtime has granted access everywhere.
 #[test]
 fn batches_are_atomic_to_other_threads() {
     let hostile = Hostile::new();
@@ -292,7 +291,7 @@ fn batches_are_atomic_to_other_threads() {
     assert_eq!(vmm.mappings(), []);
 }
 
-/// Two that need the same reservations, in opposite order, do not wait for each other for ever.
+/// Two batches that name the same reservations in opposite order do not deadlock.
 #[test]
 fn batches_on_the_same_reservations_do_not_deadlock() {
     let nine = Nine::on(Config::mi300x(2));

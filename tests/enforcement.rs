@@ -1,4 +1,4 @@
-//! What an agent may not do it cannot do, as far as the library says that it is enforced.
+//! Permissions are enforced where `Agent::enforcement` says so.
 
 mod machine;
 mod process;
@@ -19,7 +19,7 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Releases, each with both ways of giving the CPU its access.
+/// Returns the generations, each with both ways of mapping for the CPU.
 fn both_ways() -> Vec<(String, Config)> {
     let generations = machine::generations();
     let ours =
@@ -47,14 +47,14 @@ fn cpu_permissions_are_enforced() {
         let grant = |access| machine.grant(base, granule, cpu, access);
         assert_touch(&format!("{name}, before"), base, FAULT, FAULT);
         grant(Access::Read);
-        assert_touch(&format!("{name}, read"), base, End::Well, FAULT);
+        assert_touch(&format!("{name}, read"), base, End::Success, FAULT);
         grant(Access::ReadWrite);
-        assert_touch(&format!("{name}, read and write"), base, End::Well, End::Well);
+        assert_touch(&format!("{name}, read and write"), base, End::Success, End::Success);
         let mut bytes = [0; 9];
         machine.vmm.read(base, &mut bytes).unwrap();
         assert_eq!(bytes[8], 0x5a, "{name}: the child's store is seen, it is the same memory");
         grant(Access::Read);
-        assert_touch(&format!("{name}, read again"), base, End::Well, FAULT);
+        assert_touch(&format!("{name}, read again"), base, End::Success, FAULT);
         grant(Access::None);
         assert_touch(&format!("{name}, none"), base, FAULT, FAULT);
         assert!(machine.vmm.read(base, &mut bytes).is_err());
@@ -80,7 +80,7 @@ fn process_has_the_most_access_of_any_cpu() {
         let [first, second] = [machine.cpu(0), machine.cpu(1)];
         let grant = |agent, access| machine.grant(base, granule, agent, access);
         let may = |step: &str, load: bool, store: bool| {
-            let end = |may| if may { End::Well } else { FAULT };
+            let end = |may| if may { End::Success } else { FAULT };
             assert_touch(&format!("{name}: {step}"), base, end(load), end(store));
             assert_eq!(machine.vmm.read(base, &mut [0; 4]).is_ok(), load, "{name}: {step}");
             assert_eq!(machine.vmm.write(base, &[0; 4]).is_ok(), store, "{name}: {step}");
@@ -124,7 +124,7 @@ fn gpu_keeps_access_until_revoke() {
             assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), forbidden, "{name}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{name}: it is only remembered");
-            // The library itself keeps to it.
+            // The library's own calls respect it.
             let copied = machine.vmm.copy(gpu, at(base, 64), base, 4);
             assert!(copied.is_err(), "{name}");
         }
@@ -136,7 +136,7 @@ fn gpu_keeps_access_until_revoke() {
         assert_eq!(&bytes, b"kept", "{name}: and so does the CPU");
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
         machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
-        // Once more is no error; and it can be given again.
+        // Revoking twice is not an error, and access can be granted again.
         machine.vmm.revoke(base, granule, &[gpu]).unwrap();
         machine.grant(base, granule, gpu, Access::ReadWrite);
         machine.vmm.copy(gpu, at(base, 128), base, 4).unwrap();
@@ -180,7 +180,7 @@ fn agent_copies_need_access_to_the_range() {
     for number in 0..3 {
         machine.map(at(base, number * granule), granule, machine.create(0, granule));
     }
-    // Only the one in the middle, of which its neighbours are no part.
+    // Only the middle mapping, not its neighbours.
     let (middle, last) = (at(base, granule), at(base, 2 * granule));
     machine.grant(middle, granule, gpu, Access::ReadWrite);
     let half = granule / 2;
@@ -198,8 +198,8 @@ fn agent_copies_need_access_to_the_range() {
     }
 }
 
-/// The runtime knows of those that were granted their access anew, and so must the library: else it
-/// would not tell it when they lose it, nor see to the addresses that it then gives up.
+/// After a revocation the runtime has granted the remaining agents access again, and the library must record
+/// that: otherwise it would not revoke their access later, nor fill the hole that the runtime leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::ran_alone() {
@@ -280,14 +280,14 @@ fn cpu_grant_without_large_bar_is_rejected() {
             assert!(as_it_should, "{generation}: {answer:?}");
         };
         refused(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
-        // The GPU first, and nothing of it takes effect.
+        // The GPU is named first, but nothing takes effect.
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         refused(machine.vmm.set_access(base, granule, &both));
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{generation}");
         assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
-        // Nor does it get there by way of an import, whose owner the runtime may not tell.
+        // An import, whose owner may be unknown, does not help either.
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
         let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
@@ -300,18 +300,18 @@ fn cpu_grant_without_large_bar_is_rejected() {
     }
 }
 
-/// As many mappings as the kernel allows a process, until they are dropped.
+/// Uses up the kernel's limit of mappings until it is dropped.
 struct Exhausted(Vec<*mut libc::c_void>);
 
 impl Exhausted {
     fn new() -> Self {
-        // Room for all of them before there is none left.
+        // Allocates the vector before the limit is reached.
         let mut pages = Vec::with_capacity(1 << 20);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         while pages.len() < pages.capacity() {
-            // Neighbours that differ are not made one.
+            // The kernel does not merge adjacent mappings that differ.
             let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
-            // SAFETY: new memory that nobody uses.
+            // SAFETY: new memory that nothing uses.
             let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
             if page == libc::MAP_FAILED {
                 return Self(pages);
@@ -325,7 +325,7 @@ impl Exhausted {
 impl Drop for Exhausted {
     fn drop(&mut self) {
         for &page in &self.0 {
-            // SAFETY: a page of our own that nobody uses.
+            // SAFETY: a page of this value that nothing uses.
             unsafe { libc::munmap(page, 4096) };
         }
     }
@@ -345,7 +345,7 @@ fn view_is_removed_at_the_mapping_limit() {
             machine.vmm.set_access(base, granule, &all).unwrap();
             machine.vmm.write(base, b"text").unwrap();
             let exhausted = Exhausted::new();
-            // What needs a new mapping fails or works; what it says holds.
+            // A call that needs a new mapping may fail or succeed; its result is correct.
             let cpu = [access(machine.cpu(0), Access::ReadWrite)];
             let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
             let unmapped = machine.vmm.unmap(base, granule);
@@ -368,12 +368,12 @@ fn view_is_removed_at_the_mapping_limit() {
             }
             machine.vmm.check().unwrap();
         });
-        assert_eq!(end, End::Well, "{name}");
+        assert_eq!(end, End::Success, "{name}");
     }
 }
 
-/// The runtime is not told of CPUs that lose access, also when a mapping was made anew: the memory's
-/// protection changes, whoever has mapped it for them.
+/// The runtime is not called when CPUs lose access, also after memory was mapped again: `mprotect` changes the
+/// protection, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
 fn two_cpus_can_be_revoked_one_by_one() {
     if process::ran_alone() {

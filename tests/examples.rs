@@ -1,4 +1,4 @@
-//! The examples run to their end.
+//! The examples succeed.
 
 #[path = "../examples/agents.rs"]
 mod agents;

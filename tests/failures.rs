@@ -1,5 +1,5 @@
-//! The runtime fails at every call it can fail at, and nothing comes of it: whatever was asked
-//! for fails with an error, and the state is what it was before, or is known to be lost.
+//! Each call of the runtime fails in turn: the operation returns an error, and the state is unchanged or
+//! quarantined.
 
 mod machine;
 mod process;
@@ -16,7 +16,7 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// "For ever", in calls.
+/// The number of calls that stands for "forever".
 const EVER: u64 = 400;
 
 /// A scenario on a simulation.
@@ -41,7 +41,7 @@ impl Simulated {
         Self { simulation, scenario: Scenario::new(library) }
     }
 
-    /// Everything gone, and nothing left in the runtime.
+    /// Frees everything. Fails if the runtime keeps anything.
     fn tear_down(self, when: &str) {
         self.scenario.tear_down(when);
         let usage = self.simulation.usage();
@@ -53,11 +53,11 @@ impl Simulated {
 /// A GPU's page-table entry: readable, writable, offset in the handle.
 type Entry = Option<(bool, bool, u64)>;
 
-/// What must not change.
+/// The state that must not change.
 #[derive(Debug, PartialEq)]
 struct State {
     state: StateSnapshot,
-    /// Of each mapping and GPU: whether it can read and write.
+    /// For each mapping and GPU: its page-table entry.
     pages: Vec<(usize, usize, Entry)>,
     runtime: (usize, usize, usize, Vec<u64>),
 }
@@ -69,7 +69,7 @@ impl State {
         for mapping in &state.mappings {
             let here = mapping.address.get();
             for gpu in 0..2 {
-                // An entry that allows nothing is as good as none.
+                // An entry without permissions counts as none.
                 let page = scenario.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
                 pages.push((here, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
             }
@@ -79,7 +79,7 @@ impl State {
         Self { state, pages, runtime }
     }
 
-    /// Fails with no more than what is different.
+    /// Fails with only the parts that differ.
     #[track_caller]
     fn assert_same(&self, after: &Self, when: &str) {
         self.state.assert_same(&after.state, when);
@@ -88,13 +88,13 @@ impl State {
     }
 }
 
-/// Which calls an operation makes, in a scenario of its own.
+/// Returns the calls of an operation, in a scenario of its own.
 fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = Simulated::new(config);
     let before = scenario.simulation.all_calls();
     act(&scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
     let after = scenario.simulation.all_calls();
-    // A function that answers a value has no status to fail with.
+    // A function that returns a value cannot fail.
     let fails = |name: &str| name != "hsa_signal_wait_scacquire";
     let made = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && fails(old.0));
     let calls = made.map(|(before, after)| (after.0, after.1 - before.1)).collect();
@@ -102,16 +102,16 @@ fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     calls
 }
 
-/// Calls whose failure an operation survives: it did what was asked for.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
-        // The owner of an import is then not known.
+        // The owner of an import is unknown then.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The mapping is gone; what is left of its memory is in the quarantine.
+        // The mapping was removed; its memory is quarantined.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
-        // Before aligned reservations it is tried until it works, more or less often.
+        // Without aligned reservations it is retried until it succeeds.
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
             name.starts_with("reserve aligned") || name.starts_with("reserve near")
         }
@@ -119,7 +119,7 @@ fn is_survived(name: &str, function: &str) -> bool {
     }
 }
 
-/// One failure: nothing may have changed, and the same works afterwards.
+/// Tests single failures: nothing changes, and the operation succeeds afterwards.
 fn fail_once(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {
@@ -136,7 +136,7 @@ fn fail_once(config: &Config, release: &str) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
-                        // The range could not be given back: it is known to be lost.
+                        // The range could not be freed, and is quarantined.
                         let lost = scenario.library.vmm.quarantine();
                         assert_eq!(lost.len(), 1, "{when}: {answer:?}");
                         continue;
@@ -155,7 +155,7 @@ fn fail_once(config: &Config, release: &str) {
     }
 }
 
-/// After a failure without quarantine nothing has changed; else the quarantine says so.
+/// Checks that a failure has changed nothing, or that a quarantine is listed.
 fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &str) {
     let vmm = &scenario.library.vmm;
     match answer.as_ref().map_err(Error::kind) {
@@ -168,7 +168,7 @@ fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &
             for (start, size) in vmm.reservations() {
                 process::assert_taken(start.get(), size, when);
             }
-            // Nothing of it is used again.
+            // No call uses the range again.
             let again = vmm.unmap(range.address, scenario.granule());
             let refused = matches!(
                 again.as_ref().map_err(Error::kind),
@@ -190,7 +190,7 @@ fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &
     }
 }
 
-/// A function that fails from some call on, for ever.
+/// A function fails from some call on.
 fn fail_on(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {
@@ -208,14 +208,13 @@ fn fail_on(config: &Config, release: &str) {
     }
 }
 
-/// Every operation, with one call of one function failing, and then any one call of any function
-/// that undoing it makes.
+/// One call of each operation fails, and then one call of the rollback.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, act) in ACTS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, act, name);
         for &(function, calls) in &first_calls {
             for number in 1..=calls {
-                // Which calls there are when this one fails.
+                // The calls that are made when this one fails.
                 let once = FaultPlan::none().fail(function, number, ERROR);
                 let scenario = Simulated::new(config);
                 let before = scenario.simulation.all_calls();
@@ -322,8 +321,8 @@ fn two_failures_restore_or_quarantine() {
     fail_twice(&without_cpu_mapping(generation(Era::B)), "generation B by the runtime");
 }
 
-/// The runtime goes on knowing a CPU that was told later that it may do nothing, and leaves a hole
-/// for it when it unmaps; also if it refused to unmap once before, and access was sent again.
+/// A CPU stays in `runtime_granted` after it was forbidden access, and the runtime leaves a hole when it
+/// unmaps; also if an earlier unmap failed, and access was sent again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::ran_alone() {

@@ -16,7 +16,7 @@ fn foreign_mappings_stay_outside() {
     }
 }
 
-/// In generation A the runtime leaves holes then: tests/address_space.rs tests foreign mappings in those.
+/// Not in generation A, where the runtime leaves holes: tests/address_space.rs tests foreign mappings in them.
 #[test]
 fn foreign_mappings_stay_outside_with_runtime_cpu_access() {
     for (generation, config) in machine::generations() {

@@ -1,5 +1,5 @@
-//! Handles and agents that are stale, another's or invented are told apart from good ones,
-//! however often a slot has been used, and however many there are.
+//! Stale, foreign and invented handles and agents are rejected, however often a slot was used and however
+//! many handles there are.
 
 mod machine;
 
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
-/// What every call that takes a handle says to it.
+/// Returns the problem that every call with this handle reports.
 fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
     [
         vmm.map(at, 4 * KIB, 0, handle),
@@ -97,7 +97,7 @@ fn handles_belong_to_one_vmm() {
     let [mine, theirs] =
         [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
     assert_ne!(mine, theirs);
-    // A `Vmm` knows its own handles only.
+    // A `Vmm` accepts only its own handles.
     assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
     assert_refused(&other, mine, base, Problem::ForeignHandle);
     other.release(theirs).unwrap();
@@ -138,7 +138,7 @@ fn handles_live_while_referenced_or_mapped() {
         let spare = at(base, granule);
         assert_refused(&machine.vmm, handle, spare, Problem::Released);
         assert_eq!(machine.vmm.usage().handles, 1, "{release}: its mapping keeps it");
-        // From the mapping it can be had again, under the same name.
+        // Retaining the mapping returns the same handle.
         assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
         machine.map(spare, granule, handle);
         machine.vmm.release(handle).unwrap();

@@ -1,4 +1,4 @@
-//! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
+//! Owned values live as long as others need them, in any order of drops.
 
 mod machine;
 
@@ -130,7 +130,7 @@ fn stale_reservation_keeps_its_successor() {
     let machine = machine();
     let granule = machine.granule();
     let memory = allocation(&machine);
-    // Another thread of this program may be given the addresses; then once more.
+    // Another thread may take the addresses; then this is retried.
     for _ in 0..1000 {
         let mine = reservation(&machine, 1);
         let address = mine.address();
@@ -218,7 +218,7 @@ fn drop_does_not_panic_when_frees_fail() {
     }
 }
 
-/// One mapping after the other, each with memory of its own and its number written to it.
+/// Makes adjacent mappings, each with memory of its own that contains its number.
 fn run(
     machine: &Machine,
     reservation: &Reservation,

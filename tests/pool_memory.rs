@@ -1,4 +1,4 @@
-//! Pool memory on the simulation: what is given back and when, failures, threads, forks.
+//! Pool memory on the simulation: frees, failures, threads, forks.
 
 mod machine;
 mod process;
@@ -164,7 +164,7 @@ fn out_of_bounds_accesses_write_nothing() {
             assert_eq!(error.operation(), what, "{error}");
             assert_eq!(error.problem(), Some(problem), "{agent}");
         }
-        // No bytes at all are inside everywhere, also at the end.
+        // A size of zero is in bounds everywhere, also at the end.
         memory.read(8, &mut []).unwrap();
         memory.write(8, &[]).unwrap();
         memory.fill(8, 7, 0).unwrap();
@@ -215,7 +215,7 @@ fn export_rejects_other_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// With a kernel driver that is not AMD's own package, its runtime answers so.
+/// AMD's runtime returns this status with a kernel driver that is not AMD's own package.
 #[test]
 fn not_shared_differs_from_runtime_failure() {
     for (status, shares) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
@@ -232,7 +232,7 @@ fn not_shared_differs_from_runtime_failure() {
     }
 }
 
-/// The runtime says that it is out of resources, or less than that.
+/// The runtime returns out of resources, or another error.
 #[test]
 fn export_without_descriptors_has_its_own_error() {
     for status in [OUT_OF_RESOURCES, 0x1000] {
@@ -246,7 +246,7 @@ fn export_without_descriptors_has_its_own_error() {
             assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
             export().unwrap();
         });
-        assert_eq!(end, End::Well, "{status:#x}");
+        assert_eq!(end, End::Success, "{status:#x}");
     }
 }
 
@@ -320,7 +320,7 @@ fn forked_child_gets_errors() {
         assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
         drop(host);
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn ipc_opens_for_a_gpu_and_its_peers_once() {
     }
 }
 
-/// What is said of exports is in one file of the process's, so that they take one descriptor.
+/// All exports of a process are listed in one file, so that they take one descriptor.
 #[test]
 fn exports_share_one_descriptor() {
     let (_, runtime) = machine(FaultPlan::default());

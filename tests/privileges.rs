@@ -13,8 +13,7 @@ use tempfile::TempDir;
 
 const NOBODY_UID: u32 = 65534;
 
-/// A set-user-id program of root's, a library with a constructor, and the file that the constructor
-/// creates.
+/// A set-user-id program of root, a library with a constructor, and the file that the constructor creates.
 struct Attack {
     folder: TempDir,
     program: PathBuf,
@@ -22,7 +21,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// `None`, and why is printed, where a set-user-id program gets no privileges.
+    /// Returns `None` and prints the reason if a set-user-id program gets no privileges.
     fn prepare(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: only root can make a set-user-id program of root's");
@@ -62,7 +61,7 @@ impl Attack {
         fs::set_permissions(&self.program, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs the program as another user; what it printed, and as whom the constructor ran.
+    /// Runs the program as another user. Returns its output, and the user that the constructor ran as.
     fn run(&self, variables: &[(&str, &str)]) -> (String, Option<u32>) {
         let output = Command::new(&self.program)
             .args(["--exact", "child_loads_a_runtime", "--ignored", "--nocapture"])
@@ -112,7 +111,7 @@ fn privileged_load_ignores_environment() {
         assert_eq!(ran_as, None, "{way:?} ran the caller's code: {text}");
         assert!(!text.contains(way.1), "{way:?} was looked at: {text}");
     }
-    // The same without privileges: the attack works, and the caller attacks nobody but itself.
+    // Without privileges the attack works, but the caller only attacks itself.
     for way in [ways[0], ways[1], ways[2]] {
         attack.set_mode(0o755);
         let (text, ran_as) = attack.run(&[way]);

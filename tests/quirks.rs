@@ -1,4 +1,4 @@
-//! Every quirk is needed by some release, does its work there, and does no harm elsewhere.
+//! Every quirk is needed by some release, works around its defect there, and does no harm elsewhere.
 
 mod hostile;
 mod machine;
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// What goes wrong on a release where its habit is not worked around.
+/// The failure on a release whose behaviour is not worked around.
 struct Failure {
     quirk: &'static str,
-    /// A release that has the habit.
+    /// A release that has the quirk.
     release: fn() -> Config,
-    /// What goes wrong, and whether it did.
+    /// The failure, and whether it occurred.
     is: &'static str,
     shows: fn(&Machine) -> bool,
 }
@@ -89,7 +89,7 @@ const FAILURES: &[Failure] = &[
         shows: |machine| {
             let properties = machine.on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // Another test's thread may take the addresses; the memory is given back all the same.
+            // Another test's thread may take the addresses; the memory is freed anyway.
             let paused = buffer.pause(Contents::Drop);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
@@ -117,7 +117,7 @@ const FAILURES: &[Failure] = &[
             let (one, other) = (export(), export());
             let same = one.as_raw_fd() == other.as_raw_fd();
             if same {
-                // Closing it would take it from the runtime.
+                // Closing it would close the runtime's descriptor.
                 std::mem::forget((one, other));
             }
             same
@@ -157,7 +157,7 @@ fn a_gpu_loses_the_memory(machine: &Machine) -> bool {
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // ROCm 6.0 has taken it from the first by now, 6.1 and 6.2 do when a permission changes.
+    // ROCm 6.0 has revoked it from the first by now; 6.1 and 6.2 do so when a permission changes.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
@@ -186,9 +186,9 @@ fn named(name: &str) -> &'static Quirk {
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
     let mut shown: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
-    // Shown below, by a runtime that watches who is in it.
+    // Tested below, by a runtime that counts concurrent calls.
     assert!(shown.insert("some_calls_take_no_lock"));
-    // Shown by AMD's own runtime: conformance/tests/quirks.rs.
+    // Tested on AMD's own runtime: conformance/tests/quirks.rs.
     assert!(shown.insert("unmap_keeps_memory"));
     assert!(shown.insert("grant_without_descriptor_aborts"));
     // The same: tests/defects/ipc_server.rs.
@@ -237,12 +237,12 @@ fn unneeded_quirks_do_no_harm() {
     }
 }
 
-/// How often the runtime was entered by two calls that it does not protect from each other.
+/// Returns how often two calls overlapped that the runtime does not lock.
 fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = Hostile::new();
-    // SAFETY: a runtime of this test's own.
+    // SAFETY: a runtime of this test.
     let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
-    // SAFETY: the hostile runtime only counts who meets in it.
+    // SAFETY: the hostile runtime only counts overlapping calls.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
@@ -288,7 +288,7 @@ fn with_quirks_keeps_needed_quirks() {
     }
     let config = generation(Era::C);
     let known = Quirks::of_extension(extension(&config));
-    // As safe as code can be, and it asks for none.
+    // Safe code that requests no quirks.
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), known);
     let handle = machine.create(0, machine.granule());

@@ -1,4 +1,4 @@
-//! Opening a runtime: what it tells about itself, and what is said when there is none.
+//! Opening a runtime: its properties, and the errors if it cannot be opened.
 
 mod hostile;
 mod machine;
@@ -50,7 +50,7 @@ fn an_mi300x_is_described() {
     assert_eq!((shared.allocatable, shared.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.memory_left(foreign), None);
-    // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
+    // Memory of a GPU needs a grant; all agents can access memory of the host.
     assert!(!pool.accessible_by_all);
     let hosts = &runtime.host().pools;
     assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
@@ -98,7 +98,7 @@ fn an_mi300a_is_described() {
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product, "AMD Instinct MI300A");
-        // The question came with extension 1.5.
+        // The attribute came with extension 1.5.
         assert_eq!(gpu.integrated, minor >= 5, "{release}");
         assert!(gpu.large_bar, "{release}");
     }
@@ -158,7 +158,7 @@ fn open_without_virtual_memory_says_why() {
     let refused = Vmm::open(&runtime).unwrap_err();
     assert!(*refused.kind() == ErrorKind::NotSupported(Feature::VirtualMemory));
 
-    // A release before virtual memory: its functions are not there.
+    // A release before virtual memory lacks its functions.
     let runtime = simulated(Config::mi300x(1).with_extension(3));
     let why = runtime.info().without_virtual_memory.clone().unwrap();
     assert!(why.contains("hsa_amd_vmem_address_reserve") && why.contains("ROCm 6.0"), "{why}");
@@ -195,7 +195,7 @@ fn most_agents_are_supported() {
     assert!(machine.vmm.mappings()[0].access.is_empty());
 }
 
-/// Loads a file of a test's own, or one that cannot be loaded.
+/// Loads a file of this test, or one that cannot be loaded.
 fn load_from(path: impl AsRef<Path>) -> Result<Runtime, Error> {
     // SAFETY: none of them has a constructor or a function with another type.
     unsafe { Runtime::load_from(path) }
@@ -243,13 +243,13 @@ fn start_error_names_the_driver() {
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
-    // What a `main` that returns it prints.
+    // The output of a `main` that returns it.
     assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
     }
     assert_eq!(hostile.get(c"hostile_started"), 0);
-    // It is not spoilt by that.
+    // A later start succeeds.
     hostile.set(c"hostile_init", 0);
     let (runtime, vmm, _) = hostile.open();
     assert_eq!(hostile.get(c"hostile_started"), 1);
@@ -308,7 +308,7 @@ fn failed_open_stops_the_runtime() {
                 let simulation = Arc::new(Simulation::start(config).unwrap());
                 let opened = Runtime::simulated_by(simulation.clone());
                 let started = simulation.calls("hsa_init") - u64::from(function == "hsa_init");
-                // None of these says that the runtime does not know what it was asked.
+                // None of these statuses means an unknown attribute.
                 let text = opened.unwrap_err().to_string();
                 assert!(text.contains(function), "{function} #{number}: {text}");
                 errors += 1;
@@ -350,7 +350,7 @@ fn invalid_simulation_is_rejected() {
     assert!(error.to_string().contains("no CPU"), "{error}");
 }
 
-/// Runs one of the tests below in a process of its own, where variables may be set.
+/// Runs one of the tests below in a process of its own, with environment variables.
 fn with_variables(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])

@@ -1,5 +1,5 @@
-//! Access to several mappings for several agents is one call of the runtime, where that can do it;
-//! and where such a call fails half-way, all of it is undone.
+//! Setting access to several mappings for several agents takes one call of the runtime, where it supports that.
+//! If the call fails half-way, all of it is rolled back.
 
 mod machine;
 mod process;
@@ -9,12 +9,12 @@ use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
-/// How often the runtime is asked to set access.
+/// Returns the number of calls that set access.
 fn grants(machine: &Machine) -> u64 {
     machine.simulation.calls("hsa_amd_vmem_set_access")
 }
 
-/// Where a new mapping begins, and its size: one granule of the first GPU's.
+/// Maps one granule of the first GPU's memory. Returns its address and size.
 fn one_mapping(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
@@ -25,7 +25,7 @@ fn one_mapping(machine: &Machine) -> (Address, usize) {
 #[test]
 fn grants_are_one_call_where_supported() {
     for (release, config) in machine::releases() {
-        // One call a mapping, before ROCm 6.4.
+        // One call for each mapping, before ROCm 6.4.
         let several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
         assert_eq!(machine.vmm.quirks().set_access_of_several_fails, several_fail, "{release}");
@@ -48,7 +48,7 @@ fn grants_are_one_call_where_supported() {
                 assert!(page.is_some_and(|page| page.writable), "{release}: {place}, GPU {gpu}");
             }
         }
-        // What is so already needs none.
+        // Repeating the current access needs none.
         grant_all();
         assert_eq!(grants(&machine), expected, "{release}");
     }
@@ -72,7 +72,7 @@ fn last_access_counts_and_is_sent_alone() {
     }
 }
 
-/// What a CPU may do is this process's own view, wherever among the others it is named.
+/// The CPU's access is this process's own view, at any position in the list.
 #[test]
 fn cpu_named_last_is_not_sent() {
     for (release, config) in machine::releases() {
@@ -83,7 +83,7 @@ fn cpu_named_last_is_not_sent() {
         machine.vmm.set_access(base, granule, &both).unwrap();
         machine.vmm.write(base, b"seen").unwrap();
         assert_eq!(grants(&machine), 1, "{release}");
-        // The runtime would have to be told, if it knew of it.
+        // The runtime would be called only if it had mapped for the CPU.
         machine.grant(base, granule, cpu, Access::None);
         assert_eq!(grants(&machine), 1, "{release}");
     }
@@ -102,13 +102,13 @@ fn aligned_hint_costs_one_call() {
             (plain + of("hsa_amd_vmem_address_reserve_align"), of("hsa_amd_vmem_address_free"))
         };
         let (reserved, freed) = calls();
-        // Whether it is had is up to other threads, which may have taken it meanwhile.
+        // Other threads may have taken the address meanwhile.
         machine.vmm.address_reserve(granule, 0, Some(free)).unwrap();
         assert_eq!(calls(), (reserved + 1, freed), "{release}");
     }
 }
 
-/// Each try exports the memory and closes it again.
+/// Each attempt exports the memory and closes it again.
 #[test]
 fn dma_buf_mapping_is_probed_once() {
     if process::ran_alone() {
@@ -150,9 +150,9 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
     assert_eq!(grant(2..4, &first, Access::ReadWrite), 1);
     // The two in the middle have the first GPU's already: before them, they, and behind them.
     assert_eq!(grant(0..6, &both, Access::ReadWrite), 3);
-    // Of six that are alike again nothing is in between.
+    // Six mappings with the same access take one call.
     assert_eq!(grant(0..6, &both, Access::Read), 1);
-    // Nothing is told to those that know.
+    // Unchanged mappings take no call.
     assert_eq!(grant(1..3, &first, Access::ReadWrite), 1);
     assert_eq!(grant(0..6, &first, Access::ReadWrite), 2);
     for place in 0..6 {
@@ -163,7 +163,7 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
     }
 }
 
-/// Where the owner has to be last, neighbours of two owners are not told in one order.
+/// If the owner must be last, adjacent mappings of two owners need two orders.
 #[test]
 fn adjacent_mappings_of_two_owners_take_two_calls() {
     for (release, config) in machine::generations() {
@@ -179,7 +179,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
     }
 }
 
-/// Something that is no memory, which newer runtimes import without a look at it.
+/// A descriptor that is not memory. Newer runtimes import it without a check.
 fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, size as u64).unwrap();
@@ -198,7 +198,7 @@ fn failure_at_a_later_mapping_is_rolled_back() {
             let bad = || no_memory(&machine, granule);
             machine.map(address, granule, if place == 2 { bad() } else { handle });
         }
-        // Of the first, a permission is changed; into the others the GPU is let in.
+        // The GPU's permission changes for the first mapping; it is granted access to the others.
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let before = grants(&machine);
         let wanted = [access(machine.gpu(0), Access::ReadWrite)];
@@ -215,14 +215,14 @@ fn failure_at_a_later_mapping_is_rolled_back() {
         assert_eq!(has, [true, false, false, false], "generation {generation}");
         assert_eq!(machine.vmm.quarantine(), []);
         machine.vmm.check().unwrap();
-        // The good ones can be granted, in one call where they are neighbours.
+        // The valid ones can be granted, in one call if they are adjacent.
         let before = grants(&machine);
         machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
         assert_eq!(grants(&machine) - before, 1, "generation {generation}");
     }
 }
 
-/// The runtime has refused: it is not told to take back what it never gave, then or later.
+/// The runtime has refused a grant: neither the rollback nor a later call revokes it.
 #[test]
 fn refused_agents_are_not_recorded_as_granted() {
     if process::ran_alone() {
@@ -244,7 +244,7 @@ fn refused_agents_are_not_recorded_as_granted() {
             machine.simulation.set_faults(FaultPlan::none());
             assert_eq!(calls_of(agent, Access::None), (true, 0), "{generation}: {agent}");
             assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
-            // What the runtime has mapped for the CPU is changed by mprotect.
+            // `mprotect` changes what the runtime has mapped for the CPU.
             let told = u64::from(agent != machine.cpu(0));
             assert_eq!(calls_of(agent, Access::None), (true, told), "{generation}: {agent}");
         }

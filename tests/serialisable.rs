@@ -1,5 +1,4 @@
-//! Eight threads do whatever they like: what they are answered and what they leave is what some
-//! serial order of their operations would have answered and left.
+//! Random operations of eight threads have the results and the final state of a serial order.
 
 mod machine;
 mod process;
@@ -24,7 +23,7 @@ fn eight_threads_have_a_serial_order_in_every_generation() {
     });
 }
 
-/// Not in generation A: there the runtime leaves holes, which other threads' memory may land in.
+/// Not in generation A, where other threads may map memory in holes that the runtime leaves.
 #[test]
 fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {

@@ -1,4 +1,4 @@
-//! Memory as file descriptors: within a process, and to another one.
+//! Memory shared as file descriptors, within a process and with another one.
 
 mod machine;
 mod process;
@@ -21,7 +21,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
-/// Maps a handle somewhere for the CPU to use.
+/// Maps a handle at new addresses for the CPU.
 fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
     let base = machine.reserve(size);
     machine.map(base, size, handle);
@@ -29,7 +29,7 @@ fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
     base
 }
 
-/// Memory with a text in it, and where the CPU sees that.
+/// Returns memory that contains a text, and its address.
 fn written(machine: &Machine, size: usize) -> (Handle, Address) {
     let handle = machine.create(0, size);
     let here = view(machine, handle, size);
@@ -42,7 +42,7 @@ fn unview(machine: &Machine, base: Address, size: usize) {
     machine.vmm.address_free(base, size).unwrap();
 }
 
-/// Imports a descriptor, of which nothing is left afterwards.
+/// Imports a descriptor, and releases the import.
 #[track_caller]
 fn assert_holds_the_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
     let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
@@ -60,7 +60,7 @@ fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
 }
 
 fn is_closed_on_exec(descriptor: &OwnedFd) -> bool {
-    // SAFETY: asks an open descriptor for its flags.
+    // SAFETY: queries the flags of an open descriptor.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
     assert!(flags >= 0);
     flags & libc::FD_CLOEXEC != 0
@@ -99,7 +99,7 @@ fn import_returns_a_new_handle_of_the_same_memory() {
             assert_eq!(&text_at(machine, there), b"here", "{release}");
             machine.vmm.write(at(there, granule), b"back").unwrap();
             assert_eq!(&text_at(machine, at(here, granule)), b"back", "{release}");
-            // GPUs reach it as well.
+            // GPUs can access it as well.
             machine.grant(there, 2 * granule, machine.gpu(0), Access::ReadWrite);
             machine.vmm.copy(machine.gpu(0), at(there, 8), there, 4).unwrap();
             assert_eq!(&text_at(machine, at(here, 8)), b"here", "{release}");
@@ -127,7 +127,7 @@ fn imported_descriptor_may_be_closed() {
             let shared = export(&machine, original);
             let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
             drop(shared);
-            // The number is another file's by now.
+            // Another file has the number now.
             let decoy = File::open("/dev/null").unwrap();
             let there = machine.reserve(granule);
             machine.map(there, granule, imported);
@@ -260,7 +260,7 @@ fn failed_imports_and_exports_leak_no_descriptor() {
                 assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
                 continue;
             }
-            // Later runtimes look at it when access is granted.
+            // Later runtimes check it when access is granted.
             let imported = imported.unwrap();
             let base = machine.reserve(granule);
             machine.map(base, granule, imported);
@@ -288,8 +288,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not say whose an import is, and refuses whoever comes after its owner: then the
-/// mapping is made anew. The first to come is nobody's second, and costs no more than elsewhere.
+/// ROCm 7.14 does not report the owner of an import, and rejects agents that are granted access after the
+/// owner: then the memory is mapped again. The first grant costs no more than elsewhere.
 #[test]
 fn unowned_import_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_era(Era::C);
@@ -340,7 +340,7 @@ fn another_process_uses_the_same_memory() {
             machine.assert_empty();
             theirs.write_all(b"!").unwrap();
         });
-        assert_eq!(end, End::Well, "{generation}");
+        assert_eq!(end, End::Success, "{generation}");
         ours.read_exact(&mut [0]).unwrap();
         assert_eq!(&text_at(&machine, here), b"pong", "{generation}");
     }
@@ -361,7 +361,7 @@ fn unowned_import_is_granted_to_several_gpus() {
                 machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is the first, in the middle or last; and one of them by itself before.
+            // The owner is first, in the middle or last; also with a single grant before.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// How many events there were.
+/// The number of events.
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Panics at every event.
@@ -41,7 +41,7 @@ impl Visit for Formatted {
 
 #[test]
 fn subscriber_panics_do_not_disturb_operations() {
-    // Hundreds of reports of planted panics would hide what fails.
+    // Hundreds of panic messages would hide failures.
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {
         if report.payload().downcast_ref() != Some(&"planted") {

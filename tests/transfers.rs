@@ -8,7 +8,7 @@ use hsa_vmm::{Access, Area, PoolMemory};
 use machine::{Machine, at, generations};
 use std::thread;
 
-/// More than is copied at a time.
+/// More than one portion of a copy.
 const LARGE: usize = (3 << 20) + 17;
 
 fn text(length: usize) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Memory sent with its description: what is received, what is rejected, and that nothing is leaked.
+//! Memory sent with its description: what is received, what is rejected, and no leaks.
 
 mod exchange;
 mod machine;
@@ -27,7 +27,7 @@ fn memory(library: &Library) -> Allocation {
     Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
 }
 
-/// Memory where the CPU can use it.
+/// Memory, mapped for the CPU.
 fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
@@ -101,7 +101,7 @@ fn messages_come_in_order_and_in_pieces() {
     for piece in bytes.chunks(7) {
         send_raw(&here, piece, &[]);
     }
-    // No descriptor came along.
+    // No descriptor was received.
     assert_eq!(kind(there.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
@@ -169,7 +169,7 @@ fn memory_of_another_size_is_rejected() {
     here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
     assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::SizeMismatch { described, found });
-    // And what is no memory at all.
+    // And a descriptor that is not memory.
     here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
     let error = there.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
@@ -306,7 +306,7 @@ fn channel_ends_after_part_of_a_message() {
         }
     });
     assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut(3 * SOON));
-    // The sender learns it at once.
+    // The sender gets an error at once.
     let sent_for = slow.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
     assert_all_closed(reader, writer);
@@ -334,7 +334,7 @@ fn missing_descriptors_are_reported() {
         assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
         assert_eq!(process::descriptors(), before);
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn fetch_rejects_processes_of_mixed_users() {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
         be_started_by(NOBODY_UID);
-        // SAFETY: has this child end with its parent, and nothing else.
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         theirs.write_all(offer.ticket().to_string().as_bytes()).unwrap();
         theirs.read_exact(&mut [0]).unwrap();
@@ -390,7 +390,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     }
     fetch(Trust::Anyone).unwrap();
     ours.write_all(&[1]).unwrap();
-    assert_eq!(other.wait(), End::Well);
+    assert_eq!(other.wait(), End::Success);
 }
 
 fn two_gpus() -> Library {
@@ -451,8 +451,8 @@ fn users_without_a_number_are_untrusted() {
         let open = Channel::over(there).with_trust(Trust::Anyone);
         open.send_descriptor(&null, &example()).unwrap();
     });
-    assert_eq!(end, End::Well);
-    // Seen from outside, it is still this user's.
+    assert_eq!(end, End::Success);
+    // Outside, it is still a process of this user.
     let channel = Channel::over(here).with_trust(Trust::User(own));
     assert_eq!(channel.receive_descriptor().unwrap().1, example());
 }
@@ -495,9 +495,9 @@ fn ticket_is_valid_while_the_offer_lives() {
     let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
     assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     line.write_all(b"!").unwrap();
-    assert_eq!(child.wait(), End::Well);
+    assert_eq!(child.wait(), End::Success);
     assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
-    // It outlives its process.
+    // The memory outlives its process.
     assert_eq!(&text(&mapping), b"back");
     drop((mapping, fetched));
     assert_eq!(process::descriptors(), before);
@@ -549,7 +549,7 @@ fn ten_thousand_rounds_leak_nothing() {
         drop(there.receive(&machine.vmm).unwrap());
     };
     round();
-    // Those that are shared: threads of other tests come and go.
+    // Shared mappings only, because other tests start and end threads.
     let shared = || process::regions().iter().filter(|it| it.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());
     let before = count();
@@ -559,7 +559,7 @@ fn ten_thousand_rounds_leak_nothing() {
     assert_eq!(count(), before);
 }
 
-/// A process that has closed its standard input may have it.
+/// A process that has closed its standard input may use descriptor 0.
 #[test]
 fn ticket_for_descriptor_zero_is_valid() {
     if process::ran_alone() {
@@ -573,5 +573,5 @@ fn ticket_for_descriptor_zero_is_valid() {
         let offer = Offer::of_descriptor(null.into()).unwrap();
         offer.ticket().fetch_descriptor(Trust::SameUser).unwrap();
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }

@@ -63,7 +63,7 @@ fn growth_keeps_address_and_contents() {
                 }
             }
             assert!(words.to_vec().unwrap() == all, "round {round}");
-            // The other GPU copies across mappings, where it was let in later and where at once.
+            // The other GPU copies across mappings that it was granted later and at once.
             let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
             let copied = &all[3 * STEP / 8 - 1..][..2 * STEP / 8];
@@ -107,7 +107,7 @@ fn shrink_releases_memory() {
             assert!(out, "{round}: {error}");
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
             assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
-            // All at once fails as well, and leaves it as it was.
+            // Growing by everything at once fails, too, and changes nothing.
             buffer.grow(64 * MIB).expect_err("there is not so much");
             assert_eq!(Some(buffer.size()), most, "{round}");
             buffer.write(buffer.size() - 4, b"last").unwrap();
@@ -118,7 +118,7 @@ fn shrink_releases_memory() {
     });
 }
 
-/// Each number of descriptors fails another step of the same growth.
+/// Each number of free descriptors fails another step of the same growth.
 #[test]
 fn growth_without_descriptors_changes_nothing() {
     on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
@@ -199,7 +199,7 @@ fn rings_are_contiguous_for_all_agents() {
             library.grant(elsewhere, STEP, library.gpu(1), Access::ReadWrite);
             library.grant(elsewhere, STEP, library.cpu(0), Access::ReadWrite);
             library.vmm.write(elsewhere, &text).unwrap();
-            // A GPU writes over the seam, the CPU reads on each side of it.
+            // A GPU writes across the end, the CPU reads on both sides of it.
             let position = (5 * STEP - 1000) as u64;
             library.vmm.copy(library.gpu(1), ring.address_of(position), elsewhere, STEP).unwrap();
             let mut found = vec![0; STEP];
@@ -266,7 +266,7 @@ impl Setup for Buffers {
 }
 
 const ACTS: &[Named<Buffers>] = &[
-    // To grow is to grant.
+    // Growing grants access.
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

@@ -1,5 +1,5 @@
-//! How often AMD's runtime is called: exactly so often, whatever release it is. What is counted are
-//! the calls that the library logs before it makes them.
+//! The number of calls of AMD's runtime, exact for each release. Counts the calls that the library logs
+//! before it makes them.
 
 use crate::amd_runtime::on_each;
 use crate::log::{Fields, watch};
@@ -21,7 +21,7 @@ fn count(fields: Fields) {
     }
 }
 
-/// The calls that something makes, in words: `map 3, set_access 1`.
+/// Returns the calls that a function makes, as text: `map 3, set_access 1`.
 fn made(act: impl FnOnce()) -> String {
     MADE.take();
     act();
@@ -106,7 +106,7 @@ fn batches_make_the_fewest_runtime_calls() {
     });
 }
 
-/// What a batch has mapped is there for both GPUs, and nowhere when it is unmapped.
+/// Both GPUs can access what a batch has mapped, and nothing after it is unmapped.
 #[test]
 fn memory_mapped_in_a_batch_is_usable() {
     on_each("calls::memory_mapped_in_a_batch_is_usable", |fixture| {

@@ -1,4 +1,4 @@
-//! The examples run to their end.
+//! The examples succeed.
 
 use crate::amd_runtime::{on_each, set_variable};
 
@@ -23,7 +23,7 @@ mod report;
 #[path = "../../examples/ring.rs"]
 mod ring;
 
-/// Each by its name, on every release, which it finds as a user's would.
+/// Runs each example on every release, which it finds as a user's program would.
 macro_rules! examples {
     ($($name:ident: $run:expr;)+) => {
         $(

@@ -1,5 +1,5 @@
-//! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
-//! has changed nothing, or has come about in spite of it, or its range is known to be lost.
+//! The kernel driver refuses each call of each operation in turn: the operation fails and changes nothing,
+//! or succeeds anyway, or quarantines its range.
 
 use super::refused_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
@@ -20,7 +20,7 @@ fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
     })
 }
 
-/// What must not change: what the library believes, and which GPUs the runtime has let in.
+/// The state that must not change: the library's, and the GPUs with entries in their page tables.
 #[derive(Debug, PartialEq)]
 struct State {
     state: StateSnapshot,
@@ -58,7 +58,7 @@ fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
             println!("{when}: {error}");
             let after = State::of(&scenario, &raw, when);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
-                // The runtime's map has leaked the dma-buf.
+                // A defect of the runtime: its map leaks the dma-buf.
                 let leaked = after.state.descriptors - before.state.descriptors;
                 assert!(leaked <= 1, "{when}: {leaked} descriptors");
                 before.state.descriptors = after.state.descriptors;
@@ -73,17 +73,17 @@ fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
     assert_eq!(vmm.quarantine(), [], "{when}");
 }
 
-/// What the kernel may answer to a call. The first is tried at every call.
+/// Errors of the kernel. The first is tried at every call.
 const ERRORS: [&str; 11] = [
     "ENOMEM", "EINVAL", "EBUSY", "EFAULT", "EPERM", "ENOSPC", "EMFILE", "ENFILE", "EIO", "ENODEV",
     "EINTR",
 ];
 
-/// Set to `all`, it has every error tried at every call; else every third call is refused with one
-/// of the others, each in its turn.
+/// The environment variable. `all` tries every error at every call. By default every third call also fails
+/// with one of the other errors, in turn.
 const WHICH: &str = "HSA_VMM_KERNEL_ERRORS";
 
-/// The errors that this call is refused with, of all calls of all operations.
+/// Returns the errors to try at this call, by its number among all calls.
 fn errors_for(number: usize) -> Vec<&'static str> {
     match std::env::var(WHICH).as_deref() {
         Ok("all") => ERRORS.to_vec(),
@@ -114,7 +114,7 @@ fn one_refused_call_changes_nothing() {
                         Some(known) if end == End::Signal(libc::SIGABRT) => {
                             *aborted.entry(known).or_insert(0) += 1;
                         }
-                        _ if end == End::Well => {}
+                        _ if end == End::Success => {}
                         _ => failures.push((when, end)),
                     }
                 }
@@ -125,7 +125,7 @@ fn one_refused_call_changes_nothing() {
         println!("{release}: {calls} calls refused in {tried} ways, of which abort {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
         assert!(calls > 150, "only {calls} calls were refused");
-        // What is forgiven it does.
+        // Every listed abort occurs.
         assert!(aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });
 }

@@ -17,7 +17,7 @@ fn foreign_mappings_stay_outside() {
     });
 }
 
-/// AMD's runtime behind `read_only_exports.c`.
+/// Loads AMD's runtime below `read_only_exports.c`.
 fn with_read_only_exports(fixture: &Fixture) -> PathBuf {
     let name = format!("read-only-exports-{}.so", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -34,7 +34,7 @@ fn with_read_only_exports(fixture: &Fixture) -> PathBuf {
     file
 }
 
-/// Returns how often the runtime was asked to change access.
+/// Returns the number of calls that change access.
 fn changes_of_access(shim: &Path) -> i32 {
     let name = CString::new(shim.to_str().unwrap()).unwrap();
     // SAFETY: it is loaded already, and its variable is an int.
@@ -47,8 +47,8 @@ fn changes_of_access(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 take the CPU's access away with `munmap` and give it again with
-/// `MAP_FIXED`, over whatever has been mapped in between.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap` and grant it again with `MAP_FIXED`, over
+/// anything that was mapped in between.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {

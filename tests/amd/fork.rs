@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call, and what it drops harms nobody.
+//! The child of a fork gets an error from every call, and its drops do not affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
@@ -46,7 +46,7 @@ fn forked_child_gets_errors() {
                 assert!(refused, "{number}: {answer:?}");
             }
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         let mut bytes = [0; 4];
         vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");
@@ -63,7 +63,7 @@ fn drops_in_a_forked_child_keep_parent_memory() {
         mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         mapping.write(0, b"kept").unwrap();
         let mut everything = Some((library, reservation, memory, mapping));
-        assert_eq!(in_child(|| drop(everything.take())), End::Well);
+        assert_eq!(in_child(|| drop(everything.take())), End::Success);
         let (library, reservation, memory, mapping) = everything.take().unwrap();
         mapping.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
         mapping.fill(0, 7, mapping.size()).unwrap();
@@ -75,9 +75,8 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     });
 }
 
-/// AMD's runtime believes that it is started already and lets no child use the driver; what it
-/// answers depends on the release, and is an error at the latest when memory is asked for, or is
-/// memory that really is there.
+/// AMD's runtime takes itself for started, and lets no child use the driver. The result depends on the
+/// release: an error, at the latest when memory is created, or usable memory.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {
     on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {
@@ -101,7 +100,7 @@ fn forked_child_opens_a_runtime_or_gets_an_error() {
             }
             own.vmm.check().unwrap();
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         let mut bytes = [0; 4];
         library.vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");

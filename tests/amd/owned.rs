@@ -1,4 +1,4 @@
-//! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
+//! Owned values live as long as others need them, in any order of drops.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in, orders};

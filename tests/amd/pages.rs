@@ -37,7 +37,7 @@ fn pausable_buffer_resumes_at_its_address() {
             let mut buffer = pausable(&library, size);
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
             let (address, extent) = (buffer.address(), buffer.extent());
-            // To copy three gibibytes takes too long for every run.
+            // Copying three gibibytes takes too long for every run.
             let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
             buffer.pause(contents).unwrap();
             assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
@@ -58,7 +58,7 @@ fn pausable_buffer_resumes_at_its_address() {
     });
 }
 
-/// Two buffers that have no room beside each other take turns.
+/// Two buffers that do not fit into memory together are paused in turn.
 fn take_turns(library: &Library) {
     let size = 40 * MIB;
     let mut one = pausable(library, size);
@@ -88,7 +88,7 @@ fn pause_frees_memory_for_others() {
     });
 }
 
-/// What the library puts in the place of unmapped memory already lets it go, on the emulated driver.
+/// Mapping over unmapped memory already frees it on the emulated driver.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
@@ -98,13 +98,13 @@ fn overlaying_a_mapping_frees_memory() {
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the quirk memory is given back later, or not at all.
+        // SAFETY: without the quirk memory is freed later, or not at all.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         take_turns(&Library::open(runtime, options));
     });
 }
 
-/// `HSA_VMM_PAUSE_ROUNDS=10000` for as many as users have.
+/// `HSA_VMM_PAUSE_ROUNDS=10000` runs 10,000 rounds.
 #[test]
 fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
@@ -132,7 +132,7 @@ fn pause_rounds_keep_address_and_contents() {
         let after = (descriptors(), regions().len(), vram(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // Heaps and stacks come and go; what a round leaves behind would be one a round.
+        // Heaps and stacks change; a leak would add one in each round.
         let most = before.1 + rounds as usize / 4;
         assert!(after.1 < most, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
@@ -176,7 +176,7 @@ fn unmapped_pages_read_as_zeros() {
                     }
                 }
                 if zero {
-                    // A GPU reads zeros, too: over the edge of what is mapped.
+                    // A GPU reads zeros, too, across the end of the mapped pages.
                     let elsewhere = library.mapped(0, PAGE).0;
                     library.grant(elsewhere, PAGE, library.gpu(0), Access::ReadWrite);
                     library.grant(elsewhere, PAGE, library.cpu(0), Access::ReadWrite);
@@ -212,7 +212,7 @@ fn thread_maps_pages_ahead_and_ends() {
             assert_eq!(buffer.statistics().found_ahead, 3);
             buffer.write(4 * PAGE, b"there").unwrap();
             let end = in_child(|| assert!(buffer.map(9..10).is_err()));
-            assert_eq!(end, End::Well);
+            assert_eq!(end, End::Success);
             buffer.unmap(0..5).unwrap();
             drop(buffer);
             library.assert_nothing_held();
@@ -234,7 +234,7 @@ fn relocate_keeps_contents() {
                 here.move_pages(1..3, &there, 8).unwrap();
                 there.map(0..2).unwrap();
                 there.exchange_pages(0..2, &there, 8).unwrap();
-                // The other GPU has it where it was moved to.
+                // The other GPU can access it at its new address.
                 library
                     .vmm
                     .copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE)
@@ -313,7 +313,7 @@ impl Setup for Buffers {
     }
 }
 
-// Whatever maps lets somebody in.
+// Mapping grants access.
 const ACTS: &[Named<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),

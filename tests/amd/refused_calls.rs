@@ -1,5 +1,5 @@
-//! The kernel driver refuses a call: which of them end AMD's runtime, and each refused in turn while
-//! something is done to buffers.
+//! The kernel driver refuses each call in turn during an operation on buffers; and the calls whose refusal
+//! aborts AMD's runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::kernel_fails;
@@ -10,9 +10,9 @@ use hsa_rocr::test::on_each_release;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
-/// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
-/// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
-/// the kernel refuses for another reason than a lack of descriptors cannot be known before.
+/// The operations in which AMD's runtime aborts the process when the kernel refuses this call (defect
+/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that granting a GPU access succeeds. The library can only
+/// check for a free descriptor; other refusals cannot be predicted.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
@@ -22,7 +22,7 @@ pub const ABORTS: [(&str, &str); 12] = [
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),
     ("revoke", "PRIME_FD_TO_HANDLE"),
-    // What is mapped anew is granted anew.
+    // Mapping again grants access again.
     ("exchange", "EXPORT_DMABUF"),
     ("exchange", "PRIME_FD_TO_HANDLE"),
     ("relocate", "EXPORT_DMABUF"),
@@ -35,9 +35,9 @@ pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)>
         .find(|(operation, asserted)| name.starts_with(operation) && call.starts_with(asserted))
 }
 
-/// Buffers to do something to.
+/// The buffers of a test.
 pub trait Setup: Sized {
-    /// What must not change when a call is refused.
+    /// The state that must not change when a call is refused.
     type State: Debug + PartialEq;
 
     fn new(library: Library) -> Self;
@@ -48,17 +48,17 @@ pub trait Setup: Sized {
 
     fn assert_contents(&self, when: &str);
 
-    /// Gives the buffers back, whatever was done to them.
+    /// Frees the buffers, in any state.
     fn end(self, when: &str) -> Library;
 }
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
-/// One act, its name, and the operation among [`ABORTS`] that it is.
+/// The name of an act, its operation in [`ABORTS`], and the act.
 pub type Named<S> = (&'static str, &'static str, Act<S>);
 
-/// Refuses each call of each act, in a process of its own: the act fails and has changed nothing,
-/// or has come about in spite of it.
+/// Refuses each call of each act, in a process of its own: the act fails and changes nothing, or succeeds
+/// anyway.
 pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
@@ -74,7 +74,7 @@ pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
                 let aborted =
                     end == End::Signal(libc::SIGABRT) && may_abort(operation, &call).is_some();
                 aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
+                if end != End::Success && !aborted {
                     failures.push((when, end));
                 }
             }
@@ -91,7 +91,7 @@ fn fails_well<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
     if let Err(error) = act(&mut setup) {
         println!("{when}: {error}");
         setup.library().vmm.check().unwrap();
-        // The runtime's map leaks the dma-buf that it could not hand over.
+        // A defect of the runtime: its map leaks the dma-buf that the driver refused.
         let leaked = descriptors() - open;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{when}: {leaked} descriptors");

@@ -1,4 +1,4 @@
-//! Eight threads do whatever they like, on AMD's runtime too: a serial order explains it all.
+//! Random operations of eight threads on AMD's runtime have a serial order.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;

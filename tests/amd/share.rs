@@ -1,4 +1,4 @@
-//! Memory of one process in another: each runs AMD's runtime.
+//! Memory shared between two processes that both run AMD's runtime.
 
 use crate::machine::{Library, access};
 use crate::process::handover::{receive, send};
@@ -13,29 +13,29 @@ use std::os::unix::net::UnixStream;
 const SIZE: usize = 256 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// One of two processes, and its line to the other.
+/// One of two processes, and its connection to the other.
 struct Side {
     library: Library,
     line: UnixStream,
 }
 
 impl Side {
-    /// Tells the other that it may go on.
+    /// Signals the other process to continue.
     fn go(&mut self) {
         self.line.write_all(b"!").unwrap();
     }
 
-    /// Waits until the other says so; fails if it has ended instead.
+    /// Waits for the signal of the other process; fails if it has ended instead.
     fn wait(&mut self) {
         self.line.read_exact(&mut [0]).unwrap();
     }
 
-    /// Waits until the other has ended, its runtime and all.
+    /// Waits until the other process has ended.
     fn wait_for_the_end(&mut self) {
         assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other has ended");
     }
 
-    /// Memory of the second GPU, for all to use.
+    /// Maps memory of the second GPU for all agents.
     fn make(&self) -> (Address, Handle) {
         let (base, memory) = self.library.mapped(1, SIZE);
         self.grant_all(base);
@@ -53,7 +53,7 @@ impl Side {
         send(&self.line, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
     }
 
-    /// What the other sends, for all to use.
+    /// Receives memory and maps it for all agents.
     fn receive(&self) -> (Address, Handle) {
         let vmm = &self.library.vmm;
         let memory = vmm.import_from_shareable_handle(receive(&self.line), FILE).unwrap();
@@ -80,12 +80,12 @@ impl Side {
     }
 }
 
-/// Two processes on each release: the first makes memory, the second is sent it.
+/// Runs two processes on each release: the first creates memory and sends it to the second.
 fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2]) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut lines = UnixStream::pair().ok();
-        // In a child only its own end stays open, so that the other learns when it ends.
+        // Each child closes the other's end, so that the other detects its end.
         let first = Child::start(|| {
             let line = lines.take().unwrap().0;
             maker(Side { library: library(), line });
@@ -103,7 +103,7 @@ fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2
 
 /// Ends this process as a crash does.
 fn die() {
-    // SAFETY: ends this process, whatever it is doing.
+    // SAFETY: kills this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
@@ -134,11 +134,11 @@ fn both_processes_read_what_the_other_writes() {
         side.library.vmm.fill(taken.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
         side.go();
         side.wait();
-        // The maker has released it.
+        // The exporter has released it.
         assert_eq!(&side.text(taken.0), b"full");
         side.give_back(taken);
     };
-    between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Well; 2]);
+    between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Success; 2]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn memory_outlives_its_exporter() {
         assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
         side.give_back(taken);
     };
-    between("share::memory_outlives_its_exporter", maker, taker, [End::Well; 2]);
+    between("share::memory_outlives_its_exporter", maker, taker, [End::Success; 2]);
 }
 
 #[test]
@@ -178,10 +178,10 @@ fn memory_outlives_a_killed_exporter() {
         assert_eq!(&side.text(taken.0), b"kept");
         side.give_back(taken);
     };
-    between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Well]);
+    between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Success]);
 }
 
-/// Before it has even looked at what it was sent, or in the middle of using it.
+/// The importer is killed before it receives the memory, or while it uses it.
 #[test]
 fn exporter_survives_a_killed_importer() {
     let maker = |mut side: Side| {
@@ -207,7 +207,7 @@ fn exporter_survives_a_killed_importer() {
     };
     for taker in [&at_once as &dyn Fn(Side), &half_way] {
         let test = "share::exporter_survives_a_killed_importer";
-        between(test, maker, taker, [End::Well, DIES]);
+        between(test, maker, taker, [End::Success, DIES]);
     }
 }
 
@@ -236,5 +236,5 @@ fn sharing_many_times_leaks_nothing() {
             side.go();
         }
     };
-    between("share::sharing_many_times_leaks_nothing", maker, taker, [End::Well; 2]);
+    between("share::sharing_many_times_leaks_nothing", maker, taker, [End::Success; 2]);
 }

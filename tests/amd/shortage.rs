@@ -8,7 +8,7 @@ use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// As much as there is, in pieces.
+/// Allocates all memory, in pieces.
 fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
     let mut pieces = Vec::new();
     loop {
@@ -35,7 +35,7 @@ fn exhausted_memory_is_usable_after_free() {
             let pieces = all_of_it(&library, 0, 4 * MIB);
             assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
             assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "it has all come back");
-            // What is there can be used, and the other GPU has its own.
+            // Existing memory is usable, and the other GPU has its own.
             library.map(base, 4 * MIB, pieces[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
             library.grant(base, 4 * MIB, library.gpu(1), Access::ReadWrite);
@@ -84,7 +84,7 @@ fn calls_without_descriptors_change_nothing() {
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(out, "{name}: {answer:?}");
         }
-        // Of what is open already nothing more is opened.
+        // No more descriptors are opened for memory that is open already.
         let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
         vmm.release(imported).unwrap();
         no_limit();
@@ -99,7 +99,7 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// Each number of descriptors fails another step of the same call.
+/// Each number of free descriptors fails another step of the same call.
 #[test]
 fn running_out_of_descriptors_half_way_rolls_back() {
     on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |fixture| {
@@ -135,7 +135,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
     });
 }
 
-/// The runtime would end this process: it asserts that it is given a descriptor.
+/// The runtime would abort this process: it asserts that it gets a descriptor.
 #[test]
 fn grant_to_gpu_needs_a_descriptor() {
     on_each("shortage::grant_to_gpu_needs_a_descriptor", |fixture| {
@@ -153,7 +153,7 @@ fn grant_to_gpu_needs_a_descriptor() {
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
         no_limit();
         vmm.set_access(base, size, &gpus).unwrap();
-        // A change of what it may do needs none; to take it away and let the other in again does.
+        // A change of permission needs none; revoking and granting the other again does.
         allow_more(0);
         library.grant(base, size, library.gpu(1), Access::Read);
         let answer = vmm.revoke(base, size, &[library.gpu(1)]);

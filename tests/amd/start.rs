@@ -1,4 +1,4 @@
-//! A runtime that does not start, and one that is started again and again.
+//! A runtime that does not start, and one that is started repeatedly.
 
 use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::Library;
@@ -6,7 +6,7 @@ use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::{Access, ErrorKind, Runtime};
 
-/// The driver's first calls, each of which fails in another process.
+/// The driver's first calls. Each fails in a process of its own.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
 
 #[test]
@@ -25,7 +25,7 @@ fn start_error_describes_the_driver() {
                     other => panic!("{other:?}"),
                 }
             });
-            assert_eq!(end, End::Well, "{call}");
+            assert_eq!(end, End::Success, "{call}");
         }
     });
 }

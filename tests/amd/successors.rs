@@ -1,4 +1,4 @@
-//! Owned values whose mappings were replaced by somebody else's.
+//! Owned values whose mappings were replaced by another owner's.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;

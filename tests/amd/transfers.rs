@@ -1,4 +1,4 @@
-//! What GPUs reach of the process's own memory: what the simulation follows.
+//! GPU access to memory of this process on AMD's runtime, which the simulation reproduces.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, RW, Raw, SIZE};

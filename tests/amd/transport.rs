@@ -1,4 +1,4 @@
-//! Memory sent from process to process with what describes it, each on AMD's runtime.
+//! Memory sent between processes with its description, each on AMD's runtime.
 
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};
@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 
 const SIZE: usize = 256 << 10;
 
-/// The memory, for the CPU and all GPUs.
+/// Maps the memory for the CPU and all GPUs.
 fn view(library: &Library, memory: &Allocation) -> Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
@@ -34,7 +34,7 @@ fn received_memory_outlives_its_sender() {
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (here, there) = Channel::pair().unwrap();
         let (back, forth) = Channel::pair().unwrap();
-        // A fork copies all ends; those of the other side would keep it from being seen to end.
+        // A fork copies all ends. Close the other side's, so that its end is detected.
         let (mut senders, mut receivers) = (Some((here, forth)), Some((there, back)));
         let sender = Child::start(|| {
             drop(receivers.take());
@@ -59,7 +59,7 @@ fn received_memory_outlives_its_sender() {
             assert_eq!(description.owner, owner);
             let mapping = view(&library, &memory);
             assert_eq!(&word(&mapping), b"here");
-            // What was received can be sent again.
+            // Received memory can be sent again.
             mapping.write(0, b"back").unwrap();
             back.send(&library.vmm, &memory, "yours").unwrap();
             // Until the sender has ended.
@@ -70,8 +70,8 @@ fn received_memory_outlives_its_sender() {
             0
         });
         drop((senders, receivers));
-        assert_eq!(sender.wait(), End::Well, "{}: sender", fixture.release());
-        assert_eq!(receiver.wait(), End::Well, "{}: receiver", fixture.release());
+        assert_eq!(sender.wait(), End::Success, "{}: sender", fixture.release());
+        assert_eq!(receiver.wait(), End::Success, "{}: receiver", fixture.release());
     });
 }
 
@@ -137,8 +137,8 @@ fn ticket_fetches_memory_of_another_process() {
                 line.write_all(b"!").unwrap();
                 0
             });
-            assert_eq!(importer.wait(), End::Well, "{}: importer", fixture.release());
-            assert_eq!(exporter.wait(), End::Well, "{}: exporter", fixture.release());
+            assert_eq!(importer.wait(), End::Success, "{}: importer", fixture.release());
+            assert_eq!(exporter.wait(), End::Success, "{}: exporter", fixture.release());
         },
     );
 }

@@ -1,4 +1,4 @@
-//! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
+//! Defects of AML's implementation for HIP (`src/area/hip.c`) that areas do not have.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
@@ -24,19 +24,19 @@ fn device_0_can_be_chosen_for_one_mmap() {
     }
 }
 
-/// `default: return AML_SUCCESS`: what it does not know has worked.
+/// `default: return AML_SUCCESS`: an unknown error counts as success.
 #[test]
 fn no_failure_status_is_success() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
     let area = fixture.area(0, AreaFlags::HOST).unwrap();
-    // All of HSA's and AMD's, and some that nobody has.
+    // All statuses of HSA and AMD, and some that do not exist.
     for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
         let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // Of a function that is not there, there is no status to tell.
+        // A missing function has no status.
         let told = format!("{status:#x}");
         let told = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &told };
         assert!(error.to_string().contains(told), "{error}");
@@ -44,10 +44,9 @@ fn no_failure_status_is_success() {
     fixture.assert_idle();
 }
 
-/// `aml_errno = -error` of a code that is positive, and `munmap` that returns one that is
-/// positive: here there is one sign, and every category has a number of its own.
-/// `return hip_to_aml_alloc_error(error)` of what is AML's code already: here each error keeps
-/// what it was made of.
+/// `aml_errno = -error` negates a positive code, and `munmap` returns a positive one: here all are positive,
+/// and every category has its own number. `return hip_to_aml_alloc_error(error)` translates AML's code again:
+/// here each error keeps its cause.
 #[test]
 fn aml_numbers_are_positive() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -78,7 +77,7 @@ fn aml_numbers_are_positive() {
     fixture.assert_idle();
 }
 
-/// A failure leaves AML's device current: here no device is.
+/// A failure leaves another device current in AML. Areas do not change the device.
 #[test]
 fn failure_keeps_the_device() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -92,7 +91,7 @@ fn failure_keeps_the_device() {
     assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
 }
 
-/// `flags[d->flags & 3]` is beyond the table for `HOST | UNIFIED`.
+/// `flags[d->flags & 3]` is past the end of the table for `HOST | UNIFIED`.
 #[test]
 fn every_combination_is_displayed() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -106,8 +105,8 @@ fn every_combination_is_displayed() {
     }
 }
 
-/// `munmap` takes a size and ignores it; here memory knows its own, and there is nothing to be
-/// wrong about. Nothing beyond it is touched, though the granule is larger.
+/// AML's `munmap` takes a size and ignores it; here memory stores its size. Bytes past the end are not
+/// accessible, although the granule is larger.
 #[test]
 fn memory_is_bounded_by_the_requested_size() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -133,7 +132,7 @@ fn memory_is_bounded_by_the_requested_size() {
     fixture.assert_idle();
 }
 
-/// What AML documents of `aml_area_hip_create`: the number of a device that there is not.
+/// AML documents this for `aml_area_hip_create` with a device number out of range.
 #[test]
 fn device_out_of_range_is_invalid() {
     let fixture = Fixture::simulated(Config::mi300x(2));

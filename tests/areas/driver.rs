@@ -1,5 +1,5 @@
-//! The kernel driver refuses one call, each in turn, of an `mmap` and its `munmap` on AMD's
-//! runtime: it fails and has changed nothing, and works when it is asked for again.
+//! The kernel driver refuses each call of an `mmap` and its `munmap` in turn, on AMD's runtime: the operation
+//! fails, changes nothing, and succeeds when it is repeated.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::kernel_fails;
@@ -19,7 +19,7 @@ const KINDS: [AreaFlags; 5] = [
     AreaFlags::GLOBAL,
 ];
 
-/// An area, and memory of it that is there already.
+/// An area, and memory that it has already allocated.
 struct AreaSetup {
     vmm: Vmm,
     area: Area,
@@ -58,8 +58,8 @@ impl AreaSetup {
     }
 }
 
-/// The calls of an `mmap` and its `munmap` but for those that take memory back, of which AMD's
-/// runtime asserts that they work.
+/// Returns the driver calls of an `mmap` and its `munmap`, without those that unmap: AMD's runtime asserts
+/// that these succeed.
 fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     let mut calls = driver_calls(
         || AreaSetup::new(fixture, flags),
@@ -69,7 +69,7 @@ fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     calls
 }
 
-/// One failure, in a process of its own.
+/// Tests one failure, in a process of its own.
 fn fails_well(fixture: &Fixture, flags: AreaFlags, plan: &str, when: &str) {
     kernel_fails(plan);
     let setup = AreaSetup::new(fixture, flags);
@@ -103,13 +103,13 @@ fn one_refused_call_changes_nothing() {
                 let plan = format!("{call}=ENOMEM");
                 let end = in_child(|| fails_well(fixture, flags, &plan, &when));
                 tried += 1;
-                // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: letting a GPU in, it
-                // asserts that the driver gives it what it asks for.
+                // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: when it grants a GPU access,
+                // it asserts that the driver's calls succeed.
                 let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
                 let may_abort = asserted.iter().any(|it| call.starts_with(it));
                 let aborted = may_abort && end == End::Signal(libc::SIGABRT);
                 aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
+                if end != End::Success && !aborted {
                     failures.push((when, end));
                 }
             }

@@ -1,5 +1,5 @@
-//! The runtime fails at every call it can fail at: what was asked for fails and has changed
-//! nothing, and works when it is asked for again; nothing is left in the end.
+//! Each call of the runtime fails in turn: the operation fails, changes nothing, and succeeds when it is
+//! repeated. At the end everything is freed.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
@@ -15,13 +15,13 @@ struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
     area: Area,
-    // Some until an act unmaps it.
+    // `Some` until an act unmaps it.
     memory: Option<AreaMemory<'static>>,
     other: AreaMemory<'static>,
     made: Option<AreaMemory<'static>>,
 }
 
-/// Memory of the test's own that stays for ever.
+/// Leaks memory of the test, so that it stays allocated.
 fn own() -> MmapOptions<'static> {
     MmapOptions::new().with_host_memory(Vec::leak(vec![0; SIZE]))
 }
@@ -66,7 +66,7 @@ impl Areas {
         self.vmm.as_ref().map_or(0, |vmm| vmm.quarantine().len())
     }
 
-    /// All that was written is still there.
+    /// Fails unless all contents are intact.
     fn assert_contents(&self, when: &str) {
         for (memory, value) in
             self.memory.iter().map(|memory| (memory, 1)).chain([(&self.other, 2)])
@@ -77,8 +77,8 @@ impl Areas {
         }
     }
 
-    /// Everything goes, and nothing is left: what areas could not give back their `Vmm` does, but
-    /// for what is in quarantine.
+    /// Drops everything. The `Vmm` frees what areas could not free; nothing is left unless something is
+    /// quarantined.
     fn tear_down(self, when: &str) {
         let quarantined = self.quarantined();
         let Self { fixture, vmm, area, memory, other, made } = self;
@@ -117,7 +117,7 @@ const ACTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// The areas: each kind, and what is different on other machines.
+/// Returns the configurations: each kind of area, and other machines.
 fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
     let mut without = config.clone();
@@ -145,13 +145,13 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
         configurations.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        // `other` is memory of the second device that the first sees: of a pool.
+        // `other` is pool memory of the second device, to which the first has access.
         configurations.push(("no virtual memory", without.clone(), flags));
     }
     configurations
 }
 
-/// Which calls an act makes that can fail.
+/// Returns the calls of an act that can fail.
 fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     let mut areas = Areas::new(config, flags);
     let before = areas.calls();
@@ -162,10 +162,10 @@ fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'s
     made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
 }
 
-/// Calls whose failure an act survives: it did what was asked for.
+/// Returns whether an act succeeds although this function fails.
 fn is_survived(act: &str, function: &str) -> bool {
     match function {
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" => true,
         "hsa_amd_memory_unlock" => act != "munmap",
         _ => false,
@@ -192,17 +192,17 @@ fn one_failure_changes_nothing() {
                         match answer {
                             Ok(()) => {
                                 assert!(is_survived(name, function), "{when}: it worked");
-                                // The caller's memory stays locked, which nobody can undo.
+                                // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
                                     areas.tear_down(&when);
                                 }
                             }
                             Err(error) => {
-                                // With its sources: an area that is partly freed has one.
+                                // With its sources, because a partly freed area has one.
                                 let text = format!("{error:?}");
                                 assert!(text.contains(function), "{when}: {text}");
                                 if function == "hsa_amd_vmem_handle_release" {
-                                    // It is unmapped by then, and no more.
+                                    // The memory is unmapped, and nothing else was freed.
                                     let error = areas.memory().read(0, &mut [0]).unwrap_err();
                                     let not_mapped =
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
@@ -213,7 +213,7 @@ fn one_failure_changes_nothing() {
                                     areas.tear_down(&when);
                                     continue;
                                 }
-                                // A fill or copy of two steps may have done the first.
+                                // A fill or copy in two steps may have completed the first.
                                 if !matches!(name, "fill" | "copy to and fro" | "copy to itself") {
                                     areas.assert_contents(&when);
                                 }
@@ -240,8 +240,8 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// From some call on a function fails for ever, or one failure is followed by another: what was
-/// asked for fails, or is done; and when the runtime is well again, everything can be given back.
+/// A function fails from some call on, or one failure is followed by another: the operation fails or
+/// succeeds, and when the runtime works again, everything can be freed.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
@@ -251,7 +251,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let once = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
-                    // Whichever call it is that comes after, or all of them.
+                    // Any of the following calls fails, or all of them.
                     plans.extend((1..20).map(|nth| once.clone().fail_any(nth, 0x1001)));
                     plans.extend((1..20).map(|nth| once.clone().fail_any_from(nth, 0x1001)));
                     for (index, plan) in plans.into_iter().enumerate() {
@@ -270,8 +270,8 @@ fn memory_is_freed_after_repeated_failures() {
                             act(&mut areas)
                                 .unwrap_or_else(|error| panic!("{when}, again: {error}"));
                         }
-                        // What pools and locks do not take back when `mmap` has failed already,
-                        // nobody knows any more.
+                        // Memory that could not be freed or unlocked after `mmap` had failed is
+                        // lost.
                         let lost = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
                         if name == "munmap" || !failed.iter().any(|(it, _)| lost.contains(it)) {
                             areas.tear_down(&when);

@@ -1,4 +1,4 @@
-//! What is refused, and that nothing comes of it.
+//! Rejected calls on areas, which change nothing.
 
 use crate::fixture::{Fixture, on_amd};
 use crate::process::{self, End};
@@ -64,7 +64,7 @@ fn areas_need_a_gpu() {
     }
 }
 
-/// Sizes that cannot be had, of whatever kind of memory.
+/// Sizes that are too large, for every kind of memory.
 fn sizes(fixture: &Fixture) {
     let has = |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
     let most = fixture.runtime.agents().iter().map(has).max().unwrap();
@@ -81,7 +81,7 @@ fn sizes(fixture: &Fixture) {
         }
         area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
     }
-    // AMD's runtime 6.4.3 is not to be asked for that many addresses.
+    // AMD's runtime 6.4.3 would accept that many addresses.
     let vmm = Vmm::open(&fixture.runtime).unwrap();
     for size in [1 << 63, usize::MAX - 4095] {
         let error = vmm.address_reserve(size, 0, None).unwrap_err();
@@ -101,7 +101,7 @@ fn sizes_on_amds_runtime() {
     on_amd("refused::sizes_on_amds_runtime", sizes);
 }
 
-/// All that there is, and then what is left.
+/// Allocates all memory, frees it, and allocates again.
 #[test]
 fn exhausted_memory_is_usable_after_free() {
     let fixture = Fixture::simulated(Config::mi300x(1).with_vram(8 << 20));
@@ -161,7 +161,7 @@ fn copy_rejects_invalid_ranges() {
     fixture.assert_idle();
 }
 
-/// Between any two kinds of memory, of either device and even of two runtimes.
+/// Copies between any two kinds of memory, of either device and of two runtimes.
 #[test]
 fn copies_between_all_kinds() {
     let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];
@@ -203,7 +203,7 @@ fn copies_between_all_kinds() {
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
-/// Two threads that copy either way between the same two do not wait for each other for ever.
+/// Two threads that copy in opposite directions do not deadlock.
 #[test]
 fn copies_in_both_directions_do_not_deadlock() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -261,5 +261,5 @@ fn forked_child_gets_errors() {
             drop(memory);
         }
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }

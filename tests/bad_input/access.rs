@@ -1,4 +1,4 @@
-//! Agents and addresses that access cannot be given to or asked of.
+//! Invalid agents and addresses in calls on access.
 
 use crate::machine::{Machine, access, at};
 use crate::setup::{check, invented_agent, no_agent, state, top};
@@ -76,7 +76,7 @@ fn set_access_rejects_agents_without_peer_access() {
         machine.map(at(address, gpu * granule), granule, handle);
     }
     let before = state(&machine);
-    // The first mapping could be granted; the second could not.
+    // The first mapping could be granted, the second could not.
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);

@@ -147,7 +147,7 @@ fn reserve_of_too_much_is_out_of_memory() {
     }
 }
 
-/// AMD's runtime would reserve them, and never free them.
+/// AMD's runtime would reserve them, and could not free them.
 #[test]
 fn addresses_below_gpu_addresses_are_not_reserved() {
     for (release, config) in machine::releases() {

@@ -1,4 +1,4 @@
-//! Handles that are none.
+//! Invalid handles.
 
 use crate::setup::{FILE, Setup, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
@@ -8,17 +8,17 @@ fn invented_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
-/// The same slot, a number that was not given yet.
+/// Returns a handle of the same slot with a number that is not in use yet.
 fn future_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 1 << 63)
 }
 
-/// The same slot, number zero, which is never given.
+/// Returns a handle of the same slot with number zero, which is never used.
 fn zeroth_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
-/// A call that takes nothing but a handle.
+/// A call that takes only a handle.
 type ByHandle = fn(&Setup, Handle) -> Result<(), Error>;
 
 #[test]
@@ -26,7 +26,7 @@ fn calls_reject_invalid_handles() {
     let calls: &[(&str, ByHandle)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
         ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),
-        // The handle is told first, whatever the range.
+        // The handle is reported first, before the range.
         ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),

@@ -55,8 +55,8 @@ fn map_rejects_bad_input() {
         (
             "another's reservation",
             |s| {
-                let stranger = s.other.vmm.reservations();
-                assert!(stranger.is_empty());
+                let foreign = s.other.vmm.reservations();
+                assert!(foreign.is_empty());
                 s.other.vmm.map(s.next, s.granule, 0, s.foreign)
             },
             A::Address,

@@ -1,4 +1,4 @@
-//! Memory that cannot be made, or shared.
+//! Memory that cannot be created or shared.
 
 use crate::setup::{FILE, Setup, check, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};

@@ -1,4 +1,4 @@
-//! What bad input is tried on, and how its refusal is judged.
+//! The setup for tests of invalid input, and the check of the errors.
 
 use crate::machine::{Machine, at};
 use hsa_vmm::error::{Argument as A, Problem as P};
@@ -11,14 +11,14 @@ use hsa_vmm::{
 
 pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Some of everything, of two machines that know nothing of each other.
+/// Valid and invalid values of two independent machines.
 pub struct Setup {
     pub machine: Machine,
     pub other: Machine,
     pub granule: usize,
-    /// Eight granules; mapped are the first (by `handle`), the second and third (by `double`).
+    /// Eight granules: the first is mapped to `handle`, the second and third to `double`.
     pub used: Address,
-    /// Directly behind it, nothing mapped.
+    /// The adjacent reservation after it, in which nothing is mapped.
     pub next: Address,
     pub handle: Handle,
     pub double: Handle,
@@ -70,13 +70,13 @@ impl Setup {
         }
     }
 
-    /// The address of a granule of the first reservation.
+    /// Returns the address of a granule of the first reservation.
     pub fn granule_at(&self, number: usize) -> Address {
         at(self.used, number * self.granule)
     }
 }
 
-/// Two reservations, one directly behind the other.
+/// Makes two adjacent reservations.
 pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
     let exactly = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {
@@ -88,10 +88,10 @@ pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
             return (both, at(both, size));
         }
     }
-    panic!("no two adjacent reservations are to be had");
+    panic!("two adjacent reservations are not available");
 }
 
-/// What must stay as it is.
+/// The state that must not change.
 #[derive(Debug, PartialEq)]
 pub struct State {
     usage: Usage,
@@ -114,7 +114,7 @@ pub fn state(machine: &Machine) -> State {
     }
 }
 
-/// A case: what is done, and which argument is found to be wrong in which way.
+/// A case: its name, the call, and the expected argument and problem.
 pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
 
 pub fn check(cases: &[Case]) {

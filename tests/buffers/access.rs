@@ -1,4 +1,4 @@
-//! Access for a set of agents, those added later included.
+//! Access of agents to buffers, also to memory that is added later.
 
 use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
@@ -7,7 +7,7 @@ use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AgentId, GrowableBuffer};
 
-/// Asks a buffer what an agent may do.
+/// Queries an agent's access to a buffer.
 type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
 
 const STEP: usize = 16 * KIB;
@@ -63,10 +63,10 @@ fn grants_hold_for_memory_added_later() {
     }
 }
 
-/// All kinds of buffers are asked in the same way, and say the same.
+/// All kinds of buffers have the same query and return the same access.
 #[test]
 fn access_returns_what_was_granted() {
-    let stranger = Machine::new(Config::mi300x(1)).gpu(0);
+    let foreign = Machine::new(Config::mi300x(1)).gpu(0);
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
@@ -98,7 +98,7 @@ fn access_returns_what_was_granted() {
             assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {kind}");
             assert_eq!(access(peer), Ok(Access::None), "{generation}: {kind}");
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
-            let Err(error) = access(stranger) else { panic!("{generation}: {kind}") };
+            let Err(error) = access(foreign) else { panic!("{generation}: {kind}") };
             let told = (error.operation(), error.problem());
             assert_eq!(
                 told,
@@ -121,11 +121,11 @@ fn access_returns_what_was_granted() {
 #[test]
 fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let stranger = Machine::new(Config::mi300x(1));
+    let foreign = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     for (agents, problem) in [
-        (vec![stranger.gpu(0)], Problem::UnknownAgent),
-        (vec![machine.gpu(0), stranger.cpu(0)], Problem::UnknownAgent),
+        (vec![foreign.gpu(0)], Problem::UnknownAgent),
+        (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
         (vec![], Problem::Empty),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");

@@ -17,7 +17,7 @@ fn extended_buffer_is_contiguous() {
         buffer.grow(3 * STEP).unwrap();
         buffer.grow(5 * STEP).unwrap();
         assert_eq!(machine.vmm.reservations().len(), 3, "{generation}");
-        // Over both seams.
+        // Across both ends of reservations.
         let text: Vec<u8> = (0..3 * STEP).map(|byte| (byte % 251) as u8).collect();
         buffer.write(3 * STEP - 5, &text).unwrap();
         let mut found = vec![0; text.len()];

@@ -1,5 +1,5 @@
-//! Native calls fail while something is done to buffers: one call, each in turn, or all from one on.
-//! What must come of it each subject says for itself.
+//! Native calls fail during operations on buffers: each call in turn, or all calls from one on. Each test
+//! defines the expected result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;
@@ -11,9 +11,9 @@ use std::fmt::Debug;
 pub const ERROR: u32 = 0x1000;
 pub const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// Buffers to do something to, with something in them.
+/// The buffers of a test, with contents.
 pub trait Setup: Sized {
-    /// What must not change when one call fails.
+    /// The state that must not change when one call fails.
     type State: Debug + PartialEq;
 
     fn new(config: &Config) -> Self;
@@ -25,8 +25,8 @@ pub trait Setup: Sized {
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
-/// What must not change below the buffers: what the library believes, what the GPUs and this
-/// process may do, and what the runtime has in use.
+/// The state below the buffers that must not change: the library's, the access of GPUs and of this process,
+/// and the runtime's usage.
 #[derive(Debug, PartialEq)]
 pub struct Below {
     mappings: Vec<MappingInfo>,
@@ -48,14 +48,14 @@ impl Below {
             process: merged_permissions(ranges)
                 .unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
             mappings,
-            usage: machine.usage_but_for_lingering(),
+            usage: machine.usage_without_lingering_memory(),
             quarantined: machine.vmm.quarantine().len(),
         }
     }
 }
 
-/// The machines: one of each generation, ROCm 6.1, which begins the first, and one on which the CPU
-/// cannot map memory by itself.
+/// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
+/// dma-bufs.
 pub fn configurations() -> Vec<(&'static str, Config)> {
     let era_a = || Config::mi300x(2).with_era(Era::A);
     let mut configurations = generations();
@@ -64,7 +64,7 @@ pub fn configurations() -> Vec<(&'static str, Config)> {
     configurations
 }
 
-/// An act during which something failed.
+/// An act during which calls failed.
 pub struct Failed<S: Setup> {
     pub configuration: &'static str,
     pub name: &'static str,
@@ -72,10 +72,10 @@ pub struct Failed<S: Setup> {
     /// The first function that failed.
     pub function: &'static str,
     pub answer: Result<(), Error>,
-    /// The calls work again.
+    /// The buffers; the calls succeed again.
     pub setup: S,
     pub before: S::State,
-    /// All that in words.
+    /// A description of all that.
     pub when: String,
 }
 
@@ -86,14 +86,15 @@ impl<S: Setup> Failed<S> {
         assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.answer);
     }
 
-    /// Does it once more, which must work.
+    /// Repeats the act, which must succeed.
     #[track_caller]
     pub fn again(&mut self) {
         (self.act)(&mut self.setup).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
     }
 }
 
-/// Each act on each configuration, with each call of it answering each status. Says how many failed.
+/// Runs each act on each configuration, with each of its calls returning each status. Returns the number of
+/// failures.
 pub fn one_call<S: Setup>(
     acts: &[(&'static str, Act<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
@@ -113,8 +114,8 @@ pub fn one_call<S: Setup>(
     failures
 }
 
-/// Each act on these configurations, with every call from some on failing, not even taking back what was
-/// done; then the calls work again. Says how often that was.
+/// Runs each act on these configurations, with every call from some call on failing, also during the
+/// rollback. Then the calls succeed again. Returns the number of runs.
 pub fn all_calls_from_one_on<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],

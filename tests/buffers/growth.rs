@@ -17,7 +17,7 @@ fn growth_keeps_address_and_contents() {
         let step = buffer.step();
         for number in 0..16u8 {
             buffer.grow(step).unwrap();
-            // Over the seam to the step before, where there is one.
+            // Across the boundary to the step before, if there is one.
             let start = (number as usize * step).saturating_sub(1);
             buffer.write(start, &[number; 3]).unwrap();
         }
@@ -26,7 +26,7 @@ fn growth_keeps_address_and_contents() {
             buffer.read((number as usize + 1) * step - 1, &mut bytes).unwrap();
             assert_eq!(bytes, [number + 1; 3], "{release}");
         }
-        // A GPU sees the same at the same addresses, across the mappings.
+        // A GPU reads the same at the same addresses, across mappings.
         let other = machine.mapped(1, 4 * KIB).0;
         machine.grant(other, 4 * KIB, machine.gpu(1), Access::ReadWrite);
         machine.grant(other, 4 * KIB, machine.cpu(0), Access::Read);
@@ -38,7 +38,7 @@ fn growth_keeps_address_and_contents() {
         let mut bytes = [0; 18];
         buffer.read(3 * step - 9, &mut bytes).unwrap();
         assert_eq!(bytes[1..17], [1; 16], "{release}");
-        // Shrunk, the rest is as it was.
+        // After shrinking, the rest is unchanged.
         buffer.shrink(15 * step - 1).unwrap();
         assert_eq!((buffer.size(), buffer.mapped()), (step + 1, 2 * step), "{release}");
         assert_eq!(buffer.address(), address, "{release}");
@@ -68,7 +68,7 @@ fn growth_maps_whole_steps() {
     assert_eq!(buffer.allocations().count(), 1);
 }
 
-/// To 64 GiB: each step makes the same calls, however large the buffer is by then.
+/// Growth to 64 GiB: each step makes the same calls, whatever the size of the buffer.
 ///
 /// By 2 MiB, but for ROCm 7.14 (generation C), which has a descriptor open for every handle
 /// (rocm-systems#10604): there the limit of descriptors is reached first, and larger steps help.
@@ -103,7 +103,7 @@ fn every_step_to_64_gib_makes_the_same_calls() {
         assert_eq!(made, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
-        // Both GPUs reach all of it; what the one writes far out the other reads.
+        // Both GPUs can access all of it: one writes near the end, the other reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
             assert!(page.is_some(), "{generation}, GPU {gpu}");

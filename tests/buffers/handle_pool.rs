@@ -17,7 +17,7 @@ fn buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     buffer
 }
 
-/// The thread fills it sooner or later.
+/// Waits until the thread has filled the pool.
 #[track_caller]
 fn wait_for(buffer: &GrowableBuffer, handles: usize) {
     let begun = Instant::now();
@@ -80,7 +80,7 @@ fn failed_growth_returns_pooled_handles() {
     buffer.grow(5 * STEP).unwrap();
 }
 
-/// What the pool is making is not missing from the growth that needs it.
+/// Growth uses a handle that the pool is creating.
 #[test]
 fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
@@ -136,7 +136,7 @@ fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut held = Some(buffer(&machine, 2));
     for round in 0..20 {
-        // The pool's thread is making a handle, or has just made it.
+        // The pool's thread is creating a handle, or has just created it.
         held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = held.take().unwrap();
@@ -148,6 +148,6 @@ fn forked_child_gets_an_error_and_can_exit() {
             assert_eq!(buffer.pooled_handles(), 0);
             drop(buffer);
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
     }
 }

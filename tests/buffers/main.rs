@@ -1,4 +1,4 @@
-//! The buffers that are built on virtual-memory management, on simulations of every generation.
+//! Buffers on simulations of every ROCm generation.
 
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -1,4 +1,4 @@
-//! Pages that get memory and lose it, and zeros where they have none.
+//! Paged buffers: mapping and unmapping pages, with and without a zero page.
 
 use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -130,7 +130,7 @@ fn zero_page_backs_unmapped_pages() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
-        // The memory that becomes the zero page was somebody else's.
+        // The memory of the zero page was used before.
         let (dirty, handle) = machine.mapped(0, PAGE);
         machine.grant(dirty, PAGE, machine.gpu(0), Access::ReadWrite);
         machine.vmm.fill(dirty, 0xdead_beef, PAGE).unwrap();
@@ -152,7 +152,11 @@ fn zero_page_backs_unmapped_pages() {
             assert_eq!(buffer.state(page), Ok(PageState::Zero), "{generation}");
             assert!(zeros(page), "{generation}: {page}");
             let address = buffer.address_of(page).unwrap().get();
-            assert_eq!(loading_from(address), crate::process::End::Well, "{generation}: no fault");
+            assert_eq!(
+                loading_from(address),
+                crate::process::End::Success,
+                "{generation}: no fault"
+            );
             assert_eq!(storing_at(address), FAULT, "{generation}: but to store");
             let entry = machine.simulation.page(0, address).expect("for GPUs, too");
             assert_eq!((entry.readable, entry.writable), (true, false), "{generation}");
@@ -169,7 +173,7 @@ fn zero_page_backs_unmapped_pages() {
         assert_eq!(machine.used_by(0), (3 + ready) * PAGE, "{generation}: two and the zero page");
         assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{generation}");
 
-        // A GPU that stores there all the same is found out.
+        // A GPU's store to the zero page is detected.
         assert!(buffer.zero_page_is_clean().unwrap(), "{generation}");
         let last = buffer.address_of(15).unwrap();
         let owner = AccessDescriptor { agent: machine.gpu(0), access: Access::ReadWrite };
@@ -273,7 +277,7 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 takes memory back with the addresses only; the buffer never uses more than once.
+/// ROCm 7.2 frees memory only with its addresses. The buffer reuses it, and never uses more.
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::B));

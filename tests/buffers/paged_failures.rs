@@ -1,5 +1,5 @@
-//! Every native call on the way of mapping, unmapping and moving pages fails: the buffers are as
-//! they were, or the pages that are lost are known.
+//! Each native call of mapping, unmapping and moving pages fails in turn: the buffers do not change, or lost
+//! pages are reported.
 
 use crate::failing_calls::{
     Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
@@ -14,7 +14,7 @@ use hsa_vmm::simulation::Config;
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;
 
-/// Two buffers with some pages mapped, the second one with zeros behind the others.
+/// Two buffers with some pages mapped. The second one has a zero page.
 struct Buffers {
     plain: PagedBuffer,
     zero: PagedBuffer,
@@ -44,7 +44,7 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let mut below = Below::of(&self.machine);
-        // Memory that the runtime would not give back is kept for the next page.
+        // Memory that the runtime failed to release is kept for the next page.
         let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
         below.usage.handles -= ready;
         below.usage.vram_used[0] -= (ready * PAGE) as u64;
@@ -59,7 +59,7 @@ impl Buffers {
         [&self.plain, &self.zero]
     }
 
-    /// Whether every page has what it should have, if it is not lost.
+    /// Checks that every page that is not lost has its contents.
     fn assert_contents(&self, exchanged: bool, when: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
@@ -111,13 +111,13 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     }),
 ];
 
-/// Calls whose failure an operation survives.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The memory is kept for the next page, or for the end of all.
+        // The memory is kept for the next page, or until the end.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // Of what is only there to be dropped; before aligned reservations it is tried again.
+        // Only drops fail; without aligned reservations it is retried.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -127,9 +127,9 @@ fn is_survived(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        // Which status it is makes no difference but to memory that is made.
+        // The status only matters for the creation of memory.
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
@@ -151,10 +151,10 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_report_lost_pages() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         let (mut lost, mut quarantined) = (0, 0);
-        // Three of them, for this takes long and the others say the same.
+        // Three configurations, because this takes long and the others behave alike.
         let three = configurations().into_iter().step_by(2);
         let ends = all_calls_from_one_on(three, ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);

@@ -1,4 +1,4 @@
-//! The thread that maps pages before they are asked for.
+//! The thread that maps pages ahead.
 
 use crate::errors::page_error;
 use crate::machine::{KIB, Machine, generations};
@@ -22,7 +22,7 @@ fn buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     buffer
 }
 
-/// Waits for the thread to have done something, however busy the machine is.
+/// Waits until the thread has reached a state, also on a busy machine.
 #[track_caller]
 fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     let begun = Instant::now();
@@ -45,7 +45,7 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         wait_for(&buffer, ahead(3));
         assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{generation}");
         assert_eq!(buffer.state(15), Ok(PageState::Empty), "{generation}");
-        // Nobody has asked for them yet.
+        // They are not in use yet.
         assert_eq!(
             buffer.read(12 * PAGE, &mut [0]).map_err(Error::into_kind),
             Err(page_error(12, Problem::PageNotMapped))
@@ -57,7 +57,7 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         wait_for(&buffer, ahead(3));
         let more = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
         assert_eq!(more, 2, "{generation}: only the thread has granted anything");
-        // One that is not where pages were mapped ahead.
+        // A page that was not mapped ahead.
         buffer.map(60..63).unwrap();
         wait_for(&buffer, ahead(4));
         assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last there is");
@@ -76,7 +76,7 @@ fn pooled_pages_need_no_new_memory() {
         wait_for(&buffer, |found| found.ready == 3);
         let plan = FaultPlan::none().always(CREATE, 0x1008);
         machine.simulation.set_faults(plan);
-        // Wherever they are: nothing is mapped before it is asked for.
+        // At any page: nothing is mapped before it is requested.
         for pages in [5..6, 0..2] {
             assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{generation}");
             buffer.map(pages.clone()).unwrap();
@@ -96,7 +96,7 @@ fn unmap_removes_pages_ahead() {
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead(8));
-    // It becomes shorter: its last page is still within four of those ahead of it.
+    // The sequence becomes shorter; four pages after its last page stay mapped ahead.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};
@@ -119,7 +119,7 @@ fn thread_failure_is_reported_and_harmless() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
             let buffer = buffer(&machine, 2);
-            // The first call is the one that is asked for, all later ones are the thread's.
+            // The caller makes the first call, the thread all later ones.
             let plan = (2..50).fold(FaultPlan::none(), |it, n| it.fail(function, n, 0x1000));
             machine.simulation.set_faults(plan);
             buffer.map(0..1).unwrap();
@@ -130,7 +130,7 @@ fn thread_failure_is_reported_and_harmless() {
             assert!(found.to_string().contains("failed 1 times"), "{found}");
             assert!(found.thread_runs && found.ahead == 0, "{generation}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
-            // It goes on with the next that is asked for.
+            // It continues after the next request.
             buffer.map(1..2).unwrap();
             wait_for(&buffer, ahead(2));
             assert_eq!(buffer.statistics().failures_ahead, 1, "{generation}");
@@ -198,14 +198,14 @@ fn requested_pages_ahead_are_not_released() {
     }
 }
 
-/// How many threads of that name this process has.
+/// Returns the number of threads of that name in this process.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
     names.filter(|found| found.as_ref().is_ok_and(|found| found.trim() == name)).count()
 }
 
-/// Waits for there to be so many threads that map ahead.
+/// Waits until this process has `count` threads that map ahead.
 #[track_caller]
 fn wait_for_threads(expected: usize) {
     let begun = Instant::now();
@@ -226,7 +226,7 @@ fn thread_ends_with_the_buffer() {
             if round % 3 == 0 {
                 wait_for(&buffer, |found| found.ahead > 0 || round % 2 == 1);
             }
-            // A thread names itself, and is still listed for a moment after it has been joined.
+            // A thread sets its own name, and is still listed for a moment after it was joined.
             wait_for_threads(1);
             drop(buffer);
             machine.assert_empty();
@@ -292,7 +292,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
     });
 }
 
-/// The thread is the parent's: a child neither waits for it nor finds its lock taken.
+/// The child of a fork lacks the thread: it must not wait for it, nor for a lock that it held.
 #[test]
 fn forked_child_can_drop_and_exit() {
     alone(|| {
@@ -302,7 +302,7 @@ fn forked_child_can_drop_and_exit() {
             let inner = buffer.as_ref().unwrap();
             let first = round % 30;
             inner.map(first..first + 1).unwrap();
-            // The thread is at work, or not yet, or by now again.
+            // The thread is in any state at the fork.
             let end = in_child(|| {
                 let buffer = buffer.take().unwrap();
                 let answers = [
@@ -327,7 +327,7 @@ fn forked_child_can_drop_and_exit() {
                 assert_eq!(buffer.statistics(), PagedStatistics::default());
                 drop(buffer);
             });
-            assert_eq!(end, End::Well, "round {round}");
+            assert_eq!(end, End::Success, "round {round}");
             buffer.as_ref().unwrap().unmap(first..first + 1).unwrap();
         }
         drop(buffer);

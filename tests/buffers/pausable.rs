@@ -1,7 +1,7 @@
-//! Memory that goes away and comes back at the same address.
+//! Pausable buffers: memory that is released, and mapped again at the same address.
 //!
-//! Where addresses are freed and reserved anew, any other thread may take them meanwhile; such tests
-//! run in a process of their own, which has one.
+//! If addresses are freed and reserved again, another thread may take them in between. Such tests run in a
+//! process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
@@ -16,15 +16,15 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
 pub fn alone(act: impl FnOnce()) {
-    assert_eq!(in_child(act), End::Well);
+    assert_eq!(in_child(act), End::Success);
 }
 
-/// Bytes that differ from page to page.
+/// Returns bytes that differ from page to page.
 pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8 ^ (at >> 12) as u8 ^ seed).collect()
 }
 
-/// A buffer that the CPU and the owner may use, with something in it.
+/// Returns a buffer with contents, to which the CPU and the owner have access.
 pub fn filled(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -122,7 +122,7 @@ fn pause_releases_three_gibibytes() {
 fn ten_thousand_pauses_change_nothing() {
     alone(|| {
         for (generation, config) in generations() {
-            // All of them where addresses are freed and reserved anew.
+            // More rounds if addresses are freed and reserved again.
             let rounds: u32 = if config.era == Era::B { 10_000 } else { 1_000 };
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
@@ -131,7 +131,7 @@ fn ten_thousand_pauses_change_nothing() {
                 let usage = (machine.vmm.usage(), machine.simulation.usage());
                 (usage, machine.vmm.mappings(), descriptors())
             };
-            // The heap and the threads of the simulation have found their size after a while.
+            // The heap and the threads of the simulation stop growing after a while.
             let (mut before, mut mapped) = (None, 0);
             for round in 0..rounds {
                 let saved = round % 50 == 0;
@@ -145,14 +145,14 @@ fn ten_thousand_pauses_change_nothing() {
                     buffer.read(0, &mut bytes).unwrap();
                     assert_eq!(u32::from_ne_bytes(bytes), round, "{generation}");
                 }
-                // The simulation opens a file for what is touched.
+                // The simulation opens a file for accessed memory.
                 buffer.write(0, &[1]).unwrap();
                 if round == 200 {
                     (before, mapped) = (Some(state(&machine)), regions().len());
                 }
             }
             assert_eq!(Some(state(&machine)), before, "{generation}");
-            // Heaps and stacks come and go; what a round leaves behind would be one a round.
+            // Heaps and stacks change; a leak would add one in each round.
             let now = regions().len();
             assert!(
                 now < mapped + 100,
@@ -210,7 +210,7 @@ fn paused_buffer_rejects_all_but_resume() {
             buffer.resume().unwrap();
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
             drop(buffer);
-            // Nor is a paused one in anybody's way when it is dropped.
+            // Dropping a paused buffer leaves nothing behind.
             let mut buffer = filled(&machine, 100);
             buffer.pause(Contents::Save).unwrap();
             drop(buffer);
@@ -244,13 +244,13 @@ fn grants_while_paused_apply_on_resume() {
                 let found = machine.vmm.get_access(agent, buffer.address());
                 assert_eq!(found, Ok(expected), "{generation}");
             }
-            // Another CPU may read: it is this process's own view.
+            // Another CPU has read access, which this process's view has, too.
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
 }
 
-/// Contents are copied by the owner, who then may not do more than before.
+/// The owner copies the contents; its access to the buffer does not change.
 #[test]
 fn pause_saves_without_owner_access() {
     alone(|| {
@@ -288,10 +288,10 @@ fn buffer_address(machine: &Machine) -> usize {
     machine.vmm.reservations()[0].0.get()
 }
 
-/// A buffer of ROCm 7.2 that could not get its addresses back.
+/// Returns a buffer on ROCm 7.2 that has lost its addresses.
 fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled(machine, size);
-    // The first reservation is the window that the contents are saved through.
+    // The first reservation is the window for saving the contents.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
     let lost = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
@@ -313,7 +313,7 @@ fn lost_addresses_keep_the_contents() {
         assert_eq!((buffer.saved(), vram(&machine)), (5000, 0), "the memory is given back");
         let (address, extent) = (buffer.address(), buffer.extent());
 
-        // Somebody else has them now.
+        // Another reservation has the addresses now.
         let taken = Reservation::builder(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
         for _ in 0..2 {
             let lost = buffer.resume().unwrap_err();
@@ -339,7 +339,7 @@ fn buffer_without_addresses_resumes_anywhere() {
         let (before, extent) = (buffer.address(), buffer.extent());
         let taken = Reservation::builder(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
         for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {
-            // The first reservation is the one that fails because somebody has the addresses.
+            // The first reservation fails, because the addresses are taken.
             let call = if function == RESERVE { 2 } else { 1 };
             machine.simulation.set_faults(FaultPlan::none().fail(function, call, 0x1000));
             buffer.resume_anywhere().unwrap_err();
@@ -353,7 +353,7 @@ fn buffer_without_addresses_resumes_anywhere() {
         assert_ne!(now, before);
         assert!(contents(&buffer) == pattern(5000, 1));
         assert_eq!(machine.vmm.get_access(machine.gpu(0), now), Ok(Access::ReadWrite));
-        // From now on that is where it is.
+        // The buffer keeps the new address.
         buffer.pause(Contents::Save).unwrap();
         assert_eq!(buffer.resume_anywhere(), Ok(now));
         drop((buffer, taken));
@@ -405,7 +405,7 @@ fn forked_child_cannot_use_the_buffer() {
                 assert!(refused, "{number}: {answer:?}");
             }
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         (resident, paused) = both.take().unwrap();
         paused.resume().unwrap();
         for buffer in [resident, paused] {

@@ -1,4 +1,4 @@
-//! Every native call on the way of pausing and resuming fails: the buffer is as it was.
+//! Each native call of pausing and resuming fails in turn: the buffers do not change.
 
 use crate::failing_calls::{
     Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
@@ -13,7 +13,7 @@ use hsa_vmm::{Access, Address};
 
 const SIZE: usize = 5000;
 
-/// Two buffers: one that is resident, and one that is paused.
+/// Two buffers, one resident and one paused.
 struct Buffers {
     resident: PausableBuffer,
     paused: PausableBuffer,
@@ -21,7 +21,7 @@ struct Buffers {
 }
 
 impl Setup for Buffers {
-    /// Of each buffer whether it is paused and holds its addresses, what is saved, and where it is.
+    /// For each buffer: whether it is paused, whether it holds its addresses, its saved contents, its address.
     type State = ([(bool, bool, usize, Address); 2], Below);
 
     fn new(config: &Config) -> Self {
@@ -43,7 +43,7 @@ impl Setup for Buffers {
 }
 
 impl Buffers {
-    /// Ends with both resident, and their contents there unless they were to be dropped.
+    /// Resumes both, and checks their contents unless they were discarded.
     fn assert_contents(&mut self, dropped: bool, when: &str) {
         for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
             if buffer.is_paused() {
@@ -78,12 +78,12 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
 ];
 
-/// Calls whose failure an operation survives.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // Of what is only there to be dropped.
+        // Only drops fail.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             name.starts_with("make")
         }
@@ -134,17 +134,17 @@ fn repeated_failures_lose_no_contents() {
             let quarantine = failed.setup.machine.vmm.quarantine();
             let places = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !places.contains(&entry.address)) {
-                // Paused against its will, it has kept the memory and what is in it.
+                // Paused after a failed rollback, the buffer still has its memory and contents.
                 let lost = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = answer.is_err() && !lost;
                 kept += usize::from(fails && failed.setup.resident.is_paused());
                 failed.setup.assert_contents(name == DROPS && !fails, when);
-                // What was only there for a copy may be in quarantine.
+                // The window for the copy may be quarantined.
                 if quarantine.is_empty() {
                     failed.setup.end(when);
                 }
             } else {
-                // Nothing of it is used any more, and nobody waits for anything.
+                // The buffer is unusable, but no call waits.
                 let again = (failed.act)(&mut failed.setup);
                 let known = quarantined(answer) || quarantined(&again);
                 assert!(known || name.starts_with("make"), "{when}: {answer:?}, then {again:?}");

@@ -1,4 +1,4 @@
-//! The same memory at other addresses, and other memory at the same ones.
+//! Relocating memory to other addresses, and exchanging memory at addresses.
 
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping};
@@ -16,13 +16,13 @@ fn machine(config: Config) -> Machine {
     Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
 }
 
-/// What a GPU's page table allows at an address.
+/// Returns the permissions in a GPU's page table at an address.
 fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
     let page = machine.simulation.page(gpu, address.get());
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// A run of granules, each with memory of its own and its number in it.
+/// Maps a run of granules, each with memory of its own that contains its number.
 fn run(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -46,7 +46,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 
 #[test]
 fn exchange_swaps_memory_and_keeps_access() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -74,7 +74,7 @@ fn exchange_swaps_memory_and_keeps_access() {
                     assert_eq!(page(&machine, 1, there), (true, false), "{generation}");
                 }
                 vmm.write(one, b"no").expect_err("the CPU may only read there");
-                // Part of one range with part of another, in one reservation.
+                // A part of one range and a part of another, in one reservation.
                 vmm.exchange(at(one, 2 * granule), at(one, granule), granule).unwrap();
                 assert_eq!(byte(&machine, at(one, granule)), 22, "{generation}");
                 assert_eq!(byte(&machine, at(one, 2 * granule)), 21, "{generation}");
@@ -91,7 +91,7 @@ fn exchange_swaps_memory_and_keeps_access() {
 
 #[test]
 fn relocate_moves_memory_with_its_access() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
@@ -113,7 +113,7 @@ fn relocate_moves_memory_with_its_access() {
                 assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
                 assert_untouchable(from.get(), 3 * granule, generation);
                 vmm.address_free(from, 3 * granule).expect("nothing is in it any more");
-                // Within a reservation, where there is room.
+                // Within a reservation.
                 vmm.relocate(to, at(to, granule), granule).unwrap();
                 assert_eq!(byte(&machine, to), 10, "{generation}");
                 vmm.check().unwrap();
@@ -219,7 +219,7 @@ fn owned_mappings_follow_their_memory() {
         let one = one.relocate(&elsewhere, granule).unwrap();
         assert_eq!(one.address(), at(elsewhere.address(), granule), "{generation}");
         assert_eq!(byte(&one), 1, "{generation}");
-        // It keeps the reservation alive that it is in by now, and no other.
+        // The mapping keeps only its current reservation alive.
         let gone = elsewhere.address();
         drop((elsewhere, other));
         assert!(reservation.free().is_ok(), "{generation}");
@@ -231,7 +231,7 @@ fn owned_mappings_follow_their_memory() {
 
 #[test]
 fn stale_mapping_exchanges_nothing() {
-    let (machine, stranger) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
+    let (machine, foreign) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
     let mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
@@ -239,13 +239,13 @@ fn stale_mapping_exchanges_nothing() {
         reservation.map(0, &memory).unwrap()
     };
     let (mut one, mut other, mut foreign) =
-        (mapping(&machine), mapping(&machine), mapping(&stranger));
+        (mapping(&machine), mapping(&machine), mapping(&foreign));
     let error = one.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut one, error } =
         one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    // Somebody unmapped it behind its back, and mapped something else there.
+    // A call by address unmapped it, and another mapped other memory there.
     machine.vmm.unmap(other.address(), granule).unwrap();
     let theirs = machine.create(0, granule);
     machine.map(other.address(), granule, theirs);
@@ -308,7 +308,7 @@ fn pages_move_between_buffers_and_within_one() {
                     "{generation}"
                 );
             }
-            // Defragmentation: what is left moves together.
+            // Defragmentation: the remaining pages become adjacent.
             here.move_pages(3..4, &here, 1).unwrap();
             assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{generation}");
             assert_eq!(
@@ -323,7 +323,7 @@ fn pages_move_between_buffers_and_within_one() {
             assert_eq!(may(6), Access::ReadWrite, "{generation}: access stays with the pages");
             there.exchange_pages(5..6, &there, 6).unwrap();
             assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
-            // Whose the memory is by now is told by who gives it back.
+            // The buffer that owns the memory now is the one that releases it.
             here.unmap(0..2).unwrap();
             assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
             drop((here, there));
@@ -334,9 +334,9 @@ fn pages_move_between_buffers_and_within_one() {
 
 #[test]
 fn failed_moves_change_nothing() {
-    let (machine, stranger) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
+    let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
     let (here, there, foreign) =
-        (buffer(&machine, false), buffer(&machine, false), buffer(&stranger, false));
+        (buffer(&machine, false), buffer(&machine, false), buffer(&foreign, false));
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);

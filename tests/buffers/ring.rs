@@ -1,4 +1,4 @@
-//! The same memory several times in a row.
+//! Ring buffers.
 
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
@@ -14,7 +14,7 @@ const SIZE: usize = 8 * KIB;
 
 #[test]
 fn reads_and_writes_wrap_around() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         let mut machines = releases();
         machines.extend(
@@ -32,13 +32,13 @@ fn reads_and_writes_wrap_around() {
                 let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
                 ring.write(position, &text).unwrap();
-                // The same from every turn.
+                // The same through every mapping.
                 let mut found = vec![0; SIZE];
                 for turn in 0..4 {
                     ring.read(position % SIZE as u64 + turn * SIZE as u64, &mut found).unwrap();
                     assert!(found == text, "{release}, {times} times");
                 }
-                // And for a GPU, without a seam.
+                // A GPU reads across the end, too.
                 let elsewhere = machine.mapped(1, SIZE).0;
                 machine.grant(elsewhere, SIZE, machine.gpu(1), Access::ReadWrite);
                 machine.grant(elsewhere, SIZE, machine.cpu(0), Access::Read);
@@ -47,7 +47,7 @@ fn reads_and_writes_wrap_around() {
                 machine.vmm.read(elsewhere, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
-                // What a GPU fills goes over the seam as well.
+                // A GPU's fill wraps around, too.
                 let over = (SIZE - 8) as u64;
                 ring.fill(over, 0x0403_0201, 16).unwrap();
                 let mut found = [0; 16];
@@ -91,7 +91,7 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Messages of all sizes through a ring, against a queue.
+/// Sends messages of all sizes through a ring, and compares with a queue.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));

@@ -60,7 +60,7 @@ fn the_pool_gets_memory_only_with_its_last_page() {
     other.write(0, &[7]).unwrap();
     other.share_pages(0..1, &one, 0).unwrap();
     for round in 0..20 {
-        // Would map the shared memory once more if it were in the pool.
+        // If the shared memory were in the pool, this would map it again.
         other.unmap(0..1).unwrap();
         other.map(0..1).unwrap();
         other.write(0, &[round]).unwrap();

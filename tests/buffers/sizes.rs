@@ -1,4 +1,4 @@
-//! Every size from a byte on: rounded up inside, remembered as it was asked for.
+//! Sizes from one byte: rounded up internally, reported as requested.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -25,7 +25,7 @@ fn buffers_accept_any_size() {
             assert_eq!((buffer.size(), buffer.address()), (size, address), "{when}");
             assert_eq!(buffer.mapped(), size.next_multiple_of(2 * MIB), "{when}");
             assert_eq!(machine.used_by(0), buffer.mapped(), "{when}");
-            // The first byte and the last, and no further.
+            // The first and the last byte are accessible, the next one is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
             let mut byte = [0];

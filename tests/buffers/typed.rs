@@ -1,4 +1,4 @@
-//! Values of one type.
+//! Vectors of values.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, Machine, generations};
@@ -9,7 +9,7 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer};
 
-/// Twelve bytes, so that values lie across the ends of steps.
+/// Twelve bytes, so that values cross the ends of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Point {

@@ -1,4 +1,4 @@
-//! Alignment: of mappings it is not looked at, of reservations not always honoured.
+//! Alignment is not checked for mappings, and not always honoured for reservations.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
@@ -25,7 +25,7 @@ fn size_on_the_runtime() {
     });
 }
 
-/// Addresses that are free, of which one but not the next is so aligned.
+/// Returns free addresses of which the first is aligned and the next is not.
 fn free_addresses(raw: &Raw) -> usize {
     let base = raw.reserve(8 * MIB).unwrap();
     raw.free(base, 8 * MIB).unwrap();

@@ -1,4 +1,4 @@
-//! `set_access` does not look at the end of its range: a part of a mapping changes all of it.
+//! `set_access` ignores the end of its range: a part of a mapping changes all of it.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};

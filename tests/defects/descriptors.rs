@@ -1,4 +1,4 @@
-//! Descriptors of access that make no sense crash the runtime, or are taken for some sense.
+//! Invalid access descriptors crash the runtime, or are accepted.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
@@ -52,7 +52,7 @@ fn through_the_library() {
             (another.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invented {
-            // What stands before it takes no effect either.
+            // The descriptors before it take no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
             let refused = library.vmm.set_access(base, SIZE, &list).unwrap_err();
             assert_eq!(refused.problem(), Some(problem), "{agent:?}");

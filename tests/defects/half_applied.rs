@@ -1,5 +1,5 @@
-//! A list of descriptors of which a later one is refused has taken effect up to there, and a
-//! change that is refused takes away what there was.
+//! If a later descriptor of a list fails, the earlier ones stay in effect, and a failed change revokes the
+//! old access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
@@ -14,7 +14,7 @@ fn refused(change: u64) {
     kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
-/// How often `Raw::start` changes page tables: its scratch memory is for two GPUs.
+/// The number of page-table changes of `Raw::start`, whose scratch memory is mapped for two GPUs.
 const AT_START: u64 = 2;
 
 #[test]
@@ -33,7 +33,7 @@ fn on_the_runtime() {
 fn failed_change_on_the_runtime() {
     let test = "half_applied::failed_change_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |fixture| {
-        // One to grant, one to take away for the change, and the one that fails.
+        // One to grant, one to revoke for the change, and the one that fails.
         refused(AT_START + 3);
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
@@ -51,7 +51,7 @@ fn through_the_library() {
                 refused(change);
                 a_failing_list_changes_nothing(fixture, gpu);
             });
-            assert_eq!(end, End::Well, "change {change}, GPU {gpu}");
+            assert_eq!(end, End::Success, "change {change}, GPU {gpu}");
         }
     });
 }
@@ -70,11 +70,11 @@ fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
     assert_eq!(library.vmm.quarantine(), []);
     let raw = Raw::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
-    // The kernel was out of memory for a moment only.
+    // The kernel was only out of memory for a moment.
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
-/// A change from writing to reading, which the runtime makes by taking away and giving again.
+/// Changes read-write access to read-only, which the runtime does by revoking and granting.
 #[test]
 fn failed_change_through_the_library() {
     on_each("half_applied::failed_change_through_the_library", |fixture| {

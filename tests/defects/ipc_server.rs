@@ -1,7 +1,7 @@
-//! The thread that hands out exported memory meets the end of the runtime.
+//! The server thread that sends exported memory can outlive the runtime's stop.
 //!
-//! By itself it does so in a few of a thousand processes: 14 of 4,000. Here it is held up in a signal
-//! handler until the runtime is gone, and then it nearly always finds its table freed.
+//! That happens in 14 of 4,000 processes. Here a signal handler delays the thread until the runtime has
+//! stopped, so that it nearly always uses its freed table.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 << 20;
 
-/// How many processes are given the chance to crash.
+/// The number of processes that may crash.
 const TRIES: usize = 5;
 
 static HELD: AtomicBool = AtomicBool::new(false);
@@ -39,7 +39,7 @@ extern "C" fn hold(_: libc::c_int) {
     }
 }
 
-/// The threads of this process.
+/// Returns the threads of this process.
 fn threads() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()
@@ -47,13 +47,13 @@ fn threads() -> BTreeSet<libc::pid_t> {
     std::fs::read_dir("/proc/self/task").expect("/proc is mounted").filter_map(number).collect()
 }
 
-/// Starts the server, if there is one, and stops the runtime while the server is held up.
+/// Starts the server, if there is one, and stops the runtime while the server is delayed.
 fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = threads();
     let shared = share();
     let server = threads().difference(&before).next().copied();
     if let Some(server) = server {
-        // SAFETY: the handler does nothing but load, store and sleep.
+        // SAFETY: the handler only loads, stores and sleeps.
         unsafe { libc::signal(libc::SIGUSR1, hold as *const () as libc::sighandler_t) };
         // SAFETY: a thread of this process, which stays as long as the runtime does.
         let sent =
@@ -67,7 +67,7 @@ fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
     stop(shared);
     OVER.store(true, Ordering::SeqCst);
-    // It ends, where it was told to; if it lives on there is nothing to wait for.
+    // Waits until the server thread has ended, unless the runtime stays started.
     let begun = Instant::now();
     while server.is_some_and(|server| threads().contains(&server))
         && begun.elapsed() < Duration::from_millis(500)
@@ -85,22 +85,22 @@ fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
         let memory = PoolMemory::allocate(&of, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&of).unwrap();
         let ipc = match quirks {
-            // SAFETY: this is a process of its own, whose crash is what is looked for.
+            // SAFETY: a process of its own, which may crash.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
-            // It asks for none, and gets those that are known.
+            // Requests no quirks, so that those of the version are used.
             None => ipc.with_quirks(Quirks::default()),
         };
         ipc.get_mem_handle(memory.address()).unwrap();
         memory
     };
-    // What `share` has of the runtime goes with it.
+    // Dropping `share` drops its clones of the runtime.
     stop_past_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Whether one of some processes crashes.
+/// Returns whether one of several processes crashes.
 fn crashes(act: impl Fn()) -> bool {
     (0..TRIES).any(|_| match in_child(&act) {
-        End::Well => false,
+        End::Success => false,
         End::Signal(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => true,
         end => panic!("{end:?}"),
     })
@@ -153,8 +153,8 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Does something while another process waits at the socket where this one's runtime would, as a
-/// process of the same number in another PID namespace does.
+/// Calls `act` while another process listens at this process's socket, as a process of the same number in
+/// another PID namespace would.
 fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
     beside_a_squatter(&[], act)
 }
@@ -166,7 +166,7 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     name[..text.len()].copy_from_slice(text.as_bytes());
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let namesake = Child::start(|| {
-        // SAFETY: has this child end with its parent, and nothing else.
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
@@ -182,7 +182,7 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     ours.read_exact(&mut [0]).unwrap();
     let done = act();
     ours.write_all(&[1]).unwrap();
-    assert_eq!(namesake.wait(), End::Well);
+    assert_eq!(namesake.wait(), End::Success);
     done
 }
 
@@ -213,13 +213,13 @@ fn taken_socket_is_an_error_in_the_library() {
         let share = || ipc.get_mem_handle(memory.address());
         let beside = beside_a_namesake(share);
         if fixture.release() == Release::R6_1_2 {
-            // It has no server, whatever the variable says.
+            // This release has no server, whatever the variable says.
             beside.unwrap();
             return;
         }
         let refused = beside.unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::SocketTaken(_)), "{refused}");
-        // Once it has gone, and again: then the name is this process's own.
+        // Again after it has ended: then the name is this process's own.
         for _ in 0..2 {
             share().unwrap();
         }
@@ -236,11 +236,11 @@ fn forged_socket_names_are_ignored() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
         let process = std::process::id();
-        // The kernel shows a name as it is: this one claims that the name is this process's own.
+        // The kernel prints names unescaped: this one claims that the socket is this process's own.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
         let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
         if fixture.release() == Release::R6_1_2 {
-            // It has no server, whatever the variable says.
+            // This release has no server, whatever the variable says.
             refused.unwrap();
             return;
         }
@@ -258,10 +258,10 @@ fn beside_an_asker<S, T>(
     act: impl FnOnce(S) -> T,
 ) -> Option<T> {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    // Forked before there is a runtime.
+    // Forked before a runtime is started.
     let asker = Child::start(|| {
         become_user(NOBODY_UID);
-        // SAFETY: has this child end with its parent, and nothing else.
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut bytes = [0; 8];
         theirs.read_exact(&mut bytes).unwrap();
@@ -277,16 +277,16 @@ fn beside_an_asker<S, T>(
     ours.read_exact(&mut asked).unwrap();
     let done = (asked[0] == 1).then(|| act(shared));
     ours.write_all(&[1]).unwrap();
-    assert_eq!(asker.wait(), End::Well);
+    assert_eq!(asker.wait(), End::Success);
     done
 }
 
-/// Starts the runtime and shares memory: the runtime, and where the memory is.
+/// Starts the runtime and exports memory. Returns the runtime and the address.
 fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<Raw>, usize) {
-    // Shutting it down would be another defect.
+    // Stopping it would show another defect.
     let raw = ManuallyDrop::new(Raw::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
-    // What the server is asked for.
+    // The address to request from the server.
     let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
     assert!(!is_shared_by_a_server(words) || pointer == address as u64);
     (raw, address)
@@ -317,7 +317,7 @@ fn server_waits_for_an_acknowledgement() {
     IPC_SERVER_HELD_UP.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
         let is_held_up = |raw| {
-            // The thread goes on when the other process has ended, or this one has.
+            // The thread continues when the other process or this one has ended.
             let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
             let begun = Instant::now();
@@ -358,7 +358,7 @@ fn free_does_not_wait_for_the_server() {
             sharing
         });
         let Some(sharing) = sharing else {
-            // It has no server, whatever the variable says.
+            // This release has no server, whatever the variable says.
             assert_eq!(fixture.release(), Release::R6_1_2);
             return;
         };

@@ -1,5 +1,5 @@
-//! Defects of AMD's runtime, each shown on the runtime itself and shown to be gone through the
-//! library. The table of them is in `table.rs`.
+//! Defects of AMD's runtime, each shown on the runtime itself, and shown not to occur through the library.
+//! `table.rs` lists them.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;

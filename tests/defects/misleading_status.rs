@@ -1,4 +1,4 @@
-//! Answers that name the wrong reason, and properties that do not survive sharing.
+//! Statuses that name the wrong reason, and properties that are lost by sharing.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
@@ -36,7 +36,7 @@ fn import_on_the_runtime() {
     IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         let memory = raw.create(SIZE).unwrap();
-        // SAFETY: it was just made, and is nobody else's.
+        // SAFETY: it was just created, and nothing else uses it.
         let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
         let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
         raw.pool(import).unwrap() != raw.pool(memory).unwrap()

@@ -1,4 +1,4 @@
-//! Descriptors of this process, of which the runtime needs some for a moment.
+//! The runtime needs file descriptors for a moment.
 
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
@@ -24,7 +24,7 @@ fn map_leaks_descriptor_on_the_runtime() {
     MAP_LEAKS_DESCRIPTOR.is_as_recorded(
         "no_descriptor::map_leaks_descriptor_on_the_runtime",
         |fixture| {
-            // The first three are for the scratch memory, which two GPUs use.
+            // The first three map the scratch memory, which two GPUs use.
             kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());

@@ -1,4 +1,4 @@
-//! Memory is made where there is none left.
+//! Creating memory when none is left.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{kernel_fails, on_each, set_variable};
@@ -24,13 +24,13 @@ fn failed_map_loses_memory_on_the_runtime() {
         "no_memory::failed_map_loses_memory_on_the_runtime",
         |fixture| {
             set_variable("HSA_KFD", MACHINE);
-            // The first is for the scratch memory.
+            // The first call is for the scratch memory.
             kernel_fails("GEM_MMAP#2=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
             raw.map(base, 48 * MIB, 0, memory).unwrap_err();
             raw.release(memory).unwrap();
-            // 6.1.2 would say that it has made some.
+            // 6.1.2 would return success.
             !matches!(raw.create(48 * MIB), Ok(1..))
         },
     );

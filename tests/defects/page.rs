@@ -1,4 +1,4 @@
-//! The page of defects and quirks, which is made of their tables: `docs/defects.md`.
+//! Generates `docs/defects.md` from the tables of defects and quirks.
 
 use crate::defect::Found;
 use crate::table;
@@ -49,7 +49,7 @@ fn found(found: Found) -> &'static str {
     }
 }
 
-/// Text in a cell of a table: a link to another item's documentation leads nowhere here.
+/// Returns text for a cell of a table, without links to other items' documentation.
 fn plain(text: &str) -> String {
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some((before, rest)) = words.split_once("](crate::") {

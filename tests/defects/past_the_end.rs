@@ -1,4 +1,4 @@
-//! `get_access` answers for the address behind a mapping as for the mapping, and not for a CPU.
+//! `get_access` also answers for the address past the end of a mapping, and not for a CPU.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE};

@@ -1,4 +1,4 @@
-//! What is behind reserved addresses that nothing is mapped at.
+//! Memory behind reserved addresses at which nothing is mapped.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -22,8 +22,8 @@ fn writable_on_the_runtime() {
     });
 }
 
-/// Whether memory of a GPU is behind some of these addresses, though nobody may touch it: the
-/// kernel does not give it back before.
+/// Returns whether GPU memory is mapped at some of these addresses, even without access: the kernel does
+/// not free it before.
 fn is_memory_there(base: usize) -> bool {
     let pieces = permissions(base, SIZE).unwrap_or_default();
     pieces.iter().any(|(_, _, permissions)| permissions.ends_with('s'))

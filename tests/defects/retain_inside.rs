@@ -1,4 +1,4 @@
-//! `retain` knows a mapping by its first address alone.
+//! `retain` finds a mapping only by its first address.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Raw, SIZE};

@@ -22,7 +22,7 @@ fn unmap_of_two_on_the_runtime() {
     });
 }
 
-/// Whoever is let into two mappings in one call sees both, and nothing behind them.
+/// An agent that is granted two mappings in one call can access both, and nothing after them.
 #[test]
 fn set_access_of_two_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_on_the_runtime";
@@ -65,7 +65,7 @@ fn through_the_library() {
             library.map(at(base, number * SIZE), SIZE, library.create(number % 2, SIZE));
         }
         let agents = [library.gpu(0), library.cpu(0), library.gpu(1)];
-        // One after the other, one of them changed, and nobody loses it.
+        // Granted one after the other, one changed; no agent loses access.
         for agent in agents {
             vmm.set_access(base, 3 * SIZE, &[access(agent, Access::ReadWrite)]).unwrap();
         }

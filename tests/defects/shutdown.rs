@@ -19,7 +19,7 @@ fn on_the_runtime() {
 #[test]
 fn through_the_library() {
     on_each("shutdown::through_the_library", |fixture| {
-        // Once more, as what was left behind would be in the way of the next.
+        // Twice, because leftovers would disturb the second start.
         for _ in 0..3 {
             let library = Library::load(fixture.runtime());
             for gpu in 0..2 {
@@ -34,7 +34,7 @@ fn through_the_library() {
             assert_eq!(library.vmm.usage().mappings, 2);
             drop(library);
         }
-        // It really has stopped: it starts anew.
+        // The runtime has stopped: it can start again.
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         assert_eq!(runtime.gpus().count(), 2);

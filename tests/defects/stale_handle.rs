@@ -1,4 +1,4 @@
-//! The value of a handle that was released names the next memory that is made.
+//! The value of a released handle names memory that is created later.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -44,7 +44,7 @@ fn through_the_library() {
             for answer in answers {
                 assert_eq!(answer.unwrap_err().problem(), Some(Problem::Released));
             }
-            // The new memory has not lost a reference by it.
+            // The new memory has not lost a reference.
             library.map(base, SIZE, new);
             vmm.unmap(base, SIZE).unwrap();
             vmm.release(new).unwrap();

@@ -1,4 +1,4 @@
-//! Access of a GPU is taken away in name only: its page table keeps the entry.
+//! Revoking a GPU's access does not change its page table.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
@@ -43,19 +43,19 @@ fn through_the_library() {
 
         vmm.revoke(base, SIZE, &[peer]).unwrap();
         assert_eq!(vmm.get_access(peer, base).unwrap(), Access::None);
-        // The others have what they had, and the memory what was in it.
+        // The other agents keep their access, and the memory its contents.
         assert_eq!(raw.read_by(raw.gpus[0], base.get()), Ok(42));
         raw.write_by(raw.gpus[0], base.get(), 43).unwrap();
         let mut number = [0; 8];
         vmm.read(base, &mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 43);
-        // It has lost it, whether the library is asked or not.
+        // The GPU has really lost the access.
         vmm.copy(peer, base, base, 8).unwrap_err();
         assert_eq!(raw.read_by(raw.gpus[1], base.get()), Err(Fault));
     });
 }
 
-/// Where the hardware will not enforce it, the library says so, and lets no copy of its own by.
+/// The library reports that the hardware does not enforce it, and rejects its own copies.
 #[test]
 fn read_only_through_the_library() {
     on_each("unenforced_access::read_only_through_the_library", |fixture| {

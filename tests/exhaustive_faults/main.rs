@@ -1,9 +1,9 @@
-//! Failure is atomic: every sequence of operations, every call of the runtime in the last of
-//! them failing with every status, alone and with later ones, and every mapping of the kernel's
-//! and every descriptor lacking; afterwards nothing has changed, or what is lost is in quarantine.
+//! Failed operations change nothing. In every sequence of operations, every runtime call of the last
+//! operation fails with every status, alone and with later ones; so do `mmap`, `mprotect` and the allocation
+//! of descriptors. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Of sequences of up to five that come to the same before the last operation, one is tried.
-//! `HSA_VMM_FAULT_DEPTH=6` tries every one, of up to that many operations.
+//! Of sequences that reach the same state before the last operation, one is tried, up to five operations.
+//! `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to that many operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -24,8 +24,7 @@ use search::Walk;
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tries a kind of machine; there must be at least so many runs in the share of them that is
-/// tried unless more is asked for.
+/// Tests a kind of machine. Fails if there are fewer runs than `at_least` at the default depth.
 fn search(name: &'static str, config: Config, floor: u64) {
     if process::ran_alone() {
         return;
@@ -34,7 +33,7 @@ fn search(name: &'static str, config: Config, floor: u64) {
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
     let told = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth = told.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
-    // Of its own, because the filter for system calls stays with a thread.
+    // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
         Walk::new(name, config, depth.unwrap_or(5), depth.is_some())

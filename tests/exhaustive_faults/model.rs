@@ -1,6 +1,6 @@
-//! What a sequence of operations has come to, and which operations can follow: just enough of
-//! HIP's documents to leave out what is refused before the runtime is asked, and what differs
-//! from another sequence in nothing but names.
+//! The state after a sequence of operations, and the operations that can follow. It models just enough of
+//! HIP's documents to skip operations that fail before the runtime is called, and sequences that differ
+//! from others only in names.
 
 use hsa_vmm::Access;
 
@@ -9,7 +9,7 @@ pub const CPU: usize = 0;
 pub const GPUS: [usize; 2] = [1, 2];
 pub const AGENTS: usize = 3;
 
-/// How many granules a reservation has.
+/// The number of granules of a reservation.
 pub const SLOTS: usize = 2;
 
 /// One granule, or both, of a reservation.
@@ -20,14 +20,14 @@ pub struct SlotRange {
     pub slots: usize,
 }
 
-/// Something to do. Reservations and handles are numbered as they were made.
+/// An operation. Reservations and handles are numbered in the order of their creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Reserve,
-    /// To a multiple of more than the runtime itself sees to.
+    /// Aligned to more than the runtime's own alignment.
     ReserveAligned,
     Free(usize),
-    /// A granule of a GPU's memory.
+    /// Creates a granule of a GPU's memory.
     Create(usize),
     Release(usize),
     Map(usize, SlotRange),
@@ -36,13 +36,13 @@ pub enum Operation {
     Revoke(SlotRange, &'static [usize]),
     Retain(SlotRange),
     Export(usize),
-    /// Of what was exported last.
+    /// Imports the last export.
     Import,
     Fill(SlotRange),
     Copy(SlotRange),
 }
 
-/// What is granted: more to everybody, less, one agent before and after the other.
+/// The lists of access to set: more for all agents, less, and one agent before or after the other.
 const GRANTS: &[&[(usize, Access)]] = &[
     &[(GPUS[0], Access::ReadWrite), (GPUS[1], Access::ReadWrite), (CPU, Access::ReadWrite)],
     &[(CPU, Access::Read)],
@@ -57,7 +57,7 @@ const REVOKED: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleState {
-    /// Handles of the same memory have the same number here.
+    /// The number of the memory. Handles of the same memory share it.
     pub memory: usize,
     pub gpu: usize,
     pub references: usize,
@@ -71,27 +71,27 @@ pub struct MappingState {
     pub access: [Access; AGENTS],
 }
 
-/// What has been done so far.
+/// The state so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// Of each that was ever made, whether it is still there.
+    /// For each reservation ever made, whether it still exists.
     pub reservations: Vec<bool>,
     pub handles: Vec<HandleState>,
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// Which memory the CPU could write to: it then holds its tag.
+    /// The memory that the CPU could write its tag to.
     pub written: Vec<usize>,
 }
 
 impl Model {
-    /// Whether physical memory is there: referenced or mapped.
+    /// Returns whether physical memory is alive: referenced or mapped.
     pub fn is_alive(&self, handle: usize) -> bool {
         let mapped = self.mappings.iter().any(|mapping| mapping.handle == handle);
         mapped || self.handles.get(handle).is_some_and(|it| it.references > 0)
     }
 
-    /// The mappings of a range, by slot.
+    /// Returns the mappings of a range, by slot.
     pub fn mappings_at(&self, range: SlotRange) -> impl Iterator<Item = &MappingState> {
         let inside = move |mapping: &&MappingState| is_inside(mapping, range);
         self.mappings.iter().filter(inside)
@@ -105,7 +105,7 @@ impl Model {
         self.mappings.iter().any(|mapping| mapping.reservation == reservation)
     }
 
-    /// What can be done next. The runtime is asked in each of these.
+    /// Returns the operations that can follow. Each of them calls the runtime.
     pub fn next(&self) -> Vec<Operation> {
         let mut all = Vec::new();
         self.reserve_next(&mut all);
@@ -123,13 +123,13 @@ impl Model {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
         }
         let empty = |&index: &usize| self.reservations[index] && !self.is_touched(index);
-        // Two that nothing was mapped in differ in nothing but their names.
+        // Empty reservations differ only in their names, so that one of them is enough.
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
 
     fn handle_next(&self, all: &mut Vec<Operation>) {
         match self.handles.len() {
-            // The first GPU is the one that memory was first made on.
+            // By symmetry, the first memory is created on the first GPU.
             0 => all.push(Operation::Create(GPUS[0])),
             1 => all.extend(GPUS.map(Operation::Create)),
             _ => {}
@@ -147,7 +147,7 @@ impl Model {
     fn map_next(&self, all: &mut Vec<Operation>) {
         let mut untouched = false;
         for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
-            // Of those that nothing is mapped in, one stands for all.
+            // One empty reservation represents all of them.
             if !self.is_touched(reservation) && std::mem::replace(&mut untouched, true) {
                 continue;
             }
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    /// Every run of whole mappings.
+    /// Returns every run of whole mappings.
     fn runs(&self) -> Vec<SlotRange> {
         let range = |mapping: &MappingState| SlotRange {
             reservation: mapping.reservation,
@@ -205,7 +205,7 @@ impl Model {
         }
     }
 
-    /// Whether something can follow: nothing is any different after the others.
+    /// Returns whether the state changes: after other operations no new sequence is needed.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_))

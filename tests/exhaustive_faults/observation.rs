@@ -1,4 +1,4 @@
-//! What can be seen from outside, and whether it is what it should be.
+//! The observable state, and its comparison with the expected one.
 
 use crate::executor::{Executor, tag_of};
 use crate::machine::at;
@@ -15,23 +15,23 @@ pub struct Observation {
     mappings: Vec<MappingInfo>,
     usage: Usage,
     quarantine: Vec<Quarantined>,
-    /// Of each mapping: who may do what, by `get_access`.
+    /// For each mapping: the access of each agent, by `get_access`.
     access: Vec<[Access; AGENTS]>,
-    /// Of each mapping and GPU: what its page table allows.
+    /// For each mapping and GPU: the permissions in its page table.
     pages: Vec<[(bool, bool); GPUS.len()]>,
-    /// And whether it has an entry at all: on AMD's driver it would allow everything.
+    /// For each mapping and GPU: whether there is an entry. With AMD's driver it would allow everything.
     entries: Vec<[bool; GPUS.len()]>,
-    /// Of each granule of each reservation: what this process may do.
+    /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
-    /// Of each mapping that the CPU may read: what it reads.
+    /// For each mapping that the CPU can read: the byte.
     contents: Vec<Option<u8>>,
     runtime: (usize, usize, usize, usize, Vec<u64>),
-    /// But for the runtime's own.
+    /// Open descriptors, without the runtime's own.
     descriptors: usize,
 }
 
 impl Observation {
-    /// What is seen now; an error if an invariant does not hold.
+    /// Returns the current state; an error if an invariant does not hold.
     pub fn of(executor: &Executor) -> Result<Self, String> {
         let vmm = &executor.machine.vmm;
         vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
@@ -71,12 +71,12 @@ impl Observation {
         })
     }
 
-    /// How much is in quarantine.
+    /// Returns the number of quarantined entries.
     pub fn quarantined(&self) -> usize {
         self.quarantine.len()
     }
 
-    /// The first thing that differs.
+    /// Returns the first difference.
     pub fn difference(&self, after: &Self) -> Result<(), String> {
         fn differ<T: std::fmt::Debug + PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
             if a == b { Ok(()) } else { Err(format!("{what} changed: {a:x?} is now {b:x?}")) }
@@ -94,9 +94,8 @@ impl Observation {
         differ("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// A GPU that was told it may do nothing still has its entry until the mapping is made anew. If
-    /// that is how a failure was undone it has lost what it was not to have; nobody else has, and
-    /// nobody has gained one.
+    /// Returns whether only forbidden GPUs have lost their entries. A GPU that was forbidden access keeps its
+    /// entry until the memory is mapped again, which a rollback may do. No other GPU may lose or gain an entry.
     fn entries_may_only_go(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
@@ -113,14 +112,14 @@ impl Observation {
         Ok(())
     }
 
-    /// The same, whatever the runtime has pinned of this process.
+    /// Returns the same state without memory of this process that the runtime has pinned.
     pub fn difference_but_for_pinned(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
         self.difference(&after)
     }
 
-    /// Whether it is what the model says.
+    /// Compares with the model.
     pub fn agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         let fail = |what: String| Err(format!("not what the model says: {what}"));
         let reserved = model.reservations.iter().filter(|&&alive| alive).count();
@@ -182,7 +181,7 @@ impl Observation {
     }
 }
 
-/// What each agent may do: the same at the first byte and at the last.
+/// Returns the access of each agent, which must be equal at the first and at the last byte.
 fn granted(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
     let vmm = &executor.machine.vmm;
     let last = at(mapping.address, mapping.size - 1);
@@ -197,7 +196,7 @@ fn granted(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS
     Ok(granted)
 }
 
-/// What this process may do in every granule of the reservations; all of it must be somebody's.
+/// Returns the access of this process to every granule of the reservations, all of which must be mapped.
 fn process_access(
     executor: &Executor,
     reservations: &[(Address, usize)],
@@ -224,10 +223,10 @@ fn process_access(
     reservations.iter().map(of).collect()
 }
 
-/// Whether what is left is what it should be after an operation ended in quarantine: it is
-/// listed, none of it is used again, and everything else goes on as before.
+/// Checks the state after an operation has quarantined a range: the range is listed and never used again, and
+/// everything else works as before.
 ///
-/// It may have a hole if the kernel refused to fill one that the runtime had made.
+/// The range may have a hole, if the kernel refused to fill it.
 pub fn is_set_aside(
     executor: &Executor,
     before: &Observation,
@@ -252,7 +251,7 @@ pub fn is_set_aside(
         };
         mappings.iter().filter(|it| !is_lost(it)).cloned().collect()
     };
-    // Of an unmapping that came about only the memory is lost.
+    // If the unmap succeeded, only the memory is lost.
     let unmapped = matches!(operation, Operation::Unmap(_))
         && listed.iter().all(|entry| entry.address == Address::NULL);
     if !unmapped && elsewhere(&before.mappings) != elsewhere(&vmm.mappings()) {

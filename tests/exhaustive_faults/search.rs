@@ -1,7 +1,7 @@
-//! Every sequence of operations, and every way in which the last of them can fail.
+//! Enumerates every sequence of operations, and every way in which the last one can fail.
 //!
-//! That an earlier one fails needs no run of its own: it has then changed nothing, and what
-//! follows is another sequence.
+//! Failures of earlier operations need no runs of their own: they change nothing, so that the rest is
+//! another sequence.
 
 use crate::executor::Executor;
 use crate::machine::Machine;
@@ -16,22 +16,22 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Up to here everything is done on a machine of its own; beyond, an operation that has changed
-/// nothing is tried again on the same one.
+/// Up to this depth every run has a machine of its own. Deeper, a machine is reused if the operation has
+/// changed nothing.
 const FRESH: usize = 3;
 
-/// Where an operation is tried: after these, on such a machine.
+/// A test case: the configuration, and the operations before the one under test.
 struct Trial<'a> {
     search: &'a mut Walk,
     sequence: &'a [Operation],
     operation: Operation,
 }
 
-/// How much was tried on one kind of machine, and what was found.
+/// The runs on one kind of machine, and the failures.
 pub struct Walk {
     pub name: String,
     config: Config,
-    /// Open before the first machine was made.
+    /// Descriptors that were open before the first machine.
     descriptors: usize,
     pub sequences: u64,
     /// Runs with one call failing, with two or more, and without descriptors.
@@ -40,7 +40,7 @@ pub struct Walk {
     pub starved: u64,
     /// With `mmap` or `mprotect` failing.
     pub unmappable: u64,
-    /// Of all these, those that ended in quarantine.
+    /// The runs that ended in quarantine.
     pub set_aside: u64,
     pub violations: Vec<String>,
 }
@@ -58,8 +58,8 @@ impl fmt::Display for Walk {
 }
 
 impl Walk {
-    /// Tries every sequence of up to `depth` operations; of those that come to the same before
-    /// the last only one, unless `every` is asked for.
+    /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
+    /// last operation it tries only one, unless `every` is set.
     pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
         let mut search = Self {
             name: name.to_owned(),
@@ -96,7 +96,7 @@ impl Walk {
     }
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
-        // The first few tell enough.
+        // Prints only the first ones.
         if self.violations.len() >= 3 {
             return;
         }
@@ -108,21 +108,21 @@ impl Walk {
     }
 }
 
-/// What a system call is called among the functions that fail.
+/// The name for system calls among the functions that fail.
 const SYSTEM: &str = "a system call";
 
-/// A machine, the state that the operations have left it in, and what it looks like.
+/// A machine, its model, and its observed state.
 struct Ready {
     executor: Executor,
     model: Model,
     before: Observation,
 }
 
-/// What a run that was to fail has come to.
+/// The result of a run with failures.
 enum Outcome {
-    /// No call failed, because the operation makes no more: it did what it should.
+    /// No call failed, because the operation makes fewer calls: it succeeded.
     Succeeded,
-    /// It failed; the functions whose calls did.
+    /// Calls of these functions failed.
     Failed(Vec<&'static str>),
 }
 
@@ -172,7 +172,7 @@ impl Trial<'_> {
         verdict.map_err(|violation| format!("{}: {violation}", when()))
     }
 
-    /// One run, judged. Where something has changed, the machine is used up.
+    /// Performs and checks one run. If the state has changed, the machine cannot be reused.
     fn attempt(&mut self, machine: &mut Option<Ready>, plan: FaultPlan) -> Result<Outcome, String> {
         let mut ready = match machine.take() {
             Some(ready) => ready,
@@ -185,7 +185,7 @@ impl Trial<'_> {
         Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
     }
 
-    /// Judges a run; the machine comes back if it is as it was before, and is not to be fresh.
+    /// Checks a run. Returns the machine if it is unchanged and can be reused.
     fn conclude(
         &mut self,
         mut ready: Ready,
@@ -208,7 +208,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Each `mmap` and `mprotect` in a reservation failing, and it and all that follow.
+    /// Fails each `mmap` and `mprotect` in a reservation, alone and with all that follow.
     fn fail_system_calls(&mut self) -> Result<(), String> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {
@@ -270,7 +270,7 @@ impl Trial<'_> {
                 Err("nothing is in quarantine".to_owned())
             }
             Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
-            // Memory of this process stays pinned, which is not worth a quarantine.
+            // Memory of this process stays pinned, which needs no quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
                 before.difference_but_for_pinned(&Observation::of(executor)?)?;
                 Ok(Spent::Done)
@@ -282,26 +282,26 @@ impl Trial<'_> {
         }
     }
 
-    /// Calls whose failure does not keep an operation from doing what was asked for.
+    /// Returns whether the operation succeeds although this function fails.
     fn survives(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // What cannot be mapped by the library the runtime may, and what cannot be replaced
-            // can at least be closed.
+            // If the library cannot map, the runtime may; if a mapping cannot be replaced, its access is
+            // removed.
             (SYSTEM, _) => true,
-            // The owner of an import is then not known.
+            // The owner of an import is unknown then.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
-            // What it costs is a signal, or memory of this process that stays pinned.
+            // Leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
-            // The mapping is gone; what is left of its memory is in the quarantine.
+            // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
-            // Where the runtime cannot align, it is tried several times.
+            // Without aligned reservations it is retried several times.
             ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
             _ => false,
         }
     }
 
-    /// What is still there goes, and nothing is left in the runtime but what is in quarantine.
+    /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
     fn end(&self, ready: Ready, spent: Spent) -> Result<(), String> {
         let Ready { mut executor, model, .. } = ready;
         let after = model.after(self.operation);
@@ -325,7 +325,7 @@ impl Trial<'_> {
         )
     }
 
-    /// The operation with no descriptor to be had, with one, with two, until it works.
+    /// Runs the operation with no free descriptor, with one, with two, until it succeeds.
     fn starve(&mut self) -> Result<(), String> {
         let mut machine = None;
         for spare in 0..16 {
@@ -357,16 +357,16 @@ impl Trial<'_> {
     }
 }
 
-/// What has become of a machine.
+/// The state of a machine after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spent {
-    /// It is as it was before.
+    /// Unchanged.
     Not,
     Done,
     InQuarantine,
 }
 
-/// Ends the library's use of a machine; fails if the runtime is left with anything unknown.
+/// Drops the library. Fails if the runtime keeps anything that was not expected.
 fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     let Executor { machine, file, .. } = executor;
     drop(file);
@@ -392,15 +392,15 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives back addresses that a machine that is gone has left reserved for ever: after some ten
-/// thousand runs that ended in quarantine every look at the address space takes long.
+/// Unmaps addresses that dropped machines have left in quarantine: after ten thousand such runs, reading the
+/// address space would take long.
 fn give_back(listed: &[Quarantined]) {
     for entry in listed.iter().filter(|entry| entry.address != Address::NULL) {
         let (start, end) = (entry.address.get(), entry.address.get() + entry.size);
         for region in process::regions() {
             let (start, end) = (region.start.max(start), region.end.min(end));
             if start < end && region.permissions == "---p" && region.name.is_empty() {
-                // SAFETY: nobody may use these pages, and who reserved them is gone.
+                // SAFETY: the pages are inaccessible, and the machine that reserved them was dropped.
                 unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
             }
         }

@@ -1,4 +1,4 @@
-//! Threads that want the same, one quarrel a test.
+//! Conflicting operations of several threads, one conflict for each test.
 
 use crate::calls::{self, Seen};
 use crate::machine::{Machine, access, at, failing};
@@ -19,7 +19,7 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_era(Era::A))
 }
 
-/// Does several things at once and returns how the runtime's calls met.
+/// Runs several functions at once, and returns the overlaps of the runtime's calls.
 fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
     calls::begin();
     thread::scope(|scope| {
@@ -32,7 +32,7 @@ fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
     seen
 }
 
-/// A whole life of one granule.
+/// The full cycle of one granule.
 fn live(machine: &Machine, base: Address) {
     let granule = machine.granule();
     let handle = machine.create(0, granule);
@@ -144,8 +144,8 @@ fn opposite_copies_do_not_deadlock() {
     });
 }
 
-/// The runtime maps nothing any more after two mappings: what is taken from a GPU cannot be put
-/// back, so that the reservation goes into quarantine while others use it.
+/// The runtime's map fails after two mappings: a revocation cannot be rolled back, so that the reservation is
+/// quarantined while other threads use it.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_orders(ORDERS, || {
@@ -205,7 +205,7 @@ fn waiting_threads_reject_quarantined_ranges() {
     });
 }
 
-/// Whoever asks while a run is changed is told of all of it or of nothing.
+/// A look-up during a change of a run returns the state before or after all of it.
 #[test]
 fn runs_change_atomically_to_look_ups() {
     in_many_orders(4 * ORDERS, || {
@@ -244,7 +244,7 @@ fn runs_change_atomically_to_look_ups() {
     });
 }
 
-/// One that maps and unmaps, one that gives back, the thread that maps ahead, and its end.
+/// One thread maps and unmaps, one trims, one maps ahead; then the buffer is dropped.
 #[test]
 fn mapping_ahead_does_not_disturb_callers() {
     in_many_orders(ORDERS, || {

@@ -1,4 +1,4 @@
-//! Small programs by chance: in every order that is tried, a serial order explains the answers.
+//! Small random programs: in every tried order, the results have a serial order.
 
 use crate::machine::{self, Machine};
 use crate::serial::{Random, round};
@@ -6,7 +6,7 @@ use crate::{calls, in_many_orders};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Each order plays a program of its own; the first of them has this seed.
+/// Each order runs a program of its own; the first one has this seed.
 const FIRST: u64 = 1;
 const ORDERS: usize = 100;
 

@@ -111,7 +111,7 @@ on_all_fixtures! {
         impostor.ok(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
         let mut bytes = as_hips(&impostor.get(trap)).to_bytes();
-        // It says that it is of a process of a trusted user, and asks the impostor's server.
+        // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
         bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
         let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
@@ -127,7 +127,7 @@ on_all_fixtures! {
         let mut importer = setup.peer();
         let [at, elsewhere] = [&mut exporter, &mut other].map(|peer| peer.allocate(SIZE));
         let (handle, theirs) = (exporter.get(at), other.get(elsewhere));
-        // The exporter's own table registers what only the other's server hands out.
+        // The exporter's own table registers memory that only the impostor's server sends.
         let mut bytes = handle.to_bytes();
         bytes[RUNTIME].copy_from_slice(&theirs.to_bytes()[RUNTIME]);
         let entry = Entry::of(&handle);
@@ -153,7 +153,7 @@ on_all_fixtures! {
         first.write(address, "inside");
         let handle = first.get(address);
         assert_eq!(handle.process, 1);
-        // Within the namespace all is as ever.
+        // Within the namespace everything works.
         let opened = second.open(&handle);
         second.holds(opened, "inside");
         assert_refused(&first.try_open(&handle), INVALID_CONTEXT);

@@ -1,4 +1,4 @@
-//! What a report says is so.
+//! Reports match the state.
 
 use super::*;
 use hsa_vmm::report::{AccessEntry, Free, Idle, Report};
@@ -60,11 +60,11 @@ fn fragmentation_excludes_the_largest_hole() {
     assert_eq!(free(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
-    // One that cannot be: a number all the same.
+    // An inconsistent value, which must not panic.
     assert_eq!(Free { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver lets a GPU do everything once it may do anything.
+/// AMD's user-space driver grants a GPU read and write access with any grant.
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();
@@ -102,7 +102,7 @@ fn idle_lists_unused_memory() {
 
 #[test]
 fn quarantine_is_reported_with_its_reason() {
-    // Taking it away unmaps it, and then it can be mapped no more.
+    // The revocation unmaps it, and mapping it again fails.
     let mut config = Config::mi300x(2);
     config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
@@ -120,7 +120,7 @@ fn quarantine_is_reported_with_its_reason() {
     assert!(text.contains(&known.reason()), "{text}");
 }
 
-/// Reservations, mappings and memory of one moment agree, whatever other threads do.
+/// Reservations, mappings and memory in a report are consistent while other threads change them.
 #[test]
 fn report_is_consistent() {
     let machine = machine();

@@ -1,4 +1,4 @@
-//! Names belong to one thing, as long as it is there.
+//! Names belong to one value, until it is freed.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
@@ -18,12 +18,12 @@ fn names_can_be_set_changed_and_removed() {
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
-    // Any address inside will do.
+    // Any address inside is accepted.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
     vmm.name_mapping(at(base, 2 * GRANULE - 1), "second").unwrap();
     vmm.name_handle(handles[0], "page").unwrap();
     let some = |name: &str| Some(name.to_owned());
-    // A mapping without a name is called as its memory.
+    // A mapping without a name has the name of its memory.
     let expected =
         [vec![some("cache")], vec![some("page"), some("second")], vec![some("page"), None]];
     assert_eq!(names(&machine), expected);
@@ -65,7 +65,7 @@ fn names_end_with_their_values() {
     vmm.name_handle(handles[0], "old").unwrap();
     vmm.unmap(base, GRANULE).unwrap();
     vmm.release(handles[0]).unwrap();
-    // The slot of the handle and the address are used again.
+    // The slot of the handle and the address are reused.
     let handle = machine.create(0, GRANULE);
     machine.map(base, GRANULE, handle);
     assert_eq!(names(&machine), [vec![Some("old".to_owned())], vec![None], vec![None]]);
@@ -75,8 +75,8 @@ fn names_end_with_their_values() {
     machine.assert_empty();
 }
 
-/// Frees a reservation and reserves the same addresses again. `None` if another thread of the
-/// program was given them meanwhile.
+/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken
+/// them.
 fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
     match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {
@@ -102,10 +102,10 @@ fn new_reservation_inherits_no_name() {
     machine.assert_empty();
 }
 
-/// Somebody else has freed what an owned value stands for, and made another thing there.
+/// A call by address has freed the owned value's range, and other values were created there.
 #[test]
 fn stale_owned_value_names_nothing() {
-    // Another thread of this program may be given the addresses; then once more.
+    // Another thread may take the addresses; then this is retried.
     assert!((0..1000).any(|_| names_nothing_but_its_own().is_some()), "an address that was freed");
 }
 
@@ -171,5 +171,5 @@ fn naming_fails_in_a_forked_child() {
         }
         assert!(vmm.report().is_empty());
     });
-    assert_eq!(end, process::End::Well);
+    assert_eq!(end, process::End::Success);
 }

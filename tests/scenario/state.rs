@@ -1,18 +1,18 @@
-//! What must not change when something fails.
+//! The state that must not change when an operation fails.
 
 use crate::machine::Library;
 use crate::process;
 use hsa_vmm::vmm::{MappingInfo, Usage};
 use hsa_vmm::{Access, Address, AgentId};
 
-/// What the library believes, and what is so in this process.
+/// The ledger's state, and the state of this process.
 #[derive(Debug, PartialEq)]
 pub struct StateSnapshot {
     pub reservations: Vec<(Address, usize)>,
     pub mappings: Vec<MappingInfo>,
     pub usage: Usage,
     pub access: Vec<(Address, AgentId, Access)>,
-    /// What this process may do where.
+    /// The permissions of this process, by address.
     pub process: Vec<(usize, usize, String)>,
     pub descriptors: usize,
     pub quarantined: usize,
@@ -44,7 +44,7 @@ impl StateSnapshot {
         }
     }
 
-    /// Fails with no more than what is different.
+    /// Fails with only the parts that differ.
     #[track_caller]
     pub fn assert_same(&self, after: &Self, when: &str) {
         assert_eq!(self.reservations, after.reservations, "{when}");

@@ -1,4 +1,4 @@
-//! The world of a round, in the library.
+//! Executes the operations of a round by the library.
 
 use super::state::Mapped;
 use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot, State};
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// The world of a round, in the library.
+/// The reservations and allocations of a round, in the library.
 pub struct Executor<'a> {
     library: &'a Library,
     granule: usize,
@@ -46,7 +46,7 @@ impl<'a> Executor<'a> {
         (self.address(run.first), run.count * self.granule)
     }
 
-    /// Does an operation.
+    /// Executes an operation.
     #[track_caller]
     pub fn execute(&self, operation: Operation) -> Answer {
         let answer = self.answer(operation);
@@ -84,7 +84,7 @@ impl<'a> Executor<'a> {
             Operation::Retain { slot } => {
                 let retained = vmm.retain_allocation_handle(self.address(slot))?;
                 let number = self.handles.iter().position(|&handle| handle == retained);
-                Ok(Answer::Handle(number.expect("a handle of this world")))
+                Ok(Answer::Handle(number.expect("a handle of this round")))
             }
             Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
             Operation::Share { handle } => {
@@ -105,7 +105,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// What there is when all threads have ended. Releases everything that is referenced.
+    /// Returns the state after all threads have ended. Releases all references.
     pub fn observed(&self) -> State {
         let vmm = &self.library.vmm;
         let mut state = State { contents: [0; HANDLES], ..State::default() };
@@ -146,8 +146,7 @@ impl<'a> Executor<'a> {
         byte[0]
     }
 
-    /// Leaves nothing behind: no mapping or reservation; [`observed`](Self::observed) has released
-    /// the memory.
+    /// Unmaps and frees everything; [`observed`](Self::observed) has released the memory.
     #[track_caller]
     pub fn clear(self) {
         let vmm = &self.library.vmm;
@@ -162,7 +161,7 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Why an operation was refused; anything but a documented refusal is a failure.
+/// Returns why an operation was rejected. Undocumented errors fail the test.
 #[track_caller]
 fn reason(operation: Operation, error: Error) -> Reason {
     match error.problem() {

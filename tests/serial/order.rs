@@ -3,10 +3,10 @@
 use super::{Event, State};
 use std::collections::HashSet;
 
-/// Whether an order of what the threads did gives every answer that they got, and ends `after`.
+/// Returns whether some serial order of the events gives every result and ends in `after`.
 ///
-/// Wing and Gong's search: one thread's next operation after another is tried, if no other thread
-/// had ended one before it began; what led nowhere is not tried again.
+/// Wing and Gong's search: tries each thread's next operation, if no other thread's next one ended before it
+/// began. States without a solution are memoised.
 pub fn exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();

@@ -1,9 +1,9 @@
-//! Programs by chance, the same for the same seed.
+//! Random programs, reproducible by their seed.
 
 use super::{AGENTS, HANDLES, Operation, RESERVATIONS, Run, SLOTS, Slot};
 use hsa_vmm::Access;
 
-/// Chance (SplitMix64).
+/// A random number generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below a limit that is not zero.
+    /// Returns a number below a limit, which must not be zero.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
@@ -27,12 +27,12 @@ impl Random {
 
     fn run(&mut self) -> Run {
         let first = self.slot();
-        // Often one, as it is more likely to be mapped.
+        // Often one granule, which is more likely to be mapped.
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
         Run { first, count }
     }
 
-    /// Any operation; mapping and granting often, as the others need it.
+    /// Returns a random operation. Maps and grants are frequent, because the others need them.
     pub fn operation(&mut self) -> Operation {
         let (slot, run) = (self.slot(), self.run());
         let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));

@@ -1,9 +1,9 @@
-//! What there is in the world of a round, by HIP's documents.
+//! The model of a round, by HIP's documents.
 
 use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot};
 use hsa_vmm::Access;
 
-/// What there is. Two that are equal are not told apart by any operation.
+/// The state of the model. Equal states behave alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub reserved: [bool; RESERVATIONS],
@@ -13,7 +13,7 @@ pub struct State {
     pub contents: [u8; HANDLES],
 }
 
-/// What is mapped at a slot.
+/// The mapping at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mapped {
     pub handle: usize,
@@ -33,7 +33,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Whether an operation may answer this now; if so, it has been done.
+    /// Executes an operation. Returns whether this result is possible.
     pub fn admits(&mut self, operation: Operation, answer: Answer) -> bool {
         if let Answer::Refused(reason) = answer {
             return self.is_reason(operation, reason);
@@ -48,13 +48,13 @@ impl State {
         ]
         .into_iter()
         .any(|reason| self.is_reason(operation, reason));
-        // Reserving what is reserved already is the one thing that a stranger can cause too.
+        // Other threads of the process can cause this error, too.
         let taken =
             matches!(operation, Operation::Reserve { reservation } if self.reserved[reservation]);
         !impossible && !taken && self.answers(operation) == answer
     }
 
-    /// Whether an operation can be refused for this reason.
+    /// Returns whether an operation can be rejected for this reason.
     fn is_reason(&self, operation: Operation, reason: Reason) -> bool {
         let run = match operation {
             Operation::Map { slot, .. }
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Does what is possible.
+    /// Executes an operation, and returns its result.
     fn answers(&mut self, operation: Operation) -> Answer {
         let access = [Access::None; AGENTS];
         match operation {
@@ -156,7 +156,7 @@ impl State {
         &mut self.slots[reservation][number..number + run.count]
     }
 
-    /// What can be seen when all is over: no allocation that is neither referenced nor mapped.
+    /// Returns the observable state, without allocations that are neither referenced nor mapped.
     pub fn visible(mut self) -> Self {
         for handle in 0..HANDLES {
             let mapped = |slot: &Option<Mapped>| slot.is_some_and(|it| it.handle == handle);

@@ -1,4 +1,4 @@
-//! Who waits for whom: none for ever, and nobody for what happens in another reservation.
+//! Waiting: no deadlocks, and no waits for operations on other reservations.
 
 use super::{PATIENCE, sweep};
 use crate::hostile::Hostile;
@@ -46,7 +46,7 @@ fn copy_survives_merged_reservations() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while over.load(Ordering::Relaxed) == 0 {
-                    // Nothing is ever granted there: all that matters is that it ends.
+                    // Nothing is granted there; the call only has to return.
                     let copied = machine.vmm.copy(machine.gpu(0), both, at(both, granule), 8);
                     copied.expect_err("nothing is mapped");
                 }
@@ -72,7 +72,7 @@ fn operations_on_different_reservations_overlap() {
         let properties = AllocationProperties::on(gpu);
         let places = [(); 4].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
         let handles = [(); 4].map(|()| vmm.create(4096, &properties).unwrap());
-        // Each waits inside the runtime until all four are there; alone it would give up.
+        // Each call waits inside the runtime until all four are there, or a time limit.
         hostile.set(c"hostile_meet", 4);
         std::thread::scope(|scope| {
             for (place, handle) in places.into_iter().zip(handles) {
@@ -105,7 +105,7 @@ fn look_ups_run_during_runtime_calls() {
             assert_eq!(vmm.retain_allocation_handle(at(place, 4096)), Ok(handle));
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
-            // What was asked for meanwhile on another reservation lets the first go on.
+            // The operation on another reservation lets the first one continue.
             vmm.map(other, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });
