@@ -161,8 +161,8 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Add
     let entry = listed.iter().find(|entry| entry.address == base).unwrap();
     assert_eq!(entry.size, 4 * 4096);
     assert!(entry.reason().contains("left a hole"), "{entry}");
-    let told = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason());
-    assert_eq!(entry.to_string(), told);
+    let reported = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason());
+    assert_eq!(entry.to_string(), reported);
     let properties = AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id());
     let handle = vmm.create(4096, &properties).unwrap();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
@@ -347,7 +347,7 @@ fn cpu_access_changes_make_no_hole() {
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_strangers", 1);
-    let told = hostile.get(c"hostile_told");
+    let reported = hostile.get(c"hostile_told");
     let cpu = runtime.host().id();
     for (wanted, expected) in [
         (Access::Read, "r--"),
@@ -367,7 +367,7 @@ fn cpu_access_changes_make_no_hole() {
             assert_eq!(&bytes, b"mine");
         }
     }
-    assert_eq!(hostile.get(c"hostile_told"), told, "the runtime was asked");
+    assert_eq!(hostile.get(c"hostile_told"), reported, "the runtime was asked");
     assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
     hostile.set(c"hostile_strangers", 0);
     vmm.unmap(base, 2 * 4096).unwrap();

@@ -268,7 +268,7 @@ fn batches_are_atomic_to_other_threads() {
     hostile.set(c"hostile_linger", 20_000);
     let wanted = bases.map(|base| new(base, size, handle));
     let all = [access(gpu, Access::ReadWrite)];
-    let told = |thread: &dyn Fn() -> bool| {
+    let reported = |thread: &dyn Fn() -> bool| {
         let found = loop {
             let (over, found) = (thread(), vmm.mappings());
             if over || !found.is_empty() {
@@ -283,7 +283,7 @@ fn batches_are_atomic_to_other_threads() {
     };
     thread::scope(|scope| {
         let map = scope.spawn(|| vmm.map_many(&wanted, &all));
-        told(&|| map.is_finished());
+        reported(&|| map.is_finished());
         assert_eq!(hostile.get(c"hostile_told"), 2, "the runtime has not let it in yet");
         map.join().unwrap().unwrap();
     });

@@ -273,7 +273,7 @@ fn set_access_keeps_cpu_access_after_failure() {
         machine.grant(base, granule, cpu, Access::ReadWrite);
         vmm.write(base, b"kept").unwrap();
         machine.grant(base, granule, cpu, Access::None);
-        process::assert_untouchable(base.get(), granule, "nobody may touch it");
+        process::assert_untouchable(base.get(), granule, "inaccessible");
     });
 }
 

@@ -392,8 +392,8 @@ fn two_cpus_can_be_revoked_one_by_one() {
             let both = [first, second].map(|cpu| access(cpu, Access::None));
             let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
             machine.vmm.set_access(base, size, &both).unwrap();
-            let told = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
-            assert!(!told, "{release}");
+            let reported = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
+            assert!(!reported, "{release}");
             process::assert_untouchable(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
             process::assert_untouchable(base.get(), size, release);

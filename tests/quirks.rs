@@ -126,7 +126,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "import_is_lazy",
         release: || Config::mi300x(1).with_era(Era::C),
-        is: "an owner is told of a file that is no memory",
+        is: "an owner is reported of a file that is no memory",
         shows: |machine| {
             let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
             let file = file.unwrap();

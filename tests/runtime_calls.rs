@@ -209,8 +209,8 @@ fn failure_at_a_later_mapping_is_rolled_back() {
         );
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
-        let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
-        assert_eq!(places.map(told), expected, "generation {generation}");
+        let reported = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
+        assert_eq!(places.map(reported), expected, "generation {generation}");
         let has = places.map(|address| machine.simulation.page(0, address.get()).is_some());
         assert_eq!(has, [true, false, false, false], "generation {generation}");
         assert_eq!(machine.vmm.quarantine(), []);
@@ -245,8 +245,8 @@ fn refused_agents_are_not_recorded_as_granted() {
             assert_eq!(calls_of(agent, Access::None), (true, 0), "{generation}: {agent}");
             assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
             // `mprotect` changes what the runtime has mapped for the CPU.
-            let told = u64::from(agent != machine.cpu(0));
-            assert_eq!(calls_of(agent, Access::None), (true, told), "{generation}: {agent}");
+            let reported = u64::from(agent != machine.cpu(0));
+            assert_eq!(calls_of(agent, Access::None), (true, reported), "{generation}: {agent}");
         }
     }
 }

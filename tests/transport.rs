@@ -238,9 +238,9 @@ fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 #[track_caller]
 fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
     drop(writer);
-    let (told, tell) = std::sync::mpsc::channel();
-    std::thread::spawn(move || told.send(reader.read(&mut [0])));
-    let read = tell.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
+    let (reported, report) = std::sync::mpsc::channel();
+    std::thread::spawn(move || reported.send(reader.read(&mut [0])));
+    let read = report.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
     assert_eq!(read.unwrap(), 0);
 }
 

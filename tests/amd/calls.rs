@@ -90,7 +90,7 @@ fn batches_make_the_fewest_runtime_calls() {
                 &|| vmm.unmap_many(&[(base, MANY * SIZE)]).unwrap(),
                 of("unmap", unmaps),
             ),
-            ("map many for nobody", &|| vmm.map_many(&wanted, &[]).unwrap(), of("map", MANY)),
+            ("map many without access", &|| vmm.map_many(&wanted, &[]).unwrap(), of("map", MANY)),
             (
                 "grant a run",
                 &|| vmm.set_access(base, MANY * SIZE, &gpus).unwrap(),

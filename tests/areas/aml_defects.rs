@@ -37,9 +37,9 @@ fn no_failure_status_is_success() {
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
         // A missing function has no status.
-        let told = format!("{status:#x}");
-        let told = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &told };
-        assert!(error.to_string().contains(told), "{error}");
+        let reported = format!("{status:#x}");
+        let reported = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &reported };
+        assert!(error.to_string().contains(reported), "{error}");
     }
     fixture.assert_idle();
 }

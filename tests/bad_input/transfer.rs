@@ -201,7 +201,7 @@ fn copy_and_fill_reject_bad_input() {
             |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
         ),
         (
-            "fill what nobody may use",
+            "fill memory without access",
             |s| s.machine.vmm.fill(s.granule_at(1), 1, 4),
             A::Address,
             |s| P::NotGranted {

@@ -34,7 +34,7 @@ fn grants_hold_for_memory_added_later() {
         };
         use Access::{None, Read, ReadWrite};
         buffer.grow(STEP).unwrap();
-        check(&buffer, [None; 4], "nobody yet");
+        check(&buffer, [None; 4], "no agent yet");
         buffer.grant(&[machine.gpu(0)], ReadWrite).unwrap();
         buffer.grow(3 * STEP).unwrap();
         check(&buffer, [None, None, ReadWrite, None], "the owner");
@@ -99,9 +99,9 @@ fn access_returns_what_was_granted() {
             assert_eq!(access(peer), Ok(Access::None), "{generation}: {kind}");
             assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
             let Err(error) = access(foreign) else { panic!("{generation}: {kind}") };
-            let told = (error.operation(), error.problem());
+            let reported = (error.operation(), error.problem());
             assert_eq!(
-                told,
+                reported,
                 (Operation::GetAccess, Some(Problem::UnknownAgent)),
                 "{generation}: {kind}"
             );
@@ -152,7 +152,7 @@ fn cpu_access_beyond_its_grant_is_an_error() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     buffer.grow(2 * STEP).unwrap();
-    assert!(buffer.read(0, &mut [0]).is_err(), "nobody was granted anything");
+    assert!(buffer.read(0, &mut [0]).is_err(), "no agent has access");
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
     assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");

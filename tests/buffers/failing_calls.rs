@@ -57,10 +57,11 @@ impl Below {
 /// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
 /// dma-bufs.
 pub fn configurations() -> Vec<(&'static str, Config)> {
-    let era_a = || Config::mi300x(2).with_era(Era::A);
+    let generation_a = || Config::mi300x(2).with_era(Era::A);
     let mut configurations = generations();
-    configurations.push(("6.1", era_a().with_extension(4)));
-    configurations.push(("generation A, the CPU by the runtime", without_cpu_mapping(era_a())));
+    configurations.push(("6.1", generation_a().with_extension(4)));
+    configurations
+        .push(("generation A, the CPU by the runtime", without_cpu_mapping(generation_a())));
     configurations
 }
 

@@ -224,7 +224,7 @@ fn invalid_ranges_are_rejected() {
         assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind), Err(end));
         let end = out_of_bounds(usize::MAX, 2, 16 * PAGE);
         assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(end));
-        assert_eq!(machine.simulation.all_calls(), calls, "nobody was asked");
+        assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not called");
     }
     let refuse = |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| {
         options.reserve(&machine.vmm, properties).unwrap_err()

@@ -163,8 +163,8 @@ fn repeated_failures_report_lost_pages() {
             let missing: usize = failed.setup.buffers().iter().map(|it| it.statistics().lost).sum();
             if missing > 0 {
                 lost += 1;
-                let told = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
-                assert!(told, "{when}: {answer:?}");
+                let reported = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
+                assert!(reported, "{when}: {answer:?}");
                 let again = (failed.act)(&mut failed.setup).unwrap_err();
                 let refused = matches!(
                     again.kind(),

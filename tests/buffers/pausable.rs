@@ -206,7 +206,11 @@ fn paused_buffer_rejects_all_but_resume() {
                 Err(ErrorKind::Paused),
                 "{generation}"
             );
-            assert_eq!(machine.simulation.all_calls(), calls, "{generation}: nobody was asked");
+            assert_eq!(
+                machine.simulation.all_calls(),
+                calls,
+                "{generation}: the runtime was not called"
+            );
             buffer.resume().unwrap();
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
             drop(buffer);

@@ -73,7 +73,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("resume", |s| s.paused.resume()),
     ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
     ("let a peer in", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
-    ("let nobody in but the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
+    ("grant only the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
     ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
 ];

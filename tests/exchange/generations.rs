@@ -42,17 +42,17 @@ fn connected() -> [Option<Ends>; 3] {
 /// Sends memory from the parent to the grandchild, and other memory back. All write, and all read it. Then one
 /// process is killed, and the other two continue to use both.
 pub fn share_among_generations(open: Open<'_>, killed: Role) {
-    let (mut told, tell) = UnixStream::pair().unwrap();
-    told.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (mut reported, report) = UnixStream::pair().unwrap();
+    reported.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connected();
-    let parent = Child::start(|| be(0, &mut ends, &tell, open, killed));
-    drop((ends, tell));
+    let parent = Child::start(|| be(0, &mut ends, &report, open, killed));
+    drop((ends, report));
     let dies = End::Signal(libc::SIGKILL);
     let expected = if killed == Role::Parent { dies } else { End::Success };
     assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
     // No process waits for an orphan, so it reports success itself.
     let mut well = Vec::new();
-    told.read_to_end(&mut well).unwrap();
+    reported.read_to_end(&mut well).unwrap();
     well.sort_unstable();
     let left: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
     assert_eq!(well, left, "{killed:?} is killed");
@@ -62,11 +62,11 @@ pub fn share_among_generations(open: Open<'_>, killed: Role) {
 fn be(
     own: usize,
     all: &mut [Option<Ends>; 3],
-    mut tell: &UnixStream,
+    mut report: &UnixStream,
     open: Open<'_>,
     killed: Role,
 ) -> i32 {
-    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, tell, open, killed)));
+    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, report, open, killed)));
     let ends = all[own].take().unwrap();
     // Only its own process may hold an end, so that the others detect its end.
     *all = Default::default();
@@ -145,6 +145,6 @@ fn be(
         let expected = if killed == own + 1 { dies } else { End::Success };
         assert_eq!(child.wait(), expected, "the child of {}", WORDS[own]);
     }
-    tell.write_all(&[own as u8]).unwrap();
+    report.write_all(&[own as u8]).unwrap();
     0
 }

@@ -31,8 +31,9 @@ fn search(name: &'static str, config: Config, floor: u64) {
     }
     let begun = Instant::now();
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
-    let told = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
-    let depth = told.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
+    let reported = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
+    let depth =
+        reported.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();

@@ -4,7 +4,7 @@ use super::*;
 use hsa_vmm::PoolMemory;
 
 /// A report with everything that has an address or a handle replaced.
-fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
+fn reported(machine: &Machine, base: Address, handles: &[Handle]) -> String {
     let mut text = machine.vmm.report().to_string().replace(&base.to_string(), "BASE");
     for (index, handle) in handles.iter().enumerate() {
         text = text.replace(&handle.to_string(), &format!("HANDLE {index}          "));
@@ -37,7 +37,7 @@ idle: allocated, and not in use
   0xADDR      2 MiB  "odd \"page\"\n"  mapping without access
 "#;
     let page = at(base, 4 * GRANULE).to_string();
-    let text = told(&machine, base, &handles).replace(&page, "0xADDR");
+    let text = reported(&machine, base, &handles).replace(&page, "0xADDR");
     assert_eq!(text.trim(), expected.trim());
 }
 

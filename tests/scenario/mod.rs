@@ -190,7 +190,7 @@ pub const ACTS: &[(&str, Act)] = &[
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
         s.library.vmm.map_many(&s.many(), &all)
     }),
-    ("map many for nobody", |s| s.library.vmm.map_many(&s.many(), &[])),
+    ("map many without access", |s| s.library.vmm.map_many(&s.many(), &[])),
     ("grant many", |s| {
         let all = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
         let all = all.map(|agent| access(agent, Access::ReadWrite));
