@@ -8,12 +8,12 @@ fn invented_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
-/// Returns a handle of the same slot with a number that is not in use yet.
+/// Returns a handle with its highest bit changed: a number far above those in use.
 fn future_handle(s: &Setup) -> Handle {
-    Handle::from_bits(s.handle.to_bits() | 1 << 63)
+    Handle::from_bits(s.handle.to_bits() ^ 1 << 63)
 }
 
-/// Returns a handle of the same slot with number zero, which is never used.
+/// Returns a small odd number, which is not the value of a handle.
 fn zeroth_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
@@ -40,9 +40,9 @@ fn calls_reject_invalid_handles() {
         ("another's", setup.foreign, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
-        ("a slot that never was", invented_handle(&setup), P::UnknownHandle),
-        ("a time to come", future_handle(&setup), P::UnknownHandle),
-        ("a time before all", zeroth_handle(&setup), P::UnknownHandle),
+        ("low bits set", invented_handle(&setup), P::UnknownHandle),
+        ("highest bit changed", future_handle(&setup), P::UnknownHandle),
+        ("small number", zeroth_handle(&setup), P::UnknownHandle),
     ];
     for (call, act) in calls {
         for (kind, handle, problem) in bad {
