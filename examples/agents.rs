@@ -1,5 +1,4 @@
-//! What a user of virtual memory decides by: which GPUs, how much memory, in which portions, and
-//! who reaches whose.
+//! Lists GPUs, their memory and granules, and peer access between agents.
 //!
 //! ```sh
 //! cargo run --example agents
@@ -26,7 +25,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
             pool.recommended_granule >> 10,
         );
     }
-    println!("\nwho reaches whose memory:");
+    println!("\npeer access:");
     for gpu in runtime.gpus() {
         let row: String =
             runtime.gpus().map(|owner| if gpu.reaches(owner.id()) { " x" } else { " ." }).collect();

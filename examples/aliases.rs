@@ -1,4 +1,4 @@
-//! One piece of memory at many addresses, drawn as it changes.
+//! Draws memory that is mapped at many addresses while it changes.
 //!
 //! ```sh
 //! cargo run --example aliases
@@ -44,7 +44,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each page as a box with the first byte that the CPU reads there.
+/// Draws each page as a box with the first byte that the CPU reads there.
 fn draw(what: &str, places: &[Option<Mapping>]) -> anyhow::Result<()> {
     let mut row = String::new();
     for place in places {

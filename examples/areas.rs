@@ -1,5 +1,5 @@
-//! Areas: every combination of flags, where its memory is, and who reaches it; then bytes of this
-//! program that a GPU works on.
+//! Shows every combination of area flags: the memory's owner and the agents with access. Then a GPU works
+//! on bytes of this program.
 //!
 //! ```sh
 //! cargo run --example areas                                       # on the simulation
@@ -23,7 +23,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let device = gpus.len().checked_sub(1).context("this runtime has no GPU")?;
     println!("{SIZE} bytes for device {device} of {} on {}:\n", gpus.len(), runtime.info().name);
     let columns: String = (0..gpus.len()).map(|gpu| format!(" GPU{gpu}")).collect();
-    println!("{:<30} {:<15} {:<6}  CPU{columns}   taken", "flags", "behind it", "whose");
+    println!("{:<30} {:<15} {:<6}  CPU{columns}   allocated", "flags", "backing", "owner");
     for bits in 0..16 {
         let area = Area::new(&vmm, device, AreaFlags::from_bits_retain(bits))?;
         let mut own = vec![0; SIZE];
@@ -57,7 +57,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         scratch.copy(4 * word, &mapped, 28 - 4 * word, 4)?;
     }
     mapped.copy(0, &scratch, 0, 32)?;
-    // The bytes are this program's again.
+    // The area is unmapped, so this program may use the bytes again.
     mapped.munmap().map_err(|rejected| rejected.error)?;
     println!("after:  {}", String::from_utf8_lossy(&text));
     println!("at {here} for this program, at {there} for the device");

@@ -1,4 +1,4 @@
-//! The whole life of a piece of memory: reserve, create, map, grant, use, take away, unmap.
+//! The full cycle of virtual memory: reserve, create, map, grant, use, forbid, unmap.
 //!
 //! ```sh
 //! cargo run --example cycle                                       # on the simulation
@@ -20,32 +20,32 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let host = runtime.host();
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Addresses: plenty of them, they cost nothing.
+    // Reserves many addresses, which cost nothing.
     let properties = AllocationProperties::on(gpu.id());
     let granule = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
     let reservation = Reservation::builder(8 * granule).reserve(&vmm)?;
     println!("reserved {:#x} bytes at {}", reservation.size(), reservation.address());
 
-    // Memory: as much as is needed now, at any of the addresses.
+    // Creates the memory that is needed now, and maps it at any of the addresses.
     let allocation = Allocation::create(&vmm, granule, &properties)?;
     let mapping = reservation.map(2 * granule, &allocation)?;
     println!("mapped   {:#x} bytes at {}", mapping.size(), mapping.address());
 
-    // Nobody may use it before this.
+    // No agent has access before this.
     mapping.grant(&[host.id(), gpu.id()], Access::ReadWrite)?;
     mapping.fill(0, 0x2a2a_2a2a, mapping.size())?;
     let mut bytes = [0; 4];
     mapping.read(0, &mut bytes)?;
     println!("the GPU wrote {bytes:x?}, the CPU reads it");
 
-    // A permission of the CPU is enforced, and a wrong call is an error, not a fault.
+    // The CPU's permissions are enforced. An invalid access is an error, not a fault.
     mapping.grant(&[host.id()], Access::Read)?;
     match mapping.write(0, b"no") {
         Err(error) => println!("refused: {error}"),
         Ok(()) => anyhow::bail!("a write through a read-only mapping went through"),
     }
 
-    // The memory survives being unmapped, and can appear elsewhere.
+    // Unmapped memory keeps its contents, and can be mapped elsewhere.
     mapping.unmap()?;
     let mapping = reservation.map(5 * granule, &allocation)?;
     mapping.grant(&[host.id()], Access::Read)?;

@@ -1,5 +1,5 @@
-//! A buffer that grows where it is: every step is drawn with what is in it, and the address of the
-//! first byte never changes.
+//! A buffer that grows in place: draws every step with its contents. The address of the first byte never
+//! changes.
 //!
 //! ```sh
 //! cargo run --example grow                                        # on the simulation
@@ -23,14 +23,14 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Where there is room for more behind it.
+    // Chooses addresses that are followed by free ones.
     let room = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let there = options.exactly_at(room).reserve(&vmm, &properties);
     let mut buffer = there.or_else(|_| options.reserve(&vmm, &properties))?;
     buffer.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     let address = buffer.address();
-    println!("a letter is 2 MiB of memory, a dot 2 MiB of addresses with nothing behind\n");
+    println!("a letter is 2 MiB of memory, a dot 2 MiB of addresses without memory\n");
     draw("reserved, no memory yet", &buffer)?;
 
     let mut letters = b'A'..;
@@ -48,7 +48,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw("shrunk by one, whose memory is free", &buffer)?;
     grow(&mut buffer, 6, "grown to all that was reserved")?;
 
-    // More than was reserved: the addresses behind it may be free, or not.
+    // Grows beyond the reservation: the addresses after it may or may not be free.
     match buffer.grow(1) {
         Err(error) => println!("refused: {error}"),
         Ok(()) => anyhow::bail!("there are no addresses for that"),
@@ -68,7 +68,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where it begins, its size, and the first byte of every step.
+/// Draws its address, its size, and the first byte of every step.
 fn draw(what: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
     let mut row = String::new();
     for offset in (0..buffer.maximum()).step_by(buffer.step()) {

@@ -1,4 +1,4 @@
-//! Two processes and one piece of a GPU's memory: what one writes, the other reads.
+//! Two processes share a GPU's memory through IPC: one reads what the other writes.
 //!
 //! ```sh
 //! cargo run --example ipc                                       # on the simulation
@@ -11,7 +11,7 @@ use hsa_vmm::{Ipc, PoolMemory, Runtime};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-/// Tells the second process that it is that, and which program it is.
+/// The environment variable that marks the second process.
 const SECOND: &str = "HSA_VMM_EXAMPLE_IPC";
 
 fn runtime() -> anyhow::Result<Runtime> {
@@ -27,7 +27,7 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// The example; `arguments` make this program run it again, in the second process.
+/// Runs the example. With `arguments`, this program runs it again in the second process.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     if std::env::var_os(SECOND).is_some() { second() } else { first(arguments) }
 }
@@ -39,7 +39,7 @@ fn first(arguments: &[&str]) -> anyhow::Result<()> {
     memory.write(100, b"from the first")?;
     println!("first:  {} has {:#x} bytes at {}", gpu.name(), memory.size(), memory.address());
 
-    // 64 bytes, as HIP lays them out. An address inside the memory will do.
+    // 64 bytes in HIP's layout. Any address inside the memory is accepted.
     let inside = memory.address().checked_add(100).context("inside")?;
     let handle = Ipc::open(&runtime)?.get_mem_handle(inside)?;
 
@@ -60,7 +60,7 @@ fn first(arguments: &[&str]) -> anyhow::Result<()> {
     println!("first:  reads {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"from the second", "the second process has not written");
 
-    // The process has ended, and so has what it opened; the memory is ours alone again.
+    // The process has ended, which closed the memory there.
     memory.free()?;
     Ok(())
 }
@@ -70,7 +70,7 @@ fn second() -> anyhow::Result<()> {
     std::io::stdin().read_exact(&mut bytes)?;
     let handle = IpcHandle::from_bytes(&bytes);
     let runtime = runtime()?;
-    // It begins where the handle says, and closes itself.
+    // It starts at the address that the handle was created of; dropping it closes the memory.
     let memory = OpenedMemory::open(&Ipc::open(&runtime)?, &handle)?;
     let mut text = [0; 14];
     memory.read(0, &mut text)?;

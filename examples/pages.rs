@@ -1,5 +1,5 @@
-//! A KV cache: sequences grow and end, pages of memory come and go behind addresses that stay, and a
-//! hole that is left is filled without copying.
+//! A KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and a hole is
+//! filled without copying.
 //!
 //! ```sh
 //! cargo run --example pages                                       # on the simulation
@@ -12,7 +12,7 @@ use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How many pages a sequence may have; its addresses are its own from the start.
+/// The most pages of a sequence. Its addresses are reserved from the start.
 const MOST: usize = 16;
 const SEQUENCES: usize = 4;
 const PAGE: usize = 64 << 10;
@@ -40,7 +40,7 @@ impl Sequence {
     }
 }
 
-/// A line a sequence's addresses: the letter of its sequence, or what is there instead.
+/// Draws a line for each sequence's addresses, with its letter at mapped pages.
 fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
     println!("\n{title}");
     for line in 0..SEQUENCES {
@@ -65,8 +65,8 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives the thread the time to map ahead what it wants to.
-fn let_it_map(cache: &PagedBuffer, pages: usize) {
+/// Waits until the thread has mapped pages ahead.
+fn wait_for_pages_ahead(cache: &PagedBuffer, pages: usize) {
     let begun = Instant::now();
     while cache.statistics().ahead < pages && begun.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(1));
@@ -103,12 +103,12 @@ pub(crate) fn main() -> anyhow::Result<()> {
     for (sequence, pages) in sequences.iter_mut().zip([3, 7, 2, 5]) {
         sequence.grow(&cache, pages)?;
     }
-    let_it_map(&cache, 8);
+    wait_for_pages_ahead(&cache, 8);
     draw(&cache, "Four sequences, and two pages ahead of each of them:")?;
 
     sequences[0].grow(&cache, 2)?;
     sequences[2].grow(&cache, 1)?;
-    let_it_map(&cache, 8);
+    wait_for_pages_ahead(&cache, 8);
     draw(&cache, "A and C have grown into what was there already:")?;
 
     cache.unmap(sequences[1].all())?;
@@ -117,9 +117,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     let left = sequences[3].first + 2..sequences[3].all().end;
     cache.move_pages(left, &cache, sequences[1].first)?;
-    draw(&cache, "What is left of D is in B's place by now, and no byte was copied:")?;
+    draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
-    // With zeros behind all that is not mapped, a kernel may read over the end of a sequence.
+    // With a zero page at unmapped pages, a kernel may read past the end of a sequence.
     let options =
         PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;
@@ -127,7 +127,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;
     let mut byte = [0xff];
     zeros.read(23 * PAGE, &mut byte)?;
-    draw(&zeros, &format!("In another buffer, of {} where nothing is mapped:", byte[0]))?;
+    draw(&zeros, &format!("Another buffer, which reads as {} at unmapped pages:", byte[0]))?;
     cache.trim()?;
     draw(&cache, "And the first one, trimmed:")?;
     Ok(())

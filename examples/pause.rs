@@ -1,5 +1,5 @@
-//! A model sleeps: its memory is given back, another one runs in its place, and then it goes on at the
-//! same address with the same contents.
+//! Pauses a model: releases its memory, runs another model, and resumes the first one at the same address
+//! with the same contents.
 //!
 //! ```sh
 //! cargo run --example pause                                       # on the simulation
@@ -53,7 +53,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let address = weights.address();
     show("weights", &weights, &vmm);
 
-    println!("the weights make room for another model:");
+    println!("the weights are released for another model:");
     pause(&mut weights, Contents::Save)?;
     show("weights", &weights, &vmm);
     let mut other = PausableBuffer::create(&vmm, SIZE, &properties)?;
@@ -61,7 +61,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     other.write(0, b"scratch")?;
     show("other", &other, &vmm);
 
-    println!("and go on, when that has nothing to keep:");
+    println!("and restored, while the other model's contents are discarded:");
     pause(&mut other, Contents::Drop)?;
     show("other", &other, &vmm);
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Your queues, our memory: a signal and a queue of the program's own, beside the library.
+//! A signal and a queue of the program's own, used with memory of the library.
 //!
 //! The program makes its own HSA calls on the runtime that the library has loaded, and has them copy
 //! into a mapping of the library's. A barrier in its queue waits for the copy.
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// `hsa_queue_t`: where the packets are, and the signal that tells the GPU of new ones.
+/// `hsa_queue_t`: the address of the packets, and the doorbell signal for new ones.
 #[repr(C)]
 struct Queue {
     kind: u32,
@@ -91,7 +91,7 @@ struct Hsa {
 unsafe fn function<F>(runtime: &Runtime, name: &CStr) -> anyhow::Result<F> {
     let address = runtime.function(name).with_context(|| format!("no {name:?}"))?;
     assert_eq!(size_of::<F>(), size_of_val(&address));
-    // SAFETY: the caller says that it is a function of this type.
+    // SAFETY: the caller guarantees that it is a function of this type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("there is no GPU")?;
 
-    // Our memory: two mappings that the GPU and the CPU may access.
+    // Memory of the library: two mappings that the GPU and the CPU may access.
     let reservation = Reservation::builder(2 * SIZE).reserve(&vmm)?;
     let map = |offset| -> anyhow::Result<_> {
         let memory = Allocation::create(&vmm, SIZE, &AllocationProperties::on(gpu.id()))?;
@@ -146,7 +146,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let (source, destination) = (map(0)?, map(SIZE)?);
     source.write(0, b"copied by your own call")?;
 
-    // Your copy, on a signal of your own.
+    // A copy of the program's own, with its own signal.
     let (copied, passed) = (hsa.signal()?, hsa.signal()?);
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let agent = gpu.hsa_agent();
@@ -156,7 +156,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         unsafe { (hsa.memory_async_copy)(to, agent, from, agent, SIZE, 0, null(), copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
-    // Your queue, in which a barrier waits for the copy.
+    // A queue of the program's own, in which a barrier waits for the copy.
     let mut queue = null_mut();
     // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
     let status = unsafe {

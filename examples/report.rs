@@ -1,4 +1,4 @@
-//! Prints what a program holds.
+//! Prints a report of everything that a program has reserved, mapped and allocated.
 //!
 //! ```sh
 //! cargo run --example report                    # on the simulation
@@ -12,7 +12,7 @@ use hsa_vmm::{
 
 const MIB: usize = 1 << 20;
 
-/// Prints what a program holds.
+/// Prints the report.
 pub fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
@@ -33,7 +33,7 @@ pub fn main() -> anyhow::Result<()> {
     layers.grant(&gpus, Access::Read)?;
     layers.grant(&[runtime.host().id()], Access::ReadWrite)?;
 
-    // Room for many pages of a KV cache; some are mapped, two of those were given back.
+    // Addresses for many pages of a KV cache. Some are mapped; two of those were unmapped again.
     let cache = Reservation::builder(64 * MIB).reserve(&vmm)?.named("kv cache");
     let page = |number: usize| -> anyhow::Result<Mapping> {
         let mapping = cache.map(2 * MIB * number, &memory(last, 2 * MIB, "page")?)?;
@@ -43,11 +43,11 @@ pub fn main() -> anyhow::Result<()> {
     let mut pages = (0..14).map(page).collect::<anyhow::Result<Vec<_>>>()?;
     drop((pages.remove(9), pages.remove(4)));
 
-    // A buffer that may grow to 16 GiB and has 6 MiB; nobody was let in yet.
+    // A buffer that may grow to 16 GiB and has 6 MiB. No agent has access yet.
     let growing = Reservation::builder(16 << 30).reserve(&vmm)?.named("activations");
     let begun = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
 
-    // The same memory twice in a row.
+    // A ring: memory mapped twice in a row.
     let ring = Reservation::builder(8 * MIB).reserve(&vmm)?.named("ring");
     let turn = memory(last, 4 * MIB, "turn")?;
     let turns = [ring.map(0, &turn)?, ring.map(4 * MIB, &turn)?];
@@ -55,7 +55,7 @@ pub fn main() -> anyhow::Result<()> {
         mapping.grant(&[last], Access::ReadWrite)?;
     }
 
-    // Made ahead, and mapped nowhere; and memory of a pool.
+    // Memory that is created ahead and not mapped, and pool memory.
     let stock = [memory(first, 2 * MIB, "stock")?, memory(last, 2 * MIB, "stock")?];
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 

@@ -1,5 +1,4 @@
-//! A ring without a seam: the same memory twice in a row, so that what goes over its end goes on
-//! at its beginning by itself.
+//! A ring buffer: memory mapped twice in a row, so that a write past its end continues at its beginning.
 //!
 //! ```sh
 //! cargo run --example ring                                        # on the simulation
@@ -26,7 +25,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let second = ring.address().get() + size;
     println!("{size} bytes of memory, mapped at {first} and again at {second:#x}\n");
 
-    // Just before the end.
+    // Starts just before the end.
     let mut position = 3 * size as u64 - 10;
     for line in LINES {
         println!("write {:>2} bytes at {}", line.len(), ring.address_of(position));
@@ -40,7 +39,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bytes around the two ends: the last ones are followed by the first.
+/// Prints the bytes around the end: the first ones follow the last.
 fn draw(ring: &RingBuffer) -> anyhow::Result<()> {
     let mut bytes = [0; 77];
     ring.read(ring.size() as u64 - 14, &mut bytes)?;

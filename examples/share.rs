@@ -1,4 +1,4 @@
-//! Two processes, one memory: each sees what the other writes.
+//! Two processes share memory: each reads what the other writes.
 //!
 //! ```sh
 //! cargo run --example share                                       # on the simulation
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// Set in the process that receives.
+/// The environment variable that marks the receiving process.
 const RECEIVER: &str = "HSA_VMM_EXAMPLE_RECEIVER";
 const SIZE: usize = 2 << 20;
 
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// The example; `arguments` make this program run it again, in the second process.
+/// Runs the example. With `arguments`, this program runs it again in the second process.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let here = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
     // The library never falls back to the simulation by itself; this example does.
@@ -40,7 +40,7 @@ pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
 }
 
 fn send(runtime: &Runtime, vmm: &Vmm, here: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    // Memory of the first GPU, which may be shared.
+    // Shareable memory of the first GPU.
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
     let properties =
         AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
@@ -82,7 +82,7 @@ fn receive(runtime: &Runtime, vmm: &Vmm, here: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The memory at addresses of this process, for its CPU and all GPUs.
+/// Maps the memory in this process, for its CPU and all GPUs.
 fn mapped(runtime: &Runtime, vmm: &Vmm, memory: &Allocation) -> anyhow::Result<Mapping> {
     let mapping = Reservation::builder(SIZE).reserve(vmm)?.map(0, memory)?;
     let everyone: Vec<_> = runtime.agents().iter().map(|agent| agent.id()).collect();

@@ -1,9 +1,9 @@
-//! Who may do what.
+//! Access of agents to memory, and sets of agents.
 
 use crate::agent::AgentId;
 use derive_more::Display;
 
-/// What an agent may do with mapped memory (`hipMemAccessFlags`; the same numbers in HSA).
+/// The access of an agent to mapped memory (`hipMemAccessFlags`; HSA has the same numbers).
 ///
 /// ```
 /// use hsa_vmm::Access;
@@ -14,12 +14,12 @@ use derive_more::Display;
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
-    /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only remembered; see
+    /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only recorded; see
     /// [`Enforcement`](crate::agent::Enforcement).
     #[default]
     #[display("none")]
     None = 0,
-    /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only remembered.
+    /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only recorded.
     #[display("read")]
     Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
@@ -33,7 +33,7 @@ impl Access {
         self as u32
     }
 
-    /// Returns the access with that number; `None` for any but 0, 1 and 3.
+    /// Returns the access with that number; `None` unless it is 0, 1 or 3.
     #[must_use]
     pub fn from_bits(bits: u32) -> Option<Self> {
         match bits {
@@ -45,7 +45,7 @@ impl Access {
     }
 }
 
-/// The access that one agent is to get (`hipMemAccessDesc`).
+/// An agent and the access to set for it (`hipMemAccessDesc`).
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AgentId};
@@ -63,7 +63,7 @@ pub struct AccessDescriptor {
 }
 
 impl AccessDescriptor {
-    /// The same for each of some agents.
+    /// Returns a descriptor with this access for each agent.
     pub(crate) fn of_each(agents: &[AgentId], access: Access) -> Vec<Self> {
         agents.iter().map(|&agent| Self { agent, access }).collect()
     }
@@ -72,12 +72,12 @@ impl AccessDescriptor {
 /// The most agents that a runtime with virtual memory may have.
 pub(crate) const MOST_AGENTS: usize = 128;
 
-/// What each agent may do.
+/// The access of each agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessSet {
-    /// The agents that may read.
+    /// The agents with read access.
     pub read: AgentSet,
-    /// Those of them that may also write.
+    /// The agents that also have write access.
     write: AgentSet,
 }
 
@@ -101,7 +101,7 @@ impl AccessSet {
 pub(crate) struct AgentSet(u128);
 
 impl AgentSet {
-    /// No agent.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
     pub fn contains(&self, agent: usize) -> bool {
@@ -120,17 +120,17 @@ impl AgentSet {
         self == Self::NONE
     }
 
-    /// The agents of both.
+    /// Returns the agents that are in either set.
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The agents that are in both.
+    /// Returns the agents that are in both sets.
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The agents of this one that are not in the other.
+    /// Returns the agents of this set that are not in the other.
     pub fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
@@ -144,10 +144,10 @@ impl AgentSet {
     }
 }
 
-/// What agents may do with a mapping, and what the runtime has granted.
+/// The access to a mapping: what the caller has requested, and what the runtime has granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessState {
-    /// What each agent may do.
+    /// The access of each agent.
     pub requested: AccessSet,
     /// The agents that the runtime was asked to grant access. A GPU among them can access the memory,
     /// whatever `requested` says, until the mapping is unmapped.
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_has_the_numbers_of_hip() {
+    fn access_numbers_match_hip() {
         for (access, bits, words) in [
             (Access::None, 0, "none"),
             (Access::Read, 1, "read"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_agent_has_its_own_two_bits() {
+    fn agents_have_independent_access() {
         let all = [Access::None, Access::Read, Access::ReadWrite];
         let mut set = AccessSet::default();
         for agent in 0..MOST_AGENTS {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_enter_a_set() {
+    fn agent_sets_hold_every_index() {
         let mut set = AgentSet::default();
         for agent in [0, 63, 64, 127] {
             set.insert(agent);

@@ -3,9 +3,9 @@
 use core::ffi::c_void;
 use derive_more::{Debug, Display};
 
-/// An address in this process (and, the same number, on every agent).
+/// An address in this process. Agents use the same address.
 ///
-/// A number, not a promise: any value may be passed to any operation, which checks it.
+/// It is a number that may be invalid: every operation checks the addresses that it is given.
 ///
 /// ```
 /// use hsa_vmm::Address;
@@ -20,7 +20,7 @@ use derive_more::{Debug, Display};
 pub struct Address(usize);
 
 impl Address {
-    /// The null address, where nothing ever is.
+    /// The null address, at which nothing is ever mapped.
     pub const NULL: Self = Self(0);
 
     /// Returns the address with that number.
@@ -34,7 +34,7 @@ impl Address {
         self.0
     }
 
-    /// Returns a pointer, for kernels and for unsafe code.
+    /// Returns the address as a pointer, for kernels and for unsafe code.
     pub const fn as_ptr(self) -> *mut c_void {
         self.0 as *mut c_void
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pointer_and_its_address_are_the_same() {
+    fn addresses_round_trip_through_pointers() {
         let mut value = 7_u64;
         let writable: *mut u64 = &mut value;
         let address = Address::from(writable);

@@ -35,7 +35,7 @@ impl AgentId {
     /// The most agents of one runtime.
     pub(crate) const MOST: usize = 1 << NUMBER_BITS;
 
-    /// `number` counts the agents of this kind before it.
+    /// `number` is the number of agents of this kind before it.
     pub(crate) fn new(runtime: u64, index: usize, kind: AgentKind, number: usize) -> Self {
         let kind = match kind {
             AgentKind::Cpu => 0,
@@ -79,22 +79,22 @@ impl fmt::Display for AgentId {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AgentKind {
-    /// A CPU: one a NUMA node.
+    /// A CPU; each NUMA node has one.
     #[display("CPU")]
     Cpu,
     /// A GPU.
     #[display("GPU")]
     Gpu,
-    /// Something else: a DSP or an AI engine.
+    /// Another device: a DSP or an AI engine.
     #[display("device type {_0}")]
     Other(u32),
 }
 
-/// Whether an agent is prevented from what [`set_access`](crate::Vmm::set_access) does not allow.
+/// Whether the access that [`set_access`](crate::Vmm::set_access) sets is enforced for an agent.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs, whose permissions are those of a mapping.
+    /// A forbidden access faults. This holds for CPUs: `mprotect` sets their permissions.
     #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
@@ -140,15 +140,15 @@ pub enum LinkKind {
     Other(u32),
 }
 
-/// How an agent reaches another agent's memory.
+/// How an agent accesses another agent's memory (peer access).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// The agent whose memory is reached.
+    /// The agent that owns the memory.
     pub agent: AgentId,
-    /// Whether it can be reached at all.
+    /// Whether it can be accessed at all.
     pub reachable: bool,
-    /// The links on the way, one a hop; empty for the agent's own memory.
+    /// The links between them, one for each hop; empty for the agent's own memory.
     pub links: Vec<Link>,
 }
 
@@ -156,13 +156,13 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// What kind of link.
+    /// The kind of the link.
     pub kind: LinkKind,
-    /// Least bandwidth.
+    /// The least bandwidth.
     pub min_bandwidth: u32,
-    /// Greatest bandwidth.
+    /// The greatest bandwidth.
     pub max_bandwidth: u32,
-    /// Distance as ACPI counts it.
+    /// The NUMA distance, in ACPI's units.
     pub numa_distance: u32,
 }
 
@@ -231,7 +231,7 @@ impl Agent {
     pub fn kind(&self) -> AgentKind {
         self.kind
     }
-    /// What copies on behalf of this agent.
+    /// Returns what copies on behalf of this agent.
     pub(crate) fn copy_engine(&self) -> CopyEngine {
         match self.kind {
             AgentKind::Cpu => CopyEngine::Cpu,
@@ -245,7 +245,7 @@ impl Agent {
 
     /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
-    /// `None` for CPUs: AMD's runtime makes no handles of system memory before ROCm 10.
+    /// `None` for CPUs: before ROCm 10, AMD's runtime creates no handles of system memory.
     pub fn handle_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.holds_handles())
     }

@@ -5,8 +5,8 @@ use derive_more::{Debug, Display};
 /// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
 ///
 /// Stands for `hipMemGenericAllocationHandle_t`. It is never the runtime's own value, which is
-/// reused as soon as the memory is freed, but a number that is given once in a process, whichever
-/// [`Vmm`](crate::Vmm) gives it. A stale, foreign or invented handle is an error wherever it is used,
+/// reused as soon as the memory is freed, but a number that is used once in a process, by all
+/// [`Vmm`](crate::Vmm)s together. A stale, foreign or invented handle is an error wherever it is used,
 /// never a crash and never other memory.
 ///
 /// ```
@@ -19,7 +19,7 @@ use derive_more::{Debug, Display};
 #[debug("handle {_0}")]
 #[display("{:#018x}", self.to_bits())]
 pub struct Handle(
-    /// The number that is given once in a process; 0 for the null handle.
+    /// The number, unique in the process; 0 for the null handle.
     pub(crate) u64,
 );
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_a_number_and_back() {
+    fn handles_round_trip_through_bits() {
         for number in [1, 2, 1 << 40, u64::MAX] {
             let handle = Handle(number);
             assert_eq!(Handle::from_bits(handle.to_bits()), handle);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_bit_is_far_from_every_small_number() {
+    fn changed_bits_give_no_small_number() {
         for number in 1..1000 {
             let bits = Handle(number).to_bits();
             let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).0);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_shown_as_name_and_number() {
+    fn hip_errors_display_name_and_number() {
         for (error, shown) in [
             (HipError::InvalidValue, "hipErrorInvalidValue (1)"),
             (HipError::OutOfMemory, "hipErrorOutOfMemory (2)"),

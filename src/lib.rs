@@ -2,7 +2,7 @@
 //!
 //! A runtime that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
 //! `hipMemSetAccess`: address ranges that stay reserved, physical memory that is mapped and unmapped in
-//! them, and access rights for each agent. This crate loads `libhsa-runtime64` at run time, discovers
+//! them, and access permissions for each agent. This crate loads `libhsa-runtime64` at run time, discovers
 //! agents and memory pools, and implements HIP's documented semantics on `hsa_amd_vmem_*`. Arguments are
 //! checked before anything changes, and an operation that fails half-way is rolled back.
 //!

@@ -1,7 +1,7 @@
 //! Log events that cannot disturb the operation that sends them.
 //!
-//! A `tracing` subscriber is code of the program and may panic. If such a panic unwound from between
-//! a call of the runtime and its bookkeeping, the two would disagree: memory would be freed twice, or
+//! A `tracing` subscriber is code of the program and may panic. If such a panic unwound between a
+//! call of the runtime and its bookkeeping, the two would disagree: memory would be freed twice, or
 //! be freed while a GPU writes to it. All events of this library go through these macros, which catch
 //! the panic. The panic hook has reported it by then.
 
@@ -18,9 +18,9 @@ macro_rules! event {
 
 pub(crate) use event;
 
-/// Runs `send` and ends a panic in it.
+/// Runs `send` and catches a panic in it.
 pub(crate) fn catch(send: impl FnOnce()) {
-    // The closure only reads what the event names, so nothing is left half changed.
+    // The closure only reads the fields of the event, so no state is left half changed.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(send)) {
         // Dropping the payload may panic again.
         core::mem::forget(payload);

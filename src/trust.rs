@@ -72,7 +72,7 @@ impl Trust {
 }
 
 /// Returns whether the kernel reports every user without a number in this user namespace by this number.
-/// It then identifies nobody, even if it is the number of this process's own user.
+/// It then identifies no user, even if it is the number of this process's own user.
 fn is_overflow_user(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
@@ -82,7 +82,7 @@ fn is_overflow_user(user: u32) -> bool {
     user == number && !map().split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Another process. Its start time tells it from a later process with the same number.
+/// Another process. Its start time distinguishes it from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: Pid,

@@ -1,5 +1,5 @@
-//! A reservation stays reserved: after every operation all of its addresses are taken, by nothing
-//! that could be used by mistake; and what a stranger has put into a hole is never touched.
+//! Reservations stay reserved: after every operation all of their addresses are mapped, without access where
+//! nothing is granted, and a foreign mapping in a hole is never touched.
 
 mod hostile;
 mod machine;
@@ -14,7 +14,7 @@ use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Every operation, and after each a look at the process.
+/// Every operation, with a check of the process's mappings after each.
 fn live(config: Config, name: &str) {
     let machine = Machine::new(config);
     let vmm = &machine.vmm;
@@ -59,7 +59,7 @@ fn live(config: Config, name: &str) {
     vmm.release(one).unwrap();
     vmm.unmap(at(base, 3 * granule), granule).unwrap();
     closed(0, 6, "unmapped too");
-    // The same addresses serve again.
+    // The same addresses can be used again.
     machine.map(at(base, granule), 2 * granule, two);
     closed(0, 6, "mapped again");
     machine.grant(at(base, granule), 2 * granule, cpu, Access::ReadWrite);
@@ -76,7 +76,7 @@ fn live(config: Config, name: &str) {
 }
 
 #[test]
-fn a_reservation_stays_reserved_with_every_release() {
+fn reservation_stays_reserved_in_every_generation() {
     if process::ran_alone() {
         return;
     }
@@ -86,7 +86,7 @@ fn a_reservation_stays_reserved_with_every_release() {
 }
 
 #[test]
-fn a_reservation_stays_reserved_where_the_runtime_gives_the_cpu_its_access() {
+fn reservation_stays_reserved_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
@@ -96,7 +96,7 @@ fn a_reservation_stays_reserved_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn a_freed_reservation_leaves_nothing_behind() {
+fn free_leaves_no_mapping_behind() {
     if process::ran_alone() {
         return;
     }
@@ -118,7 +118,7 @@ fn a_freed_reservation_leaves_nothing_behind() {
     }
 }
 
-/// Two mappings side by side which the CPU has been given by the hostile runtime.
+/// Two adjacent mappings to which the hostile runtime has given the CPU access.
 fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
     let properties = AllocationProperties::on(gpu);
     let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
@@ -134,9 +134,9 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
     base
 }
 
-/// AMD's runtimes name their CPUs first; nothing promises it.
+/// AMD's runtimes list CPUs first, but do not document that.
 #[test]
-fn the_cpu_is_given_its_access_also_where_a_gpu_is_named_first() {
+fn set_access_grants_the_cpu_named_after_a_gpu() {
     if process::ran_alone() {
         return;
     }
@@ -147,29 +147,29 @@ fn the_cpu_is_given_its_access_also_where_a_gpu_is_named_first() {
     let base = two_mappings(&vmm, gpu);
     for number in 0..2 {
         let end = process::loading_from(at(base, number * 4096).get());
-        assert_eq!(end, process::End::Well, "{number}");
+        assert_eq!(end, process::End::Success, "{number}");
     }
     let host = runtime.host().id();
     vmm.set_access(base, 2 * 4096, &[access(host, Access::None)]).unwrap();
     process::assert_untouchable(base.get(), 2 * 4096, "taken away");
 }
 
-/// Nothing is done there any more, and what is there stays.
-fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Address) {
+/// Fails unless every operation on the range fails and the foreign mapping stays.
+fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantine();
     assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
     let entry = listed.iter().find(|entry| entry.address == base).unwrap();
     assert_eq!(entry.size, 4 * 4096);
     assert!(entry.reason().contains("left a hole"), "{entry}");
-    let told = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason());
-    assert_eq!(entry.to_string(), told);
+    let reported = format!("0x4000 bytes at {base} since {}: {}", entry.operation, entry.reason());
+    assert_eq!(entry.to_string(), reported);
     let properties = AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id());
     let handle = vmm.create(4096, &properties).unwrap();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
     let answers = [
         vmm.address_free(base, 4 * 4096),
         vmm.map(at(base, 2 * 4096), 4096, 0, handle),
-        vmm.map(stranger, 4096, 0, handle),
+        vmm.map(foreign, 4096, 0, handle),
         vmm.unmap(at(base, 4096), 4096),
         vmm.set_access(at(base, 4096), 4096, &[access(gpu, Access::Read)]),
         vmm.revoke(at(base, 4096), 4096, &[gpu]),
@@ -185,15 +185,15 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, stranger: hsa_vmm::Ad
         );
         assert!(quarantined, "{number}: {answer:?}");
     }
-    // Nor is there a reservation in the middle of it.
+    // No reservation can be made in it either.
     let middle = vmm.address_free(at(base, 4096), 3 * 4096).unwrap_err();
     assert_eq!(middle.problem(), Some(Problem::NotAReservation));
-    assert!(foreign_page_is_at(stranger));
+    assert!(foreign_page_is_at(foreign));
     vmm.check().unwrap();
 }
 
 #[test]
-fn a_stranger_in_a_hole_is_never_freed() {
+fn foreign_mapping_in_a_hole_is_never_freed() {
     if process::ran_alone() {
         return;
     }
@@ -217,16 +217,16 @@ fn a_stranger_in_a_hole_is_never_freed() {
     assert_eq!(hostile.get(c"hostile_started"), 0);
 }
 
-/// Nor by who waited for the end of the operation that lost the addresses.
+/// Another thread waits for the operation that loses the addresses.
 #[test]
-fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
+fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     if process::ran_alone() {
         return;
     }
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let other = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
-    // The memory goes with the mapping, slowly, so that who waited has time to go wrong.
+    // Releasing the memory takes long, so that the waiting thread has time to fail.
     hostile.set(c"hostile_release_lingers", 20_000);
     for round in 0..10 {
         let base = two_mappings(&vmm, gpu);
@@ -271,7 +271,7 @@ fn a_stranger_in_a_hole_is_not_mapped_over_by_who_waited() {
 }
 
 #[test]
-fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
+fn revoke_keeps_foreign_mapping() {
     if process::ran_alone() {
         return;
     }
@@ -293,7 +293,7 @@ fn a_stranger_that_came_in_while_memory_was_revoked_is_never_mapped_over() {
 }
 
 #[test]
-fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
+fn rollback_keeps_foreign_mapping() {
     if process::ran_alone() {
         return;
     }
@@ -301,7 +301,7 @@ fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_strangers", 1);
-    // The second of the two mappings cannot be unmapped, so that the first should be put back.
+    // The second of the two mappings cannot be unmapped, so that the first is rolled back.
     hostile.set(c"hostile_unmap_fails_at", 2);
     let answer = vmm.unmap(base, 2 * 4096);
     assert!(
@@ -317,7 +317,7 @@ fn a_stranger_that_came_in_before_a_failure_is_never_mapped_over() {
 }
 
 #[test]
-fn strangers_in_several_holes_are_never_freed() {
+fn foreign_mappings_in_several_holes_are_never_freed() {
     if process::ran_alone() {
         return;
     }
@@ -337,7 +337,7 @@ fn strangers_in_several_holes_are_never_freed() {
     assert_in_quarantine(&vmm, base, at(base, 4096));
 }
 
-/// The runtime maps over whatever is at the addresses that it has unmapped just before.
+/// The runtime maps over anything at the addresses that it has just unmapped.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     if process::ran_alone() {
@@ -347,7 +347,7 @@ fn cpu_access_changes_make_no_hole() {
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_strangers", 1);
-    let told = hostile.get(c"hostile_told");
+    let reported = hostile.get(c"hostile_told");
     let cpu = runtime.host().id();
     for (wanted, expected) in [
         (Access::Read, "r--"),
@@ -360,14 +360,14 @@ fn cpu_access_changes_make_no_hole() {
         vmm.set_access(base, 2 * 4096, &[access(cpu, wanted)]).unwrap();
         let pieces = process::permissions(base.get(), 2 * 4096).unwrap();
         assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
-        // A CPU that was granted nothing has not lost the contents.
+        // The contents are intact although the CPU has no access.
         if wanted != Access::None {
             let mut bytes = [0; 4];
             vmm.read(base, &mut bytes).unwrap();
             assert_eq!(&bytes, b"mine");
         }
     }
-    assert_eq!(hostile.get(c"hostile_told"), told, "the runtime was asked");
+    assert_eq!(hostile.get(c"hostile_told"), reported, "the runtime was asked");
     assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
     hostile.set(c"hostile_strangers", 0);
     vmm.unmap(base, 2 * 4096).unwrap();
@@ -375,7 +375,7 @@ fn cpu_access_changes_make_no_hole() {
     assert_eq!(vmm.quarantine(), []);
 }
 
-/// A CPU that is to read only: the runtime is asked once, and the memory cannot be written.
+/// Read access for the CPU: one runtime call, and the memory cannot be written.
 #[test]
 fn cpu_read_access_is_enforced_from_the_first_grant() {
     if process::ran_alone() {
@@ -388,7 +388,7 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
         machine.grant(base, granule, machine.cpu(0), Access::Read);
         let pieces = process::permissions(base.get(), granule).unwrap();
         assert!(pieces.iter().all(|piece| piece.2.starts_with("r--")), "{release}: {pieces:x?}");
-        // It stays so whatever is granted to others, and when the mapping is made anew.
+        // That holds when other agents get access, and when the memory is mapped again.
         machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
         machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         machine.vmm.revoke(base, granule, &[machine.gpu(1)]).unwrap();
@@ -400,8 +400,8 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
     }
 }
 
-/// An operation that the runtime refuses leaves the CPU's access alone, also where it is the
-/// runtime that gave it.
+/// An operation that the runtime refuses does not change the CPU's access, also if the runtime has mapped
+/// for the CPU.
 #[test]
 fn refused_unmap_makes_no_hole() {
     if process::ran_alone() {
@@ -421,7 +421,7 @@ fn refused_unmap_makes_no_hole() {
 }
 
 #[test]
-fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
+fn thread_that_maps_anywhere_keeps_its_mappings() {
     if process::ran_alone() {
         return;
     }
@@ -432,7 +432,7 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
     let mut base = machine.reserve(granule);
     let wanted = Arc::new(std::sync::atomic::AtomicUsize::new(base.get()));
     let (until, near) = (over.clone(), wanted.clone());
-    let stranger = std::thread::spawn(move || {
+    let foreign = std::thread::spawn(move || {
         let mut got = Vec::new();
         while !until.load(Ordering::Relaxed) {
             let hint = near.load(Ordering::Relaxed);
@@ -441,7 +441,7 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
             // SAFETY: without replacing anything.
             let page = unsafe { libc::mmap(hint as *mut _, 4096, protection, flags, -1, 0) };
             if page != libc::MAP_FAILED {
-                // SAFETY: a page of our own.
+                // SAFETY: a page of this test.
                 unsafe { page.cast::<u8>().write_bytes(0x77, 4096) };
                 got.push(page as usize);
             }
@@ -467,7 +467,7 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
         }
     }
     over.store(true, Ordering::Relaxed);
-    let got = stranger.join().unwrap();
+    let got = foreign.join().unwrap();
     let simulation = machine.simulation.clone();
     assert_eq!(machine.vmm.quarantine().len(), quarantined);
     drop(machine);
@@ -478,12 +478,12 @@ fn a_thread_that_takes_addresses_wherever_it_can_loses_nothing() {
 }
 
 #[test]
-fn a_quirk_that_is_not_there_is_told_from_a_stranger_by_the_one_who_switched_it_on() {
+fn unneeded_hole_quirk_quarantines() {
     if process::ran_alone() {
         return;
     }
-    // The runtime leaves no hole, but the library was told by hand that it does: what it finds
-    // is somebody's, and it does not touch it.
+    // The runtime leaves no hole, but the quirk is switched on: the library takes the runtime's mapping
+    // for a foreign one, and does not touch it.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);

@@ -1,5 +1,4 @@
-//! Many at once: as the same one by one would have left it, all or nothing, and with as few calls of
-//! the runtime as it can do with.
+//! Batch calls: they have the effect of single calls, all or nothing, with the fewest runtime calls.
 
 mod hostile;
 mod machine;
@@ -16,13 +15,13 @@ fn new(address: Address, size: usize, handle: Handle) -> NewMapping {
     NewMapping { address, size, handle }
 }
 
-/// Both GPUs may do everything.
+/// Returns read and write access for both GPUs.
 fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine mappings in two reservations: rows of four and two of the first GPU's memory and a row of
-/// three of the other's, in no order.
+/// Nine mappings in two reservations: runs of four and two of the first GPU's memory, and a run of three of
+/// the other's, unordered.
 struct Nine {
     machine: Machine,
     granule: usize,
@@ -55,13 +54,13 @@ impl Nine {
 }
 
 #[test]
-fn neighbours_go_to_the_runtime_together_where_it_takes_them_so() {
+fn adjacent_mappings_take_one_runtime_call() {
     for (release, config) in machine::releases() {
         let minor = config.extension_minor;
         let nine = Nine::on(config);
         let (vmm, all) = (&nine.machine.vmm, gpus(&nine.machine));
         let calls = |act: &dyn Fn()| nine.machine.calls(act);
-        // Rows of neighbours, before that mappings.
+        // One call for each run of adjacent mappings; before ROCm 6.4 for each mapping.
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
         assert_eq!(calls(&|| nine.map(&all)), [("map", 9), ("set_access", granted)], "{release}");
@@ -78,57 +77,57 @@ fn neighbours_go_to_the_runtime_together_where_it_takes_them_so() {
     }
 }
 
-/// Two reservations that touch are two to the runtime.
+/// Two adjacent reservations take two calls of the runtime.
 #[test]
-fn neighbours_in_two_reservations_are_not_told_of_together() {
-    for (era, config) in machine::eras() {
+fn adjacent_reservations_take_two_runtime_calls() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
         let bases = machine.two_that_touch(granule);
         let two = bases.map(|base| new(base, granule, handle));
         let map = || machine.vmm.map_many(&two, &gpus(&machine)).unwrap();
-        assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{era}");
+        assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{generation}");
         let unmap = || machine.vmm.unmap_many(&bases.map(|base| (base, granule))).unwrap();
-        assert_eq!(machine.calls(unmap), [("unmap", 2)], "{era}");
+        assert_eq!(machine.calls(unmap), [("unmap", 2)], "{generation}");
     }
 }
 
-/// A mapping, by what is the same on two machines.
+/// A mapping, described by what is equal on two machines.
 #[derive(Debug, PartialEq, PartialOrd)]
-struct Book {
+struct MappingState {
     reservation: usize,
     offset: usize,
-    /// Agents by their places.
+    /// Agents by index.
     access: Vec<(usize, u32)>,
-    /// Whether each GPU reaches it.
+    /// Whether each GPU can access it.
     reached: [bool; 2],
 }
 
-fn books(nine: &Nine) -> Vec<Book> {
+fn mapping_states(nine: &Nine) -> Vec<MappingState> {
     let agents: Vec<_> = nine.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
-    let book = |MappingInfo { address, access, .. }: MappingInfo| {
+    let state = |MappingInfo { address, access, .. }: MappingInfo| {
         let inside = |number: &usize| {
             let start = nine.bases[*number].get();
             (start..start + [8, 3][*number] * nine.granule).contains(&address.get())
         };
         let reservation = (0..2).find(inside).expect("one of the two");
         let place = |agent| agents.iter().position(|it| *it == agent).expect("one of these");
-        Book {
+        MappingState {
             reservation,
             offset: address.get() - nine.bases[reservation].get(),
             access: access.iter().map(|&(agent, it)| (place(agent), it.to_bits())).collect(),
             reached: [0, 1].map(|gpu| nine.machine.simulation.page(gpu, address.get()).is_some()),
         }
     };
-    let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(book).collect();
-    all.sort_by_key(|book| (book.reservation, book.offset));
+    let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(state).collect();
+    all.sort_by_key(|state| (state.reservation, state.offset));
     all
 }
 
-/// Batches drawn from a number on one machine, and the same one by one on another.
+/// Runs random batches on one machine, and the same calls one by one on another.
 #[test]
-fn a_batch_leaves_what_the_same_one_by_one_leaves() {
-    for (era, config) in machine::eras() {
+fn batches_equal_single_calls() {
+    for (generation, config) in machine::generations() {
         let [at_once, one_by_one] = [0, 1].map(|_| Nine::on(config.clone()));
         let mut seed = 1_u64;
         let mut draw = |end: usize| {
@@ -167,12 +166,16 @@ fn a_batch_leaves_what_the_same_one_by_one_leaves() {
                     }
                     (_, false) => runs.iter().try_for_each(|&(at, size)| vmm.unmap(at, size)),
                 };
-                answer.unwrap_or_else(|error| panic!("{era}, step {step}: {error}"));
+                answer.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
             if act != 1 {
                 which.iter().for_each(|&it| mapped[it] = act == 0);
             }
-            assert_eq!(books(&at_once), books(&one_by_one), "{era}, step {step}");
+            assert_eq!(
+                mapping_states(&at_once),
+                mapping_states(&one_by_one),
+                "{generation}, step {step}"
+            );
         }
         at_once.machine.vmm.check().unwrap();
         assert_eq!(at_once.machine.vmm.quarantine(), []);
@@ -185,7 +188,7 @@ fn problem(answer: Result<(), Error>) -> (Argument, Problem) {
 }
 
 #[test]
-fn a_list_with_one_that_is_wrong_changes_nothing() {
+fn lists_with_an_invalid_entry_change_nothing() {
     let nine = Nine::on(Config::mi300x(2));
     let (machine, granule, [base, other]) = (&nine.machine, nine.granule, nine.bases);
     let (vmm, all) = (&machine.vmm, gpus(machine));
@@ -218,8 +221,8 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     assert_eq!(problem(vmm.map_many(&[], &all)), nothing);
     assert_eq!(problem(vmm.set_access_many(&[], &all)), nothing);
     assert_eq!(problem(vmm.unmap_many(&[])), nothing);
-    let stranger = Machine::new(Config::mi300x(1));
-    let foreign = [access(stranger.gpu(0), Access::Read)];
+    let foreign = Machine::new(Config::mi300x(1));
+    let foreign = [access(foreign.gpu(0), Access::Read)];
     let refused = problem(vmm.map_many(&[good], &foreign));
     assert_eq!(refused, (Argument::Agent, Problem::UnknownAgent));
     let there = (taken, granule);
@@ -236,14 +239,14 @@ fn a_list_with_one_that_is_wrong_changes_nothing() {
     assert_eq!(calls(), before, "the runtime was asked");
     assert_eq!(vmm.mappings(), mappings);
     vmm.check().unwrap();
-    // What is refused has kept nothing alive.
+    // A rejected call keeps nothing alive.
     vmm.release(good.handle).unwrap();
     assert!(vmm.allocation_properties(good.handle).is_err());
 }
 
-/// The memory of what was refused is given back when its last reference goes.
+/// The memory of a failed map is released with its last reference.
 #[test]
-fn a_refused_map_does_not_keep_its_memory() {
+fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
@@ -254,9 +257,9 @@ fn a_refused_map_does_not_keep_its_memory() {
     machine.assert_empty();
 }
 
-/// Of all at once, and not before the runtime has let the agent in everywhere.
+/// The change is visible for all mappings at once, after the runtime has granted access everywhere.
 #[test]
-fn others_find_all_of_a_batch_or_nothing() {
+fn batches_are_atomic_to_other_threads() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let size = 4096;
@@ -265,7 +268,7 @@ fn others_find_all_of_a_batch_or_nothing() {
     hostile.set(c"hostile_linger", 20_000);
     let wanted = bases.map(|base| new(base, size, handle));
     let all = [access(gpu, Access::ReadWrite)];
-    let told = |thread: &dyn Fn() -> bool| {
+    let reported = |thread: &dyn Fn() -> bool| {
         let found = loop {
             let (over, found) = (thread(), vmm.mappings());
             if over || !found.is_empty() {
@@ -280,7 +283,7 @@ fn others_find_all_of_a_batch_or_nothing() {
     };
     thread::scope(|scope| {
         let map = scope.spawn(|| vmm.map_many(&wanted, &all));
-        told(&|| map.is_finished());
+        reported(&|| map.is_finished());
         assert_eq!(hostile.get(c"hostile_told"), 2, "the runtime has not let it in yet");
         map.join().unwrap().unwrap();
     });
@@ -288,9 +291,9 @@ fn others_find_all_of_a_batch_or_nothing() {
     assert_eq!(vmm.mappings(), []);
 }
 
-/// Two that need the same reservations, in opposite order, do not wait for each other for ever.
+/// Two batches that name the same reservations in opposite order do not deadlock.
 #[test]
-fn batches_over_the_same_reservations_do_not_block_each_other() {
+fn batches_on_the_same_reservations_do_not_deadlock() {
     let nine = Nine::on(Config::mi300x(2));
     let (vmm, granule, [one, other]) = (&nine.machine.vmm, nine.granule, nine.bases);
     let handle = nine.machine.create(0, granule);

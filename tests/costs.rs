@@ -1,5 +1,4 @@
-//! What a mapping costs: how often the runtime is called and memory allocated for it, and how much
-//! memory it takes while it lives.
+//! The cost of a mapping: runtime calls, allocations, and memory while it lives.
 
 mod allocations;
 mod machine;
@@ -11,7 +10,7 @@ use machine::{Machine, access, at};
 
 const PAGE: usize = 2 << 20;
 
-/// A reservation of so many pages on a runtime that does nothing, and memory of one page.
+/// Returns a reservation of `pages` pages on a runtime that does nothing, and memory of one page.
 fn field(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::nothing(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
@@ -22,19 +21,19 @@ fn field(pages: usize) -> (Vmm, Address, Handle) {
     (vmm, base, handle)
 }
 
-/// All pages once: one after another, backwards, or from here to there.
+/// Returns the pages in several orders: ascending, descending, and scattered.
 fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
     let far = (0..pages).map(|number| number * 7919 % pages).collect();
     [("upwards", (0..pages).collect()), ("downwards", (0..pages).rev().collect()), ("far", far)]
 }
 
 #[test]
-fn a_live_mapping_takes_little_memory_and_few_allocations() {
+fn mapping_takes_little_memory() {
     const PAGES: usize = 100_000;
     for (order, pages) in orders(PAGES) {
         let (vmm, base, handle) = field(PAGES);
         let grants = |number: usize| {
-            // Some ways to share them out, as programs have.
+            // Several strides, as programs use them.
             let gpus = vmm.runtime().gpus().take(1 + number % 2);
             gpus.map(|gpu| access(gpu.id(), Access::ReadWrite)).collect::<Vec<_>>()
         };
@@ -52,7 +51,7 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
         assert!(each <= 0.2, "{order}: {each} allocations a map");
         assert!((33.0..=128.0).contains(&size), "{order}: {size} bytes a mapping");
         assert_eq!(vmm.usage().mappings, PAGES);
-        // What is unmapped is given back.
+        // Unmapping frees memory.
         for &page in &pages {
             vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
         }
@@ -61,13 +60,13 @@ fn a_live_mapping_takes_little_memory_and_few_allocations() {
     }
 }
 
-/// However much of a range is unmapped again, and in whatever pattern.
+/// Any part of a range is unmapped again, in different patterns.
 #[test]
-fn what_is_left_of_many_mappings_takes_as_little() {
+fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
     let (vmm, base, handle) = field(PAGES);
     let bytes = allocations::bytes();
-    // Of how many neighbours one stays: evenly, or drawn.
+    // One of `one_of` adjacent mappings stays, evenly or at random.
     for one_of in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
         for drawn in [false, true] {
             let stays = |page: usize| {
@@ -92,10 +91,10 @@ fn what_is_left_of_many_mappings_takes_as_little() {
     }
 }
 
-/// The one allocation that a map may need is for the place where it is written down; where a page of
-/// that book is full, and a page of its index too, there is one more for each.
+/// A map allocates at most one node of the ledger's tree. If an inner node is full, too, it allocates one
+/// more for each level.
 #[test]
-fn no_map_allocates_more_than_pages_of_the_book() {
+fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
     for (order, pages) in orders(PAGES) {
         let (vmm, base, handle) = field(PAGES);
@@ -103,7 +102,7 @@ fn no_map_allocates_more_than_pages_of_the_book() {
         for (number, page) in pages.into_iter().enumerate() {
             let before = allocations::made();
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
-            // While there is little, debug builds check all of it after every step.
+            // With few mappings, debug builds check all of them after every step.
             if number < 1000 {
                 continue;
             }
@@ -116,11 +115,11 @@ fn no_map_allocates_more_than_pages_of_the_book() {
     }
 }
 
-/// Exactly these calls, in each release: no more, and none in look-ups.
+/// Exactly these calls in each release, and none in look-ups.
 #[test]
-fn every_call_is_one_call_of_the_runtime_and_look_ups_are_none() {
+fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {
-        // One release came without aligned reservations, and has the same in another call.
+        // One release has no aligned reservations, and another call for plain ones.
         let aligned = config.extension_minor >= 6;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
@@ -154,7 +153,7 @@ fn every_call_is_one_call_of_the_runtime_and_look_ups_are_none() {
 }
 
 #[test]
-fn a_run_of_many_is_granted_in_one_call_and_the_rest_once_each() {
+fn runs_are_granted_in_one_call() {
     const MANY: usize = 64;
     for (release, config) in machine::releases() {
         let several_fail = config.extension_minor < 7;

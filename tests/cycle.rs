@@ -1,5 +1,5 @@
-//! The whole life of memory, at both levels, on every kind of machine and every release of the
-//! runtime: reserve, create, map, grant, use, revoke, unmap, release, free.
+//! The full cycle (reserve, create, map, grant, use, revoke, unmap, release, free) by calls and by owned
+//! values, on every kind of machine and every release.
 
 mod machine;
 mod process;
@@ -9,7 +9,7 @@ use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Allocation, Error, ErrorKind, Reservation};
 use machine::{KIB, MIB, Machine, access, at, without_cpu_mapping};
 
-/// What there is of everything, before and after.
+/// Counts of resources, to compare before and after.
 #[derive(Debug, PartialEq)]
 struct Process {
     descriptors: usize,
@@ -17,7 +17,7 @@ struct Process {
 }
 
 fn process() -> Process {
-    // Those that can be seen to be somebody's memory; the allocator's own come and go.
+    // Mappings of files only, because the allocator's own change.
     let of_files = |region: &process::Region| region.name.contains("hsa-sim");
     let regions = process::regions().iter().filter(|region| of_files(region)).count();
     Process { descriptors: process::descriptors(), regions }
@@ -53,11 +53,11 @@ fn by_calls(machine: &Machine, name: &str) {
         assert_eq!(vmm.get_access(gpu, at(base, granule)).unwrap(), Access::ReadWrite);
         assert_eq!(vmm.get_access(gpu, at(base, 5 * granule)).unwrap(), Access::None);
     }
-    // GPUs write, and the last copies what the first has written.
+    // GPUs write, and the last one copies what the first has written.
     vmm.fill(base, 0x0403_0201, granule).unwrap_or_else(|e| panic!("{name}: {e}"));
     vmm.copy(gpus[last], at(base, granule), base, granule).unwrap();
     if cpu_reaches(0) && cpu_reaches(last) {
-        // The CPU sees it, and through the alias too.
+        // The CPU reads it, also through the alias.
         machine.grant(base, 3 * granule, cpu, Access::ReadWrite);
         machine.grant(at(base, 5 * granule), granule, cpu, Access::Read);
         let expected = [1, 2, 3, 4].repeat(granule / 4);
@@ -66,7 +66,7 @@ fn by_calls(machine: &Machine, name: &str) {
             vmm.read(at(base, place), &mut bytes).unwrap();
             assert!(bytes == expected, "{name}: at {place:#x}");
         }
-        // What it writes a GPU copies, from one reservation's memory to another handle's.
+        // A GPU copies what the CPU writes to the memory of another handle.
         let written = pattern(7, granule);
         vmm.write(base, &written).unwrap();
         vmm.read(at(base, 5 * granule), &mut bytes).unwrap();
@@ -74,13 +74,13 @@ fn by_calls(machine: &Machine, name: &str) {
         vmm.copy(gpus[0], at(base, 2 * granule), base, granule).unwrap();
         vmm.read(at(base, 2 * granule), &mut bytes).unwrap();
         assert!(bytes == written, "{name}: a GPU's copy of what the CPU wrote");
-        // Across the seam of two mappings.
+        // Across the boundary of two mappings.
         let across = pattern(9, 64);
         vmm.write(at(base, granule - 32), &across).unwrap();
         let mut seen = [0; 64];
         vmm.read(at(base, granule - 32), &mut seen).unwrap();
         assert_eq!(seen[..], across[..], "{name}");
-        // Unmapped, and mapped somewhere else: the contents stay.
+        // Unmapped, and mapped at another address: the contents stay.
         vmm.unmap(base, 3 * granule).unwrap_or_else(|e| panic!("{name}: {e}"));
         process::assert_untouchable(base.get(), 3 * granule, name);
         machine.map(at(base, 6 * granule), 2 * granule, far);
@@ -88,7 +88,7 @@ fn by_calls(machine: &Machine, name: &str) {
         machine.grant(at(base, 6 * granule), 2 * granule, cpu, Access::Read);
         vmm.read(at(base, 7 * granule + 32), &mut bytes[..32]).unwrap();
         assert_eq!(bytes[..32], written[32..64], "{name}: after mapping anew");
-        // One granule of the two is enough.
+        // Mapping one of the two granules is enough.
         vmm.unmap(at(base, 6 * granule), 2 * granule).unwrap();
         machine.map(at(base, 6 * granule), granule, far);
         vmm.unmap(at(base, 6 * granule), granule).unwrap();
@@ -103,7 +103,7 @@ fn by_calls(machine: &Machine, name: &str) {
     for gpu in 0..gpus.len() {
         assert_eq!(machine.simulation.page(gpu, base.get()), None, "{name}");
     }
-    // Released first, unmapped last; and the other way round.
+    // Released before it is unmapped, and in the other order.
     vmm.release(near).unwrap();
     assert!(vmm.allocation_size(near).is_err());
     let kept = vmm.retain_allocation_handle(at(base, 5 * granule + 1)).unwrap();
@@ -118,7 +118,7 @@ fn by_calls(machine: &Machine, name: &str) {
     machine.assert_empty();
 }
 
-/// The same with values that clean up after themselves.
+/// The same with owned values.
 fn by_values(machine: &Machine, name: &str) {
     let granule = machine.granule();
     let gpus = machine.gpus();
@@ -129,7 +129,7 @@ fn by_values(machine: &Machine, name: &str) {
     let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
     let one = reservation.map(0, &memory).unwrap();
     let other = reservation.map(2 * granule, &memory).unwrap();
-    // One after the other, the owner first: what went wrong in ROCm 7.14.
+    // One after the other, the owner first, which fails in ROCm 7.14.
     for &gpu in &gpus {
         one.grant(&[gpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
@@ -176,7 +176,7 @@ fn live(config: Config, name: &str) {
     assert_eq!(process(), before, "{name}");
 }
 
-/// Kinds of machines, small enough to be cheap: memory is made when it is touched.
+/// Kinds of machines. They are cheap, because memory is allocated on the first access.
 fn kinds() -> [(&'static str, Config); 5] {
     [
         ("MI300X", Config::mi300x(1)),
@@ -204,22 +204,22 @@ fn live_everywhere(granule: usize) {
 }
 
 #[test]
-fn memory_lives_and_dies_on_every_machine_with_every_release() {
+fn full_cycle_on_every_machine_and_generation() {
     live_everywhere(4 * KIB);
 }
 
 #[test]
-fn memory_lives_and_dies_in_large_granules() {
+fn full_cycle_in_large_granules() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
-        live(config.with_granule(2 * MIB as u64), &format!("{era} in 2 MiB"));
+    for (generation, config) in machine::generations() {
+        live(config.with_granule(2 * MIB as u64), &format!("{generation} in 2 MiB"));
     }
 }
 
 #[test]
-fn memory_lives_and_dies_where_the_runtime_gives_the_cpu_its_access() {
+fn full_cycle_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
@@ -229,7 +229,7 @@ fn memory_lives_and_dies_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn memory_lives_and_dies_where_gpus_obey() {
+fn full_cycle_with_enforced_gpu_permissions() {
     if process::ran_alone() {
         return;
     }
@@ -239,7 +239,7 @@ fn memory_lives_and_dies_where_gpus_obey() {
 }
 
 #[test]
-fn agents_that_are_not_named_keep_what_they_have() {
+fn set_access_keeps_unnamed_agents() {
     if process::ran_alone() {
         return;
     }
@@ -255,24 +255,24 @@ fn agents_that_are_not_named_keep_what_they_have() {
         }
         machine.grant(base, granule, gpu, Access::Read);
         machine.grant(base, granule, cpu, Access::Read);
-        let rights = |number| {
+        let permissions = |number| {
             let page = machine.simulation.page(number, base.get());
             page.map(|page| (page.readable, page.writable))
         };
-        assert_eq!(rights(0), Some((true, false)), "{release}");
-        assert_eq!(rights(1), Some((true, true)), "{release}");
+        assert_eq!(permissions(0), Some((true, false)), "{release}");
+        assert_eq!(permissions(1), Some((true, true)), "{release}");
         let all = [cpu, gpu, owner].map(|agent| machine.vmm.get_access(agent, base).unwrap());
         assert_eq!(all, [Access::Read, Access::Read, Access::ReadWrite], "{release}");
-        // Named twice: the last counts.
+        // Named twice: the last one counts.
         let twice = [access(gpu, Access::ReadWrite), access(gpu, Access::None)];
         machine.vmm.set_access(base, granule, &twice).unwrap();
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{release}");
-        assert_eq!(rights(1), Some((true, true)), "{release}");
+        assert_eq!(permissions(1), Some((true, true)), "{release}");
     }
 }
 
 #[test]
-fn the_library_says_whose_permissions_are_enforced() {
+fn enforcement_is_reported_per_agent() {
     if process::ran_alone() {
         return;
     }

@@ -1,4 +1,4 @@
-//! When there are no descriptors left: an error of its own, and nothing has changed.
+//! Calls without a free file descriptor: an error of its own, and nothing changes.
 
 mod hostile;
 mod machine;
@@ -18,7 +18,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
-/// Runs a test on a machine of each release, in a process of its own that it may leave without
+/// Runs a test on a machine of each release, in a process of its own, where it can use up all
 /// descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
     if process::ran_alone() {
@@ -26,12 +26,12 @@ fn on_each_release(test: impl Fn(&Machine)) {
     }
     for (release, config) in machine::releases() {
         let end = process::in_child(|| test(&Machine::new(config)));
-        assert_eq!(end, End::Well, "{release}");
+        assert_eq!(end, End::Success, "{release}");
     }
 }
 
 #[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
+fn calls_without_descriptors_change_nothing() {
     on_each_release(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
@@ -72,10 +72,10 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 ends the process when it lets a GPU in without one: it is not asked.
-/// Whoever is in needs none to be allowed more or less.
+/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor: it is not
+/// called then. Agents with access need none for a change of permission.
 #[test]
-fn only_a_gpu_that_is_let_in_needs_a_descriptor() {
+fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
         let (base, _) = machine.mapped(0, granule);
@@ -98,7 +98,7 @@ fn only_a_gpu_that_is_let_in_needs_a_descriptor() {
 }
 
 #[test]
-fn running_out_of_descriptors_half_way_changes_nothing() {
+fn running_out_of_descriptors_half_way_rolls_back() {
     on_each_release(|machine| {
         let vmm = &machine.vmm;
         let granule = machine.granule();
@@ -131,10 +131,10 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
     });
 }
 
-/// From ROCm 7.14 on what was imported is opened when the first GPU is let in. Found by the
-/// exhaustive faults, six operations deep.
+/// From ROCm 7.14 on, an import is opened when the first GPU is granted access. Found by
+/// `exhaustive_faults` with six operations.
 #[test]
-fn who_is_let_into_an_import_may_need_a_descriptor() {
+fn grants_to_an_import_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
         let shared = export(machine, machine.create(0, granule));
@@ -156,9 +156,9 @@ fn who_is_let_into_an_import_may_need_a_descriptor() {
     });
 }
 
-/// What is taken down to take access away could not be made anew.
+/// Memory that is unmapped to revoke access could not be mapped again.
 #[test]
-fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {
+fn revoke_without_descriptors_changes_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -166,7 +166,7 @@ fn nothing_is_taken_away_without_a_descriptor_to_give_it_back() {
         for the_cpu_sees_it in [true, false] {
             let config = config.clone();
             let end = process::in_child(|| revoked_without_descriptor(config, the_cpu_sees_it));
-            assert_eq!(end, End::Well, "{release}, seen by the CPU: {the_cpu_sees_it}");
+            assert_eq!(end, End::Success, "{release}, seen by the CPU: {the_cpu_sees_it}");
         }
     }
 }
@@ -199,7 +199,7 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
             Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                 assert_eq!(state(), before, "{agents:?}")
             }
-            // Some runtimes need none, if the CPU has no view of it.
+            // Some runtimes need none if the CPU has no view.
             Ok(()) if !the_cpu_sees_it && !vmm.quirks().grant_without_descriptor_aborts => {
                 vmm.set_access(base, size, &all).unwrap();
             }
@@ -210,9 +210,9 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// The library's own copy of the descriptor takes one, and some runtimes' look at it another.
+/// The library's copy of the descriptor takes one, and some runtimes need another to check it.
 #[test]
-fn an_import_that_runs_out_half_way_is_not_called_bad() {
+fn import_without_descriptors_has_its_own_error() {
     on_each_release(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
@@ -262,7 +262,7 @@ fn set_access_keeps_cpu_access_after_failure() {
                     Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                         assert_eq!(state(), before)
                     }
-                    // ROCm 7.14 needs none once it has looked at the memory.
+                    // ROCm 7.14 needs none once it has opened the memory.
                     answer => {
                         assert_eq!(answer, Ok(()));
                         vmm.revoke(base, granule, &[gpu]).unwrap();
@@ -273,7 +273,7 @@ fn set_access_keeps_cpu_access_after_failure() {
         machine.grant(base, granule, cpu, Access::ReadWrite);
         vmm.write(base, b"kept").unwrap();
         machine.grant(base, granule, cpu, Access::None);
-        process::assert_untouchable(base.get(), granule, "nobody may touch it");
+        process::assert_untouchable(base.get(), granule, "inaccessible");
     });
 }
 
@@ -346,11 +346,11 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
             vmm.unmap(base, 2 * 4096).unwrap();
             process::assert_untouchable(base.get(), 4 * 4096, "unmapped");
         });
-        assert_eq!(end, End::Well, "writable: {writable}");
+        assert_eq!(end, End::Success, "writable: {writable}");
     }
 }
 
-/// Another thread takes the last descriptors while the memory is unmapped for a moment.
+/// Another thread takes the last descriptors while the memory is unmapped.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
     if process::ran_alone() {
@@ -383,7 +383,7 @@ fn exchange_survives_loss_of_descriptors() {
     });
 }
 
-/// What the runtime refuses to unmap is as before, for which no descriptor is needed.
+/// A mapping that the runtime refuses to unmap does not change. That needs no descriptor.
 #[test]
 fn refused_unmap_needs_no_descriptor() {
     if process::ran_alone() {

@@ -1,4 +1,4 @@
-//! What an agent may not do it cannot do, as far as the library says that it is enforced.
+//! Permissions are enforced where `Agent::enforcement` says so.
 
 mod machine;
 mod process;
@@ -19,13 +19,14 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Releases, each with both ways of giving the CPU its access.
+/// Returns the generations, each with both ways of mapping for the CPU.
 fn both_ways() -> Vec<(String, Config)> {
-    let eras = machine::eras();
-    let ours = eras.clone().into_iter().map(|(era, config)| (era.to_owned(), config));
-    let theirs = eras
-        .into_iter()
-        .map(|(era, config)| (format!("{era} by the runtime"), without_cpu_mapping(config)));
+    let generations = machine::generations();
+    let ours =
+        generations.clone().into_iter().map(|(generation, config)| (generation.to_owned(), config));
+    let theirs = generations.into_iter().map(|(generation, config)| {
+        (format!("{generation} by the runtime"), without_cpu_mapping(config))
+    });
     ours.chain(theirs).collect()
 }
 
@@ -36,7 +37,7 @@ fn assert_touch(name: &str, base: Address, load: End, store: End) {
 }
 
 #[test]
-fn the_cpu_can_do_what_it_may_and_nothing_else() {
+fn cpu_permissions_are_enforced() {
     if process::ran_alone() {
         return;
     }
@@ -46,14 +47,14 @@ fn the_cpu_can_do_what_it_may_and_nothing_else() {
         let grant = |access| machine.grant(base, granule, cpu, access);
         assert_touch(&format!("{name}, before"), base, FAULT, FAULT);
         grant(Access::Read);
-        assert_touch(&format!("{name}, read"), base, End::Well, FAULT);
+        assert_touch(&format!("{name}, read"), base, End::Success, FAULT);
         grant(Access::ReadWrite);
-        assert_touch(&format!("{name}, read and write"), base, End::Well, End::Well);
+        assert_touch(&format!("{name}, read and write"), base, End::Success, End::Success);
         let mut bytes = [0; 9];
         machine.vmm.read(base, &mut bytes).unwrap();
         assert_eq!(bytes[8], 0x5a, "{name}: the child's store is seen, it is the same memory");
         grant(Access::Read);
-        assert_touch(&format!("{name}, read again"), base, End::Well, FAULT);
+        assert_touch(&format!("{name}, read again"), base, End::Success, FAULT);
         grant(Access::None);
         assert_touch(&format!("{name}, none"), base, FAULT, FAULT);
         assert!(machine.vmm.read(base, &mut bytes).is_err());
@@ -70,7 +71,7 @@ fn the_cpu_can_do_what_it_may_and_nothing_else() {
 }
 
 #[test]
-fn this_process_may_do_what_any_cpu_may() {
+fn process_has_the_most_access_of_any_cpu() {
     if process::ran_alone() {
         return;
     }
@@ -79,7 +80,7 @@ fn this_process_may_do_what_any_cpu_may() {
         let [first, second] = [machine.cpu(0), machine.cpu(1)];
         let grant = |agent, access| machine.grant(base, granule, agent, access);
         let may = |step: &str, load: bool, store: bool| {
-            let end = |may| if may { End::Well } else { FAULT };
+            let end = |may| if may { End::Success } else { FAULT };
             assert_touch(&format!("{name}: {step}"), base, end(load), end(store));
             assert_eq!(machine.vmm.read(base, &mut [0; 4]).is_ok(), load, "{name}: {step}");
             assert_eq!(machine.vmm.write(base, &[0; 4]).is_ok(), store, "{name}: {step}");
@@ -108,7 +109,7 @@ fn this_process_may_do_what_any_cpu_may() {
 }
 
 #[test]
-fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
+fn gpu_keeps_access_until_revoke() {
     if process::ran_alone() {
         return;
     }
@@ -123,7 +124,7 @@ fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
             assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), forbidden, "{name}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{name}: it is only remembered");
-            // The library itself keeps to it.
+            // The library's own calls respect it.
             let copied = machine.vmm.copy(gpu, at(base, 64), base, 4);
             assert!(copied.is_err(), "{name}");
         }
@@ -135,7 +136,7 @@ fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
         assert_eq!(&bytes, b"kept", "{name}: and so does the CPU");
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
         machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
-        // Once more is no error; and it can be given again.
+        // Revoking twice is not an error, and access can be granted again.
         machine.vmm.revoke(base, granule, &[gpu]).unwrap();
         machine.grant(base, granule, gpu, Access::ReadWrite);
         machine.vmm.copy(gpu, at(base, 128), base, 4).unwrap();
@@ -146,7 +147,7 @@ fn a_gpu_keeps_what_it_is_forbidden_until_it_is_revoked() {
 }
 
 #[test]
-fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
+fn revoke_of_several_keeps_the_others() {
     if process::ran_alone() {
         return;
     }
@@ -172,14 +173,14 @@ fn revoking_several_mappings_takes_each_away_and_leaves_others_alone() {
 }
 
 #[test]
-fn what_an_agent_copies_must_be_granted_and_nothing_beside_it() {
+fn agent_copies_need_access_to_the_range() {
     let machine = Machine::new(Config::mi300x(1));
     let (granule, gpu) = (machine.granule(), machine.gpu(0));
     let base = machine.reserve(3 * granule);
     for number in 0..3 {
         machine.map(at(base, number * granule), granule, machine.create(0, granule));
     }
-    // Only the one in the middle, of which its neighbours are no part.
+    // Only the middle mapping, not its neighbours.
     let (middle, last) = (at(base, granule), at(base, 2 * granule));
     machine.grant(middle, granule, gpu, Access::ReadWrite);
     let half = granule / 2;
@@ -197,10 +198,10 @@ fn what_an_agent_copies_must_be_granted_and_nothing_beside_it() {
     }
 }
 
-/// The runtime knows of those that were granted their access anew, and so must the library: else it
-/// would not tell it when they lose it, nor see to the addresses that it then gives up.
+/// After a revocation the runtime has granted the remaining agents access again, and the library must record
+/// that: otherwise it would not revoke their access later, nor fill the hole that the runtime leaves.
 #[test]
-fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
+fn remaining_agents_can_be_revoked_later() {
     if process::ran_alone() {
         return;
     }
@@ -230,11 +231,11 @@ fn what_others_keep_after_a_revocation_can_be_taken_from_them() {
 }
 
 #[test]
-fn gpus_that_obey_get_what_was_asked_for() {
+fn enforcing_gpus_get_the_requested_access() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in machine::eras() {
+    for (name, config) in machine::generations() {
         let (machine, base, granule) =
             mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
         let gpu = machine.gpu(0);
@@ -248,11 +249,11 @@ fn gpus_that_obey_get_what_was_asked_for() {
 }
 
 #[test]
-fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
+fn forbidding_without_a_grant_maps_nothing() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in machine::eras() {
+    for (name, config) in machine::generations() {
         let (machine, base, granule) = mapped(config);
         machine.grant(base, granule, machine.gpu(1), Access::None);
         assert_eq!(machine.simulation.page(1, base.get()), None, "{name}");
@@ -261,11 +262,11 @@ fn forbidding_a_gpu_what_it_never_had_maps_nothing() {
 }
 
 #[test]
-fn the_cpu_is_refused_memory_that_it_cannot_reach() {
+fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
-    for (era, of_era) in machine::eras() {
+    for (generation, of_era) in machine::generations() {
         let mut config = Config::consumer().with_era(of_era.era);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
@@ -276,17 +277,17 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
             let as_it_should = matches!(answer.as_ref().map_err(Error::kind),
                 Err(ErrorKind::NotSupported(found)) if *found == feature
             );
-            assert!(as_it_should, "{era}: {answer:?}");
+            assert!(as_it_should, "{generation}: {answer:?}");
         };
         refused(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
-        // The GPU first, and nothing of it takes effect.
+        // The GPU is named first, but nothing takes effect.
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         refused(machine.vmm.set_access(base, granule, &both));
-        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{era}");
-        assert_eq!(machine.simulation.page(0, base.get()), None, "{era}");
+        assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{generation}");
+        assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
-        // Nor does it get there by way of an import, whose owner the runtime may not tell.
+        // An import, whose owner may be unknown, does not help either.
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
         let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
@@ -299,18 +300,18 @@ fn the_cpu_is_refused_memory_that_it_cannot_reach() {
     }
 }
 
-/// As many mappings as the kernel allows a process, until they are dropped.
+/// Uses up the kernel's limit of mappings until it is dropped.
 struct Exhausted(Vec<*mut libc::c_void>);
 
 impl Exhausted {
     fn new() -> Self {
-        // Room for all of them before there is none left.
+        // Allocates the vector before the limit is reached.
         let mut pages = Vec::with_capacity(1 << 20);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         while pages.len() < pages.capacity() {
-            // Neighbours that differ are not made one.
+            // The kernel does not merge adjacent mappings that differ.
             let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
-            // SAFETY: new memory that nobody uses.
+            // SAFETY: new memory that nothing uses.
             let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
             if page == libc::MAP_FAILED {
                 return Self(pages);
@@ -324,14 +325,14 @@ impl Exhausted {
 impl Drop for Exhausted {
     fn drop(&mut self) {
         for &page in &self.0 {
-            // SAFETY: a page of our own that nobody uses.
+            // SAFETY: a page of this value that nothing uses.
             unsafe { libc::munmap(page, 4096) };
         }
     }
 }
 
 #[test]
-fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
+fn view_is_removed_at_the_mapping_limit() {
     if process::ran_alone() {
         return;
     }
@@ -344,7 +345,7 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
             machine.vmm.set_access(base, granule, &all).unwrap();
             machine.vmm.write(base, b"text").unwrap();
             let exhausted = Exhausted::new();
-            // What needs a new mapping fails or works; what it says holds.
+            // A call that needs a new mapping may fail or succeed; its result is correct.
             let cpu = [access(machine.cpu(0), Access::ReadWrite)];
             let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
             let unmapped = machine.vmm.unmap(base, granule);
@@ -367,14 +368,14 @@ fn the_cpu_loses_its_view_also_when_the_kernel_allows_no_more_mappings() {
             }
             machine.vmm.check().unwrap();
         });
-        assert_eq!(end, End::Well, "{name}");
+        assert_eq!(end, End::Success, "{name}");
     }
 }
 
-/// The runtime is not told of CPUs that lose access, also when a mapping was made anew: the memory's
-/// protection changes, whoever has mapped it for them.
+/// The runtime is not called when CPUs lose access, also after memory was mapped again: `mprotect` changes the
+/// protection, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
-fn what_two_cpus_have_after_a_revocation_they_can_lose() {
+fn two_cpus_can_be_revoked_one_by_one() {
     if process::ran_alone() {
         return;
     }
@@ -391,8 +392,8 @@ fn what_two_cpus_have_after_a_revocation_they_can_lose() {
             let both = [first, second].map(|cpu| access(cpu, Access::None));
             let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
             machine.vmm.set_access(base, size, &both).unwrap();
-            let told = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
-            assert!(!told, "{release}");
+            let reported = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
+            assert!(!reported, "{release}");
             process::assert_untouchable(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
             process::assert_untouchable(base.get(), size, release);
@@ -402,7 +403,7 @@ fn what_two_cpus_have_after_a_revocation_they_can_lose() {
 }
 
 #[test]
-fn what_two_cpus_lose_in_one_call_is_lost() {
+fn two_cpus_can_be_revoked_together() {
     if process::ran_alone() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The examples run to their end.
+//! The examples succeed.
 
 #[path = "../examples/agents.rs"]
 mod agents;
@@ -26,12 +26,12 @@ mod ring;
 mod share;
 
 #[test]
-fn agents_shows_what_is_there() {
+fn agents_lists_agents() {
     agents::main().unwrap();
 }
 
 #[test]
-fn aliases_draws_one_memory_at_many_addresses() {
+fn aliases_draws_aliased_memory() {
     aliases::main().unwrap();
 }
 
@@ -41,22 +41,22 @@ fn areas_shows_every_combination_of_flags() {
 }
 
 #[test]
-fn cycle_goes_from_reservation_to_reuse() {
+fn cycle_runs_from_reservation_to_reuse() {
     cycle::main().unwrap();
 }
 
 #[test]
-fn report_prints_what_is_held() {
+fn report_prints_reservations() {
     report::main().unwrap();
 }
 
 #[test]
-fn grow_draws_a_buffer_that_stays_where_it_is() {
+fn grow_draws_a_growing_buffer() {
     grow::main().unwrap();
 }
 
 #[test]
-fn ring_writes_over_its_end() {
+fn ring_wraps_around() {
     ring::main().unwrap();
 }
 
@@ -76,11 +76,11 @@ fn pages_draws_a_cache() {
 }
 
 #[test]
-fn pause_goes_to_sleep_and_wakes_up() {
+fn pause_pauses_and_resumes() {
     pause::main().unwrap();
 }
 
 #[test]
-fn queue_says_that_the_simulation_has_none() {
+fn queue_needs_a_loaded_runtime() {
     queue::main().unwrap();
 }

@@ -1,14 +1,14 @@
-//! The runtime fails at every call it can fail at, and nothing comes of it: whatever was asked
-//! for fails with an error, and the state is what it was before, or is known to be lost.
+//! Each call of the runtime fails in turn: the operation returns an error, and the state is unchanged or
+//! quarantined.
 
 mod machine;
 mod process;
-mod scene;
+mod scenario;
 
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
 use hsa_vmm::{Access, Error, ErrorKind};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
-use scene::{ACTS, Act, Books, Scene};
+use scenario::{ACTS, Act, Scenario, StateSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -16,34 +16,34 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// "For ever", in calls.
+/// The number of calls that stands for "forever".
 const EVER: u64 = 400;
 
-/// A scene on a simulation.
-struct Stage {
+/// A scenario on a simulation.
+struct Simulated {
     simulation: Arc<Simulation>,
-    scene: Scene,
+    scenario: Scenario,
 }
 
-impl Deref for Stage {
-    type Target = Scene;
+impl Deref for Simulated {
+    type Target = Scenario;
 
-    fn deref(&self) -> &Scene {
-        &self.scene
+    fn deref(&self) -> &Scenario {
+        &self.scenario
     }
 }
 
-impl Stage {
+impl Simulated {
     fn new(config: &Config) -> Self {
         let mut config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
         config.gpus.truncate(2);
         let Machine { simulation, library } = Machine::new(config);
-        Self { simulation, scene: Scene::new(library) }
+        Self { simulation, scenario: Scenario::new(library) }
     }
 
-    /// Everything gone, and nothing left in the runtime.
+    /// Frees everything. Fails if the runtime keeps anything.
     fn tear_down(self, when: &str) {
-        self.scene.tear_down(when);
+        self.scenario.tear_down(when);
         let usage = self.simulation.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{when}");
         assert_eq!(usage.vram_used, [0, 0], "{when}");
@@ -53,65 +53,65 @@ impl Stage {
 /// A GPU's page-table entry: readable, writable, offset in the handle.
 type Entry = Option<(bool, bool, u64)>;
 
-/// What must not change.
+/// The state that must not change.
 #[derive(Debug, PartialEq)]
 struct State {
-    books: Books,
-    /// Of each mapping and GPU: whether it can read and write.
+    state: StateSnapshot,
+    /// For each mapping and GPU: its page-table entry.
     pages: Vec<(usize, usize, Entry)>,
     runtime: (usize, usize, usize, Vec<u64>),
 }
 
 impl State {
-    fn of(scene: &Stage, when: &str) -> Self {
-        let books = Books::of(&scene.library, when);
+    fn of(scenario: &Simulated, when: &str) -> Self {
+        let state = StateSnapshot::of(&scenario.library, when);
         let mut pages = Vec::new();
-        for mapping in &books.mappings {
+        for mapping in &state.mappings {
             let here = mapping.address.get();
             for gpu in 0..2 {
-                // An entry that allows nothing is as good as none.
-                let page = scene.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
+                // An entry without permissions counts as none.
+                let page = scenario.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
                 pages.push((here, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
             }
         }
-        let usage = scene.simulation.usage();
+        let usage = scenario.simulation.usage();
         let runtime = (usage.reservations, usage.handles, usage.mappings, usage.vram_used);
-        Self { books, pages, runtime }
+        Self { state, pages, runtime }
     }
 
-    /// Fails with no more than what is different.
+    /// Fails with only the parts that differ.
     #[track_caller]
     fn assert_same(&self, after: &Self, when: &str) {
-        self.books.assert_same(&after.books, when);
+        self.state.assert_same(&after.state, when);
         assert_eq!(self.pages, after.pages, "{when}");
         assert_eq!(self, after, "{when}");
     }
 }
 
-/// Which calls an operation makes, in a scene of its own.
+/// Returns the calls of an operation, in a scenario of its own.
 fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
-    let scene = Stage::new(config);
-    let before = scene.simulation.all_calls();
-    act(&scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
-    let after = scene.simulation.all_calls();
-    // A function that answers a value has no status to fail with.
+    let scenario = Simulated::new(config);
+    let before = scenario.simulation.all_calls();
+    act(&scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    let after = scenario.simulation.all_calls();
+    // A function that returns a value cannot fail.
     let fails = |name: &str| name != "hsa_signal_wait_scacquire";
     let made = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && fails(old.0));
     let calls = made.map(|(before, after)| (after.0, after.1 - before.1)).collect();
-    scene.tear_down(name);
+    scenario.tear_down(name);
     calls
 }
 
-/// Calls whose failure an operation survives: it did what was asked for.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
-        // The owner of an import is then not known.
+        // The owner of an import is unknown then.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The mapping is gone; what is left of its memory is in the quarantine.
+        // The mapping was removed; its memory is quarantined.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
-        // Before aligned reservations it is tried until it works, more or less often.
+        // Without aligned reservations it is retried until it succeeds.
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
             name.starts_with("reserve aligned") || name.starts_with("reserve near")
         }
@@ -119,25 +119,25 @@ fn is_survived(name: &str, function: &str) -> bool {
     }
 }
 
-/// One failure: nothing may have changed, and the same works afterwards.
+/// Tests single failures: nothing changes, and the operation succeeds afterwards.
 fn fail_once(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {
             for number in 1..=calls {
                 for status in [ERROR, OUT_OF_RESOURCES] {
                     let when = format!("{release}: {name}, {function} #{number} is {status:#x}");
-                    let scene = Stage::new(config);
-                    let before = State::of(&scene, &when);
+                    let scenario = Simulated::new(config);
+                    let before = State::of(&scenario, &when);
                     let plan = FaultPlan::none().fail(function, number, status);
-                    scene.simulation.set_faults(plan);
-                    let answer = act(&scene);
-                    scene.simulation.set_faults(FaultPlan::none());
+                    scenario.simulation.set_faults(plan);
+                    let answer = act(&scenario);
+                    scenario.simulation.set_faults(FaultPlan::none());
                     if answer.is_ok() && is_survived(name, function) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
-                        // The range could not be given back: it is known to be lost.
-                        let lost = scene.library.vmm.quarantine();
+                        // The range could not be freed, and is quarantined.
+                        let lost = scenario.library.vmm.quarantine();
                         assert_eq!(lost.len(), 1, "{when}: {answer:?}");
                         continue;
                     }
@@ -146,18 +146,18 @@ fn fail_once(config: &Config, release: &str) {
                         !matches!(error.kind(), ErrorKind::Quarantined { .. }),
                         "{when}: {error}"
                     );
-                    before.assert_same(&State::of(&scene, &when), &when);
-                    act(&scene).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
-                    scene.tear_down(&when);
+                    before.assert_same(&State::of(&scenario, &when), &when);
+                    act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+                    scenario.tear_down(&when);
                 }
             }
         }
     }
 }
 
-/// After a failure without quarantine nothing has changed; else the quarantine says so.
-fn judge(scene: Stage, before: &State, answer: Result<(), Error>, when: &str) {
-    let vmm = &scene.library.vmm;
+/// Checks that a failure has changed nothing, or that a quarantine is listed.
+fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &str) {
+    let vmm = &scenario.library.vmm;
     match answer.as_ref().map_err(Error::kind) {
         Ok(()) => {}
         Err(ErrorKind::Quarantined { range, now }) => {
@@ -168,75 +168,74 @@ fn judge(scene: Stage, before: &State, answer: Result<(), Error>, when: &str) {
             for (start, size) in vmm.reservations() {
                 process::assert_taken(start.get(), size, when);
             }
-            // Nothing of it is used again.
-            let again = vmm.unmap(range.address, scene.granule());
+            // No call uses the range again.
+            let again = vmm.unmap(range.address, scenario.granule());
             let refused = matches!(
                 again.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
             );
             assert!(refused, "{when}: {again:?}");
         }
-        Err(_) if vmm.quarantine().len() > before.books.quarantined => {
+        Err(_) if vmm.quarantine().len() > before.state.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
                 process::assert_taken(start.get(), size, when);
             }
         }
         Err(_) => {
-            before.assert_same(&State::of(&scene, when), when);
-            scene.assert_contents(when);
-            scene.tear_down(when);
+            before.assert_same(&State::of(&scenario, when), when);
+            scenario.assert_contents(when);
+            scenario.tear_down(when);
         }
     }
 }
 
-/// A function that fails from some call on, for ever.
+/// A function fails from some call on.
 fn fail_on(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {
             for number in 1..=calls {
                 let when = format!("{release}: {name}, {function} fails from #{number} on");
-                let scene = Stage::new(config);
-                let before = State::of(&scene, &when);
+                let scenario = Simulated::new(config);
+                let before = State::of(&scenario, &when);
                 let plan = failing(FaultPlan::none(), function, number..EVER, ERROR);
-                scene.simulation.set_faults(plan);
-                let answer = act(&scene);
-                scene.simulation.set_faults(FaultPlan::none());
-                judge(scene, &before, answer, &when);
+                scenario.simulation.set_faults(plan);
+                let answer = act(&scenario);
+                scenario.simulation.set_faults(FaultPlan::none());
+                judge(scenario, &before, answer, &when);
             }
         }
     }
 }
 
-/// Every operation, with one call of one function failing, and then any one call of any function
-/// that undoing it makes.
+/// One call of each operation fails, and then one call of the rollback.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, act) in ACTS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, act, name);
         for &(function, calls) in &first_calls {
             for number in 1..=calls {
-                // Which calls there are when this one fails.
+                // The calls that are made when this one fails.
                 let once = FaultPlan::none().fail(function, number, ERROR);
-                let scene = Stage::new(config);
-                let before = scene.simulation.all_calls();
-                scene.simulation.set_faults(once.clone());
-                if act(&scene).is_ok() {
+                let scenario = Simulated::new(config);
+                let before = scenario.simulation.all_calls();
+                scenario.simulation.set_faults(once.clone());
+                if act(&scenario).is_ok() {
                     continue;
                 }
-                let after = scene.simulation.all_calls();
-                drop(scene);
+                let after = scenario.simulation.all_calls();
+                drop(scenario);
                 for ((second, start), (_, end)) in before.into_iter().zip(after) {
                     for other in 1..=end - start {
                         let when = format!(
                             "{release}: {name}, {function} #{number} and {second} #{other} fail"
                         );
-                        let scene = Stage::new(config);
-                        let before = State::of(&scene, &when);
+                        let scenario = Simulated::new(config);
+                        let before = State::of(&scenario, &when);
                         let plan = once.clone().fail(second, other, INVALID_ALLOCATION);
-                        scene.simulation.set_faults(plan);
-                        let answer = act(&scene);
-                        scene.simulation.set_faults(FaultPlan::none());
-                        judge(scene, &before, answer, &when);
+                        scenario.simulation.set_faults(plan);
+                        let answer = act(&scenario);
+                        scenario.simulation.set_faults(FaultPlan::none());
+                        judge(scenario, &before, answer, &when);
                     }
                 }
             }
@@ -244,16 +243,16 @@ fn fail_twice(config: &Config, release: &str) {
     }
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_a() {
+fn one_failure_changes_nothing_in_generation_a() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::A), "era A");
+    fail_once(&generation(Era::A), "generation A");
 }
 
 #[test]
@@ -261,39 +260,39 @@ fn one_failure_changes_nothing_before_aligned_reservations() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::A).with_extension(4), "6.1");
+    fail_once(&generation(Era::A).with_extension(4), "6.1");
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_b() {
+fn one_failure_changes_nothing_in_generation_b() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::B), "era B");
+    fail_once(&generation(Era::B), "generation B");
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_c() {
+fn one_failure_changes_nothing_in_generation_c() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::C), "era C");
+    fail_once(&generation(Era::C), "generation C");
 }
 
 #[test]
-fn one_failure_changes_nothing_in_era_d() {
+fn one_failure_changes_nothing_in_generation_d() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&era(Era::D), "era D");
+    fail_once(&generation(Era::D), "generation D");
 }
 
 #[test]
-fn one_failure_changes_nothing_where_the_runtime_gives_the_cpu_its_access() {
+fn one_failure_changes_nothing_with_runtime_cpu_access() {
     if process::ran_alone() {
         return;
     }
-    for (release, config) in machine::eras() {
+    for (release, config) in machine::generations() {
         fail_once(&without_cpu_mapping(config.clone()), &format!("{release} by the runtime"));
         let two = with_two_cpus(without_cpu_mapping(config));
         fail_once(&two, &format!("{release} by the runtime, two CPUs"));
@@ -301,31 +300,31 @@ fn one_failure_changes_nothing_where_the_runtime_gives_the_cpu_its_access() {
 }
 
 #[test]
-fn a_function_that_goes_on_failing_leaves_the_state_as_it_was_or_in_quarantine() {
+fn repeated_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
-    for (release, config) in machine::eras() {
+    for (release, config) in machine::generations() {
         fail_on(&config, release);
         fail_on(&without_cpu_mapping(config), &format!("{release} by the runtime"));
     }
 }
 
 #[test]
-fn two_failures_leave_the_state_as_it_was_or_in_quarantine() {
+fn two_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
-    fail_twice(&era(Era::A), "era A");
-    fail_twice(&era(Era::C), "era C");
-    fail_twice(&without_cpu_mapping(era(Era::A)), "era A by the runtime");
-    fail_twice(&without_cpu_mapping(era(Era::B)), "era B by the runtime");
+    fail_twice(&generation(Era::A), "generation A");
+    fail_twice(&generation(Era::C), "generation C");
+    fail_twice(&without_cpu_mapping(generation(Era::A)), "generation A by the runtime");
+    fail_twice(&without_cpu_mapping(generation(Era::B)), "generation B by the runtime");
 }
 
-/// The runtime goes on knowing a CPU that was told later that it may do nothing, and leaves a hole
-/// for it when it unmaps; also if it refused to unmap once before, and access was sent again.
+/// A CPU stays in `runtime_granted` after it was forbidden access, and the runtime leaves a hole when it
+/// unmaps; also if an earlier unmap failed, and access was sent again.
 #[test]
-fn a_refused_unmap_forgets_nobody_whom_the_runtime_knows() {
+fn failed_unmap_keeps_runtime_granted() {
     if process::ran_alone() {
         return;
     }

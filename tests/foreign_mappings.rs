@@ -9,20 +9,20 @@ use machine::{Machine, without_cpu_mapping};
 
 #[test]
 fn foreign_mappings_stay_outside() {
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
-        foreign_mapper::map_during_changes(&machine, era);
+        foreign_mapper::map_during_changes(&machine, generation);
         machine.close();
     }
 }
 
-/// In era A the runtime leaves holes then: tests/address_space.rs tests foreign mappings in those.
+/// Not in generation A, where the runtime leaves holes: tests/address_space.rs tests foreign mappings in them.
 #[test]
 fn foreign_mappings_stay_outside_with_runtime_cpu_access() {
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         if config.era != Era::A {
             let machine = Machine::new(without_cpu_mapping(config));
-            foreign_mapper::map_during_changes(&machine, era);
+            foreign_mapper::map_during_changes(&machine, generation);
             machine.close();
         }
     }

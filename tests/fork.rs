@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call, and what it drops harms nobody.
+//! The child of a fork gets an error from every call, and its drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -22,7 +22,7 @@ use std::time::Duration;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
-fn every_call_of_a_child_is_refused() {
+fn forked_child_gets_errors() {
     if process::ran_alone() {
         return;
     }
@@ -94,7 +94,7 @@ fn every_call_of_a_child_is_refused() {
             }
             assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not asked");
         });
-        assert_eq!(end, End::Well, "{release}");
+        assert_eq!(end, End::Success, "{release}");
         let mut bytes = [0; 4];
         vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept", "{release}");
@@ -102,7 +102,7 @@ fn every_call_of_a_child_is_refused() {
 }
 
 #[test]
-fn a_child_that_drops_everything_harms_nobody() {
+fn drops_in_a_forked_child_keep_parent_memory() {
     if process::ran_alone() {
         return;
     }
@@ -130,7 +130,7 @@ fn a_child_that_drops_everything_harms_nobody() {
             drop(runtime);
             drop(simulation);
         });
-        assert_eq!(end, End::Well, "{release}");
+        assert_eq!(end, End::Success, "{release}");
         let (machine, reservation, allocation, mapping) = everything.take().unwrap();
         assert_eq!((machine.vmm.usage(), machine.simulation.usage()), before, "{release}");
         let mut bytes = [0; 4];
@@ -142,7 +142,7 @@ fn a_child_that_drops_everything_harms_nobody() {
 }
 
 #[test]
-fn a_child_may_open_a_runtime_of_its_own() {
+fn forked_child_opens_its_own_runtime() {
     if process::ran_alone() {
         return;
     }
@@ -155,29 +155,29 @@ fn a_child_may_open_a_runtime_of_its_own() {
         own.map(base, granule, handle);
         own.grant(base, granule, own.cpu(0), Access::ReadWrite);
         own.vmm.write(base, b"text").unwrap();
-        // What was inherited is another's to it.
+        // Inherited values belong to another process.
         assert!(
             own.vmm.set_access(base, granule, &[access(machine.gpu(0), Access::Read)]).is_err()
         );
-        // A grandchild is no better off with it.
+        // A grandchild gets the same errors.
         let end = process::in_child(|| {
             assert!(own.vmm.read(base, &mut [0]).is_err_and(|it| *it.kind() == ErrorKind::Forked));
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         own.vmm.unmap(base, granule).unwrap();
         own.vmm.release(handle).unwrap();
         own.vmm.address_free(base, granule).unwrap();
         own.assert_empty();
         own.close();
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
     let base = machine.reserve(machine.granule());
     machine.vmm.address_free(base, machine.granule()).unwrap();
     machine.assert_empty();
 }
 
-/// What the child of a fork may still ask, each by name: everything that takes no `&mut self`, returns
-/// no `Result` with an error of its own, or takes locks.
+/// The calls that a child of a fork can make, by name: functions without `&mut self` that return no `Result`,
+/// or that take locks.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
 /// All values of the library that hold locks.
@@ -242,7 +242,7 @@ impl Values {
         }
     }
 
-    /// What threads of the parent do while it forks.
+    /// Runs in threads of the parent while it forks.
     fn use_all(&self, number: usize) {
         let Machine { library: Library { vmm, .. }, .. } = &self.machine;
         let granule = self.machine.granule();
@@ -269,7 +269,7 @@ impl Values {
         drop(self.area.mmap(5, MmapOptions::new()).unwrap());
     }
 
-    /// Every call that a child may make without `&mut`, by name.
+    /// Returns every call that a child can make without `&mut`, by name.
     fn calls(&self) -> Vec<Call<'_>> {
         let vmm = &self.machine.vmm;
         let (there, granule) = (self.mapping.address(), self.machine.granule());
@@ -377,7 +377,7 @@ impl Values {
     }
 }
 
-/// Runs the calls in a child, then drops everything there; the name of what did not end well.
+/// Runs the calls in a child, then drops everything there. Returns the name of a call that failed.
 fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
     let (mut last, mut progress) = std::io::pipe().unwrap();
     let child = Child::start(|| {
@@ -407,13 +407,13 @@ fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
     let mut steps = String::new();
     last.read_to_string(&mut steps).unwrap();
     match end {
-        End::Well => Ok(()),
+        End::Success => Ok(()),
         end => Err(format!("{}: {end:?}", steps.lines().last().unwrap_or("before the first call"))),
     }
 }
 
 #[test]
-fn no_call_hangs_in_a_child_of_a_busy_parent() {
+fn child_of_a_busy_parent_does_not_hang() {
     if process::ran_alone() {
         return;
     }
@@ -448,7 +448,7 @@ fn no_call_hangs_in_a_child_of_a_busy_parent() {
 }
 
 #[test]
-fn a_fork_while_threads_are_at_work_does_not_hang_the_child() {
+fn fork_during_calls_does_not_hang_the_child() {
     if process::ran_alone() {
         return;
     }
@@ -478,10 +478,10 @@ fn a_fork_while_threads_are_at_work_does_not_hang_the_child() {
                         .is_err_and(|it| *it.kind() == ErrorKind::Forked)
                 );
             });
-            if end != End::Well {
+            if end != End::Success {
                 over.store(true, std::sync::atomic::Ordering::Relaxed);
             }
-            assert_eq!(end, End::Well);
+            assert_eq!(end, End::Success);
         }
         over.store(true, std::sync::atomic::Ordering::Relaxed);
     });

@@ -1,5 +1,5 @@
-//! Handles and agents that are stale, another's or invented are told apart from good ones,
-//! however often a slot has been used, and however many there are.
+//! Stale, foreign and invented handles and agents are rejected, however often a slot was used and however
+//! many handles there are.
 
 mod machine;
 
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
-/// What every call that takes a handle says to it.
+/// Returns the problem that every call with this handle reports.
 fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
     [
         vmm.map(at, 4 * KIB, 0, handle),
@@ -28,7 +28,7 @@ fn assert_refused(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
 }
 
 #[test]
-fn a_released_handle_is_refused_however_often_its_slot_was_used_since() {
+fn released_handles_stay_invalid() {
     let machine = Machine::new(Config::mi300x(1));
     let base = machine.reserve(4 * KIB);
     let first = machine.create(0, 4 * KIB);
@@ -53,8 +53,8 @@ fn a_released_handle_is_refused_however_often_its_slot_was_used_since() {
 }
 
 #[test]
-fn a_handle_is_never_the_runtimes_own_value() {
-    for (era, config) in machine::eras() {
+fn handles_differ_from_the_runtimes_values() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(granule);
@@ -62,19 +62,19 @@ fn a_handle_is_never_the_runtimes_own_value() {
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let native = machine.simulation.page(0, base.get()).unwrap().handle;
-        assert_ne!(native, handle.to_bits(), "{era}");
+        assert_ne!(native, handle.to_bits(), "{generation}");
         let calls = machine.simulation.all_calls();
         for bits in [native, 0, 1, u64::MAX, base.get() as u64] {
             for answer in answers(&machine.vmm, Handle::from_bits(bits), base) {
-                assert!(answer.is_err(), "{era}: {bits:#x}");
+                assert!(answer.is_err(), "{generation}: {bits:#x}");
             }
         }
-        assert_eq!(machine.simulation.all_calls(), calls, "{era}");
+        assert_eq!(machine.simulation.all_calls(), calls, "{generation}");
     }
 }
 
 #[test]
-fn invented_handles_are_refused_bit_by_bit() {
+fn handles_with_a_changed_bit_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     let base = machine.reserve(4 * KIB);
     let kept = machine.create(0, 4 * KIB);
@@ -90,14 +90,14 @@ fn invented_handles_are_refused_bit_by_bit() {
 }
 
 #[test]
-fn a_handle_belongs_to_one_vmm_also_on_the_same_runtime() {
+fn handles_belong_to_one_vmm() {
     let machine = Machine::new(Config::mi300x(1));
     let other = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
     let [mine, theirs] =
         [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
     assert_ne!(mine, theirs);
-    // A `Vmm` knows its own handles only.
+    // A `Vmm` accepts only its own handles.
     assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
     assert_refused(&other, mine, base, Problem::ForeignHandle);
     other.release(theirs).unwrap();
@@ -122,7 +122,7 @@ fn handles_stay_distinct_over_70000_vmms() {
 }
 
 #[test]
-fn a_handle_lives_as_long_as_its_references_and_mappings() {
+fn handles_live_while_referenced_or_mapped() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -138,7 +138,7 @@ fn a_handle_lives_as_long_as_its_references_and_mappings() {
         let spare = at(base, granule);
         assert_refused(&machine.vmm, handle, spare, Problem::Released);
         assert_eq!(machine.vmm.usage().handles, 1, "{release}: its mapping keeps it");
-        // From the mapping it can be had again, under the same name.
+        // Retaining the mapping returns the same handle.
         assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
         machine.map(spare, granule, handle);
         machine.vmm.release(handle).unwrap();
@@ -151,7 +151,7 @@ fn a_handle_lives_as_long_as_its_references_and_mappings() {
 }
 
 #[test]
-fn an_agent_belongs_to_one_runtime() {
+fn agents_belong_to_one_runtime() {
     let [one, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2))];
     let base = one.reserve(4 * KIB);
     let handle = one.create(0, 4 * KIB);
@@ -185,9 +185,9 @@ fn an_agent_belongs_to_one_runtime() {
 }
 
 #[test]
-fn a_hundred_thousand_handles_are_no_burden() {
-    for era in [Era::B, Era::D] {
-        let machine = Machine::new(Config::mi300x(1).with_era(era));
+fn hundred_thousand_handles_are_distinct() {
+    for generation in [Era::B, Era::D] {
+        let machine = Machine::new(Config::mi300x(1).with_era(generation));
         let count = 100_000;
         let handles: Vec<Handle> = (0..count).map(|_| machine.create(0, 4 * KIB)).collect();
         assert_eq!(machine.vmm.usage().handles, count);
@@ -201,7 +201,7 @@ fn a_hundred_thousand_handles_are_no_burden() {
 }
 
 #[test]
-fn a_million_mappings_are_no_burden() {
+fn million_mappings_can_be_looked_up() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::D));
     let count = if cfg!(debug_assertions) { 300_000 } else { 1_000_000 };
     let base = machine.reserve(count * 4 * KIB);

@@ -1,4 +1,4 @@
-//! Imports run one way: no module of `src/` imports one of a layer above it.
+//! Checks that no module of `src/` imports one of a layer above it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,7 +60,7 @@ fn code(text: &str) -> String {
     lines.filter(|line| !line.trim_start().starts_with("//")).map(|it| format!("{it}\n")).collect()
 }
 
-/// The modules at the root that some code names.
+/// Returns the root modules that code imports.
 fn imports(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -94,7 +94,7 @@ fn place(module: &str) -> Option<(usize, usize)> {
 }
 
 #[test]
-fn no_module_imports_a_layer_above_it() {
+fn modules_import_only_lower_layers() {
     let mut files = Vec::new();
     sources(&root(), &mut files);
     let mut wrong = Vec::new();
@@ -116,7 +116,7 @@ fn no_module_imports_a_layer_above_it() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What builds on the core uses its public items: what C or another crate could use.
+/// Modules above the core use only its public items, as C or another crate could.
 #[test]
 fn upper_layers_use_the_public_api() {
     let allowed = |module: &str, import: &str| match import {

@@ -1,4 +1,4 @@
-//! Questions are answered without allocating memory.
+//! Look-ups allocate no memory.
 
 mod allocations;
 mod machine;
@@ -9,7 +9,7 @@ use hsa_vmm::vmm::Granularity;
 use hsa_vmm::{Access, Address, Error};
 use machine::{Machine, at};
 
-/// How often asking this a hundred times allocates.
+/// Returns the number of allocations of a hundred calls.
 fn allocations<T>(ask: impl Fn() -> T) -> usize {
     let before = allocations::made();
     for _ in 0..100 {

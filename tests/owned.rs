@@ -1,4 +1,4 @@
-//! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
+//! Owned values live as long as others need them, in any order of drops.
 
 mod machine;
 
@@ -22,7 +22,7 @@ fn allocation(machine: &Machine) -> Allocation {
 }
 
 #[test]
-fn values_may_be_dropped_in_any_order() {
+fn values_drop_in_any_order() {
     for (release, config) in machine::releases() {
         for order in orders() {
             let Machine { simulation, library } = Machine::new(config.clone());
@@ -34,7 +34,7 @@ fn values_may_be_dropped_in_any_order() {
 }
 
 #[test]
-fn clones_keep_what_they_are_clones_of() {
+fn clones_keep_values_alive() {
     let machine = machine();
     let granule = machine.granule();
     let (first, memory) = (reservation(&machine, 1), allocation(&machine));
@@ -51,7 +51,7 @@ fn clones_keep_what_they_are_clones_of() {
 }
 
 #[test]
-fn a_reservation_is_not_freed_while_a_clone_of_it_is_there() {
+fn reservation_with_clones_is_not_freed() {
     let machine = machine();
     let first = reservation(&machine, 1);
     let second = first.clone();
@@ -64,7 +64,7 @@ fn a_reservation_is_not_freed_while_a_clone_of_it_is_there() {
 }
 
 #[test]
-fn a_reservation_comes_back_if_something_is_mapped_in_it() {
+fn free_of_used_reservation_returns_it() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
     let mapping = reservation.map(0, &allocation(&machine)).unwrap();
@@ -78,7 +78,7 @@ fn a_reservation_comes_back_if_something_is_mapped_in_it() {
 }
 
 #[test]
-fn a_reservation_comes_back_if_the_runtime_does_not_free_it() {
+fn failed_free_returns_the_reservation() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
@@ -91,7 +91,7 @@ fn a_reservation_comes_back_if_the_runtime_does_not_free_it() {
 }
 
 #[test]
-fn a_mapping_comes_back_if_the_runtime_does_not_unmap_it() {
+fn failed_unmap_returns_the_mapping() {
     let machine = machine();
     let mapping = reservation(&machine, 2).map(0, &allocation(&machine)).unwrap();
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -107,7 +107,7 @@ fn a_mapping_comes_back_if_the_runtime_does_not_unmap_it() {
 }
 
 #[test]
-fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
+fn stale_mapping_keeps_its_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 1);
     let mine = reservation.map(0, &allocation(&machine)).unwrap();
@@ -126,11 +126,11 @@ fn a_mapping_does_not_take_another_with_it_that_came_to_its_address() {
 }
 
 #[test]
-fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
+fn stale_reservation_keeps_its_successor() {
     let machine = machine();
     let granule = machine.granule();
     let memory = allocation(&machine);
-    // Another thread of this program may be given the addresses; then once more.
+    // Another thread may take the addresses; then this is retried.
     for _ in 0..1000 {
         let mine = reservation(&machine, 1);
         let address = mine.address();
@@ -150,7 +150,7 @@ fn a_reservation_does_not_take_another_with_it_that_came_to_its_address() {
 }
 
 #[test]
-fn a_mapping_that_was_unmapped_behind_its_back_is_dropped_quietly() {
+fn mapping_unmapped_by_address_drops_silently() {
     let machine = machine();
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     machine.vmm.unmap(mapping.address(), mapping.size()).unwrap();
@@ -161,7 +161,7 @@ fn a_mapping_that_was_unmapped_behind_its_back_is_dropped_quietly() {
 }
 
 #[test]
-fn what_is_forgotten_is_given_back_at_the_end() {
+fn forgotten_values_are_freed_with_the_vmm() {
     for (release, config) in machine::releases() {
         let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
@@ -185,7 +185,7 @@ fn what_is_forgotten_is_given_back_at_the_end() {
 }
 
 #[test]
-fn forgotten_values_keep_the_vmm_and_nothing_else() {
+fn forgotten_values_keep_only_the_vmm() {
     let machine = machine();
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     let (address, size) = (mapping.address(), mapping.size());
@@ -196,7 +196,7 @@ fn forgotten_values_keep_the_vmm_and_nothing_else() {
 }
 
 #[test]
-fn the_end_does_not_panic_when_nothing_can_be_given_back() {
+fn drop_does_not_panic_when_frees_fail() {
     for (release, config) in machine::releases() {
         let Machine { simulation, library: Library { runtime, vmm } } = Machine::new(config);
         let granule = simulation.config().granule as usize;
@@ -218,7 +218,7 @@ fn the_end_does_not_panic_when_nothing_can_be_given_back() {
     }
 }
 
-/// One mapping after the other, each with memory of its own and its number written to it.
+/// Makes adjacent mappings, each with memory of its own that contains its number.
 fn run(
     machine: &Machine,
     reservation: &Reservation,
@@ -234,7 +234,7 @@ fn run(
 }
 
 #[test]
-fn a_run_is_unmapped_in_whatever_order_it_is_listed() {
+fn unmap_many_accepts_any_order() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let reservation = reservation(&machine, 5);
@@ -266,7 +266,7 @@ fn unmap_many_accepts_gaps() {
 }
 
 #[test]
-fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
+fn failed_unmap_many_returns_all_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         // From ROCm 7.0 on, one call unmaps the run.
@@ -294,7 +294,7 @@ fn a_run_comes_back_whole_if_the_runtime_fails_in_the_middle() {
 }
 
 #[test]
-fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
+fn stale_run_keeps_its_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
     let mine = run(&machine, &reservation, 0..2);
@@ -311,7 +311,7 @@ fn a_run_does_not_take_another_with_it_that_came_to_its_address() {
 }
 
 #[test]
-fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
+fn memory_with_clones_or_mappings_is_not_released() {
     let machine = machine();
     let memory = allocation(&machine);
     let mapping = reservation(&machine, 1).map(0, &memory).unwrap();
@@ -331,7 +331,7 @@ fn memory_is_not_released_while_a_clone_or_mapping_of_it_is_there() {
 }
 
 #[test]
-fn a_part_of_a_mapping_is_filled_and_nothing_beside_it() {
+fn fill_writes_exactly_its_range() {
     let machine = machine();
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();

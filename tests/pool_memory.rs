@@ -1,4 +1,4 @@
-//! Pool memory on the simulation: what is given back and when, failures, threads, forks.
+//! Pool memory on the simulation: frees, failures, threads, forks.
 
 mod machine;
 mod process;
@@ -28,7 +28,7 @@ fn gpu(runtime: &Runtime, number: usize) -> AgentId {
 }
 
 #[test]
-fn everything_is_given_back() {
+fn drop_frees_pool_memory() {
     let (simulation, runtime) = machine(FaultPlan::default());
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 5000).unwrap();
     assert_eq!((memory.size(), memory.allocated_size()), (5000, 8192));
@@ -44,7 +44,7 @@ fn everything_is_given_back() {
 }
 
 #[test]
-fn coherence_is_that_of_the_pool() {
+fn memory_has_the_flags_of_its_pool() {
     let (_, runtime) = machine(FaultPlan::default());
     let (coarse, fine) = (PoolFlags::COARSE_GRAINED, PoolFlags::FINE_GRAINED);
     for (agent, expected) in [(gpu(&runtime, 0), coarse), (runtime.host().id(), fine)] {
@@ -61,7 +61,7 @@ fn coherence_is_that_of_the_pool() {
 }
 
 #[test]
-fn a_free_that_fails_gives_the_memory_back() {
+fn failed_free_returns_the_memory() {
     let plan = FaultPlan::default().fail("hsa_amd_memory_pool_free", 1, INVALID_ALLOCATION);
     let plan = plan.fail("hsa_amd_memory_pool_free", 3, INVALID_ALLOCATION);
     let (simulation, runtime) = machine(plan);
@@ -84,7 +84,7 @@ fn a_free_that_fails_gives_the_memory_back() {
 }
 
 #[test]
-fn running_out_is_an_error_of_its_own() {
+fn exhausted_pool_is_out_of_memory() {
     for status in [OUT_OF_RESOURCES, INVALID_ALLOCATION] {
         let plan = FaultPlan::default().fail("hsa_amd_memory_pool_allocate", 1, status);
         let (simulation, runtime) = machine(plan);
@@ -96,7 +96,7 @@ fn running_out_is_an_error_of_its_own() {
 }
 
 #[test]
-fn agents_of_another_runtime_are_refused() {
+fn agents_of_another_runtime_are_rejected() {
     let ((_, runtime), (_, other)) = (machine(FaultPlan::default()), machine(FaultPlan::default()));
     let foreign = gpu(&other, 0);
     let error = PoolMemory::allocate(&runtime, foreign, 4096).unwrap_err();
@@ -111,7 +111,7 @@ fn agents_of_another_runtime_are_refused() {
 }
 
 #[test]
-fn bytes_go_to_and_fro_between_gpus_and_the_host() {
+fn copies_between_gpus_and_host() {
     let (simulation, runtime) = machine(FaultPlan::default());
     let [one, two, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
     for (destination, source) in [(one, one), (one, two), (one, host), (host, two), (host, host)] {
@@ -143,7 +143,7 @@ fn bytes_go_to_and_fro_between_gpus_and_the_host() {
 }
 
 #[test]
-fn what_is_not_inside_is_refused_and_nothing_is_written() {
+fn out_of_bounds_accesses_write_nothing() {
     let (_, runtime) = machine(FaultPlan::default());
     for agent in [gpu(&runtime, 0), runtime.host().id()] {
         let [memory, other] =
@@ -164,7 +164,7 @@ fn what_is_not_inside_is_refused_and_nothing_is_written() {
             assert_eq!(error.operation(), what, "{error}");
             assert_eq!(error.problem(), Some(problem), "{agent}");
         }
-        // No bytes at all are inside everywhere, also at the end.
+        // A size of zero is in bounds everywhere, also at the end.
         memory.read(8, &mut []).unwrap();
         memory.write(8, &[]).unwrap();
         memory.fill(8, 7, 0).unwrap();
@@ -179,7 +179,7 @@ fn what_is_not_inside_is_refused_and_nothing_is_written() {
 
 /// Of a GPU without a large BAR.
 #[test]
-fn who_cannot_reach_memory_is_not_allowed_to_use_it() {
+fn allow_rejects_agents_without_peer_access() {
     let mut config = Config::consumer();
     config.gpus.truncate(1);
     let runtime = Runtime::simulated(config).unwrap();
@@ -191,7 +191,7 @@ fn who_cannot_reach_memory_is_not_allowed_to_use_it() {
 }
 
 #[test]
-fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
+fn export_rejects_other_memory() {
     let (_, runtime) = machine(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
@@ -215,9 +215,9 @@ fn what_is_no_pool_memory_of_a_gpu_is_not_exported() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// With a kernel driver that is not AMD's own package, its runtime answers so.
+/// AMD's runtime returns this status with a kernel driver that is not AMD's own package.
 #[test]
-fn a_runtime_that_does_not_share_is_told_from_one_that_fails() {
+fn not_shared_differs_from_runtime_failure() {
     for (status, shares) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
         let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
         let (simulation, runtime) = machine(plan);
@@ -232,9 +232,9 @@ fn a_runtime_that_does_not_share_is_told_from_one_that_fails() {
     }
 }
 
-/// The runtime says that it is out of resources, or less than that.
+/// The runtime returns out of resources, or another error.
 #[test]
-fn an_export_that_lacks_a_descriptor_says_so() {
+fn export_without_descriptors_has_its_own_error() {
     for status in [OUT_OF_RESOURCES, 0x1000] {
         let end = process::in_child(|| {
             let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
@@ -246,13 +246,13 @@ fn an_export_that_lacks_a_descriptor_says_so() {
             assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
             export().unwrap();
         });
-        assert_eq!(end, End::Well, "{status:#x}");
+        assert_eq!(end, End::Success, "{status:#x}");
     }
 }
 
 /// As `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
-fn a_machine_without_gpus_shares_nothing() {
+fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
@@ -266,7 +266,7 @@ fn a_machine_without_gpus_shares_nothing() {
 }
 
 #[test]
-fn threads_do_not_get_in_each_others_way() {
+fn threads_allocate_and_copy_independently() {
     let (simulation, runtime) = machine(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     std::thread::scope(|scope| {
@@ -292,7 +292,7 @@ fn threads_do_not_get_in_each_others_way() {
 }
 
 #[test]
-fn every_call_of_a_child_is_refused() {
+fn forked_child_gets_errors() {
     if process::ran_alone() {
         return;
     }
@@ -320,11 +320,11 @@ fn every_call_of_a_child_is_refused() {
         assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
         drop(host);
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }
 
 #[test]
-fn ipc_is_for_a_gpu_and_those_that_reach_it_once_each() {
+fn ipc_opens_for_a_gpu_and_its_peers_once() {
     for peer_access in [true, false] {
         let mut config = Config::mi300x(3);
         config.peer_access = peer_access;
@@ -336,9 +336,9 @@ fn ipc_is_for_a_gpu_and_those_that_reach_it_once_each() {
     }
 }
 
-/// What is said of exports is in one file of the process's, so that they take one descriptor.
+/// All exports of a process are listed in one file, so that they take one descriptor.
 #[test]
-fn all_exports_of_a_process_are_in_one_account() {
+fn exports_share_one_descriptor() {
     let (_, runtime) = machine(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());

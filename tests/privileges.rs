@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
-/// A set-user-id program of root's, a library with a constructor, and the file that the constructor
-/// creates.
+/// A set-user-id program of root, a library with a constructor, and the file that the constructor creates.
 struct Attack {
     folder: TempDir,
     program: PathBuf,
@@ -22,7 +21,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// `None`, and why is printed, where a set-user-id program gets no privileges.
+    /// Returns `None` and prints the reason if a set-user-id program gets no privileges.
     fn prepare(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: only root can make a set-user-id program of root's");
@@ -62,15 +61,15 @@ impl Attack {
         fs::set_permissions(&self.program, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs the program as another user; what it printed, and as whom the constructor ran.
+    /// Runs the program as another user. Returns its output, and the user that the constructor ran as.
     fn run(&self, variables: &[(&str, &str)]) -> (String, Option<u32>) {
         let output = Command::new(&self.program)
             .args(["--exact", "child_loads_a_runtime", "--ignored", "--nocapture"])
             .env_clear()
             .envs(variables.iter().copied())
             .current_dir(self.folder.path())
-            .uid(NOBODY)
-            .gid(NOBODY)
+            .uid(NOBODY_UID)
+            .gid(NOBODY_UID)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -112,11 +111,11 @@ fn privileged_load_ignores_environment() {
         assert_eq!(ran_as, None, "{way:?} ran the caller's code: {text}");
         assert!(!text.contains(way.1), "{way:?} was looked at: {text}");
     }
-    // The same without privileges: the attack works, and the caller attacks nobody but itself.
+    // Without privileges the attack works, but the caller only attacks itself.
     for way in [ways[0], ways[1], ways[2]] {
         attack.set_mode(0o755);
         let (text, ran_as) = attack.run(&[way]);
-        assert_eq!(ran_as, Some(NOBODY), "{way:?}: {text}");
+        assert_eq!(ran_as, Some(NOBODY_UID), "{way:?}: {text}");
     }
 }
 

@@ -1,13 +1,13 @@
-//! What is public may grow: every public enum, and every public struct that shows its fields, is
-//! `non_exhaustive`, but for those that are complete by what they are.
+//! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`, except
+//! those that are complete by nature.
 //!
-//! Read from the sources, as no stable compiler tells it.
+//! Parses the sources, because stable compilers do not report it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Complete by what they are, and why.
+/// Types that are complete by nature, and why.
 const COMPLETE: &[(&str, &str)] = &[
     ("Access", "HIP's three values"),
     ("Granularity", "HIP's two values"),
@@ -35,7 +35,7 @@ fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every public enum and struct with a public field: whether it may grow.
+/// Returns every public enum, and struct with a public field, and whether it is `non_exhaustive`.
 fn items() -> BTreeMap<String, bool> {
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
@@ -73,7 +73,7 @@ fn items() -> BTreeMap<String, bool> {
 }
 
 #[test]
-fn what_is_public_may_grow() {
+fn public_types_are_non_exhaustive() {
     let items = items();
     assert!(items.len() > 50, "{items:?}");
     let complete = |name: &str| COMPLETE.iter().any(|(it, _)| *it == name);

@@ -1,4 +1,4 @@
-//! Every quirk is needed by some release, does its work there, and does no harm elsewhere.
+//! Every quirk is needed by some release, works around its defect there, and does no harm elsewhere.
 
 mod hostile;
 mod machine;
@@ -18,31 +18,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// What goes wrong on a release where its habit is not worked around.
+/// The failure on a release whose behaviour is not worked around.
 struct Failure {
     quirk: &'static str,
-    /// A release that has the habit.
+    /// A release that has the quirk.
     release: fn() -> Config,
-    /// What goes wrong, and whether it did.
+    /// The failure, and whether it occurred.
     is: &'static str,
     shows: fn(&Machine) -> bool,
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
-        release: || era(Era::A).with_extension(4),
+        release: || generation(Era::A).with_extension(4),
         is: "a GPU loses the memory when another's permission changes",
         shows: a_gpu_loses_the_memory,
     },
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut first = era(Era::A).with_extension(4);
+            let mut first = generation(Era::A).with_extension(4);
             first.extension_reported = false;
             first
         },
@@ -59,7 +59,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "unmap_of_several_fails",
-        release: || era(Era::A),
+        release: || generation(Era::A),
         is: "an unmap of two mappings is refused",
         shows: |machine| {
             let granule = machine.granule();
@@ -72,7 +72,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "cpu_unmap_leaves_hole",
-        release: || without_cpu_mapping(era(Era::A)),
+        release: || without_cpu_mapping(generation(Era::A)),
         is: "addresses of a reservation belong to nobody",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -84,12 +84,12 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "memory_returns_with_addresses",
-        release: || era(Era::B),
+        release: || generation(Era::B),
         is: "the memory of a paused buffer stays in use",
         shows: |machine| {
             let properties = machine.on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // Another test's thread may take the addresses; the memory is given back all the same.
+            // Another test's thread may take the addresses; the memory is freed anyway.
             let paused = buffer.pause(Contents::Drop);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
@@ -97,7 +97,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "peer_after_owner_fails",
-        release: || era(Era::C),
+        release: || generation(Era::C),
         is: "a peer is refused after the owner",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -109,7 +109,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "export_keeps_descriptor",
-        release: || era(Era::C),
+        release: || generation(Era::C),
         is: "two exports are one descriptor, and the runtime's own",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -117,7 +117,7 @@ const FAILURES: &[Failure] = &[
             let (one, other) = (export(), export());
             let same = one.as_raw_fd() == other.as_raw_fd();
             if same {
-                // Closing it would take it from the runtime.
+                // Closing it would close the runtime's descriptor.
                 std::mem::forget((one, other));
             }
             same
@@ -126,7 +126,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "import_is_lazy",
         release: || Config::mi300x(1).with_era(Era::C),
-        is: "an owner is told of a file that is no memory",
+        is: "an owner is reported of a file that is no memory",
         shows: |machine| {
             let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
             let file = file.unwrap();
@@ -140,7 +140,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_needs_descriptor",
-        release: || era(Era::D),
+        release: || generation(Era::D),
         is: "an import cannot be exported",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -157,7 +157,7 @@ fn a_gpu_loses_the_memory(machine: &Machine) -> bool {
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // ROCm 6.0 has taken it from the first by now, 6.1 and 6.2 do when a permission changes.
+    // ROCm 6.0 has revoked it from the first by now; 6.1 and 6.2 do so when a permission changes.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
@@ -186,9 +186,9 @@ fn named(name: &str) -> &'static Quirk {
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
     let mut shown: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
-    // Shown below, by a runtime that watches who is in it.
+    // Tested below, by a runtime that counts concurrent calls.
     assert!(shown.insert("some_calls_take_no_lock"));
-    // Shown by AMD's own runtime: conformance/tests/quirks.rs.
+    // Tested on AMD's own runtime: conformance/tests/quirks.rs.
     assert!(shown.insert("unmap_keeps_memory"));
     assert!(shown.insert("grant_without_descriptor_aborts"));
     // The same: tests/defects/ipc_server.rs.
@@ -197,7 +197,7 @@ fn every_quirk_has_a_failure() {
 }
 
 #[test]
-fn a_release_fails_without_its_quirk_and_only_then() {
+fn generations_fail_only_without_their_quirks() {
     if process::ran_alone() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_release_fails_without_its_quirk_and_only_then() {
 }
 
 #[test]
-fn quirks_do_no_harm_where_they_are_not_needed() {
+fn unneeded_quirks_do_no_harm() {
     if process::ran_alone() {
         return;
     }
@@ -237,12 +237,12 @@ fn quirks_do_no_harm_where_they_are_not_needed() {
     }
 }
 
-/// How often the runtime was entered by two calls that it does not protect from each other.
+/// Returns how often two calls overlapped that the runtime does not lock.
 fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = Hostile::new();
-    // SAFETY: a runtime of this test's own.
+    // SAFETY: a runtime of this test.
     let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
-    // SAFETY: the hostile runtime only counts who meets in it.
+    // SAFETY: the hostile runtime only counts overlapping calls.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
@@ -268,7 +268,7 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
 }
 
 #[test]
-fn calls_that_take_no_lock_meet_others_unless_they_take_turns() {
+fn unlocked_calls_race_without_the_quirk() {
     process::within(std::time::Duration::from_secs(60), || {
         let known = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
         assert_eq!(races(known), 0);
@@ -286,9 +286,9 @@ fn with_quirks_keeps_needed_quirks() {
     if process::ran_alone() {
         return;
     }
-    let config = era(Era::C);
+    let config = generation(Era::C);
     let known = Quirks::of_extension(extension(&config));
-    // As safe as code can be, and it asks for none.
+    // Safe code that requests no quirks.
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), known);
     let handle = machine.create(0, machine.granule());
@@ -304,7 +304,7 @@ fn with_quirks_keeps_needed_quirks() {
 fn with_quirks_adds() {
     let mut more = Quirks::default();
     more.peer_after_owner_fails = true;
-    let config = era(Era::A);
+    let config = generation(Era::A);
     let mut expected = Quirks::of_extension(extension(&config));
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;

@@ -1,4 +1,4 @@
-//! Opening a runtime: what it tells about itself, and what is said when there is none.
+//! Opening a runtime: its properties, and the errors if it cannot be opened.
 
 mod hostile;
 mod machine;
@@ -50,7 +50,7 @@ fn an_mi300x_is_described() {
     assert_eq!((shared.allocatable, shared.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.memory_left(foreign), None);
-    // What is a GPU's nobody else reaches unasked; the host's own memory everybody does.
+    // Memory of a GPU needs a grant; all agents can access memory of the host.
     assert!(!pool.accessible_by_all);
     let hosts = &runtime.host().pools;
     assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
@@ -64,13 +64,13 @@ fn an_mi300x_is_described() {
 }
 
 #[test]
-fn its_debug_says_which_it_is_and_no_more() {
+fn debug_names_the_runtime_only() {
     let text = format!("{:?}", simulated(Config::mi300x(2)));
     assert_eq!(text, r#"Runtime { name: "simulation", path: None, agents: 3, .. }"#);
 }
 
 #[test]
-fn memory_that_is_in_use_is_not_left() {
+fn memory_left_excludes_used_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
     let all = Some(192 * GIB);
@@ -98,7 +98,7 @@ fn an_mi300a_is_described() {
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product, "AMD Instinct MI300A");
-        // The question came with extension 1.5.
+        // The attribute came with extension 1.5.
         assert_eq!(gpu.integrated, minor >= 5, "{release}");
         assert!(gpu.large_bar, "{release}");
     }
@@ -117,7 +117,7 @@ fn numa_nodes_are_described() {
 }
 
 #[test]
-fn every_release_tells_its_version() {
+fn every_generation_reports_its_version() {
     for (release, config) in machine::releases() {
         let (minor, reported) = (config.extension_minor as u16, config.extension_reported);
         let runtime = simulated(config);
@@ -149,7 +149,7 @@ fn granularities_are_those_of_the_pool() {
 }
 
 #[test]
-fn without_virtual_memory_it_cannot_be_opened_and_says_why() {
+fn open_without_virtual_memory_says_why() {
     let mut config = Config::mi300x(1);
     config.vmem = false;
     let runtime = simulated(config);
@@ -158,7 +158,7 @@ fn without_virtual_memory_it_cannot_be_opened_and_says_why() {
     let refused = Vmm::open(&runtime).unwrap_err();
     assert!(*refused.kind() == ErrorKind::NotSupported(Feature::VirtualMemory));
 
-    // A release before virtual memory: its functions are not there.
+    // A release before virtual memory lacks its functions.
     let runtime = simulated(Config::mi300x(1).with_extension(3));
     let why = runtime.info().without_virtual_memory.clone().unwrap();
     assert!(why.contains("hsa_amd_vmem_address_reserve") && why.contains("ROCm 6.0"), "{why}");
@@ -169,7 +169,7 @@ fn without_virtual_memory_it_cannot_be_opened_and_says_why() {
 }
 
 #[test]
-fn without_a_gpu_there_is_no_virtual_memory() {
+fn open_without_a_gpu_is_not_supported() {
     let runtime = simulated("gpus=0".parse().unwrap());
     assert_eq!(runtime.agents().len(), 1);
     assert!(matches!(
@@ -179,7 +179,7 @@ fn without_a_gpu_there_is_no_virtual_memory() {
 }
 
 #[test]
-fn the_most_agents_there_can_be_are_no_problem() {
+fn most_agents_are_supported() {
     let machine = Machine::new("gpus=64,cpus=64".parse().unwrap());
     assert_eq!(machine.runtime.agents().len(), 128);
     let base = machine.reserve(4 * KIB);
@@ -195,14 +195,14 @@ fn the_most_agents_there_can_be_are_no_problem() {
     assert!(machine.vmm.mappings()[0].access.is_empty());
 }
 
-/// Loads a file of a test's own, or one that cannot be loaded.
+/// Loads a file of this test, or one that cannot be loaded.
 fn load_from(path: impl AsRef<Path>) -> Result<Runtime, Error> {
     // SAFETY: none of them has a constructor or a function with another type.
     unsafe { Runtime::load_from(path) }
 }
 
 #[test]
-fn a_missing_library_is_named() {
+fn missing_library_is_named() {
     let path = "/nowhere/libhsa-runtime64.so.1";
     let error = load_from(path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error:?}");
@@ -213,7 +213,7 @@ fn a_missing_library_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_named() {
+fn invalid_library_is_named() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let text = load_from(path).unwrap_err().to_string();
     assert!(text.contains(path) && text.contains("ELF"), "{text}");
@@ -223,7 +223,7 @@ fn a_file_that_is_no_library_is_named() {
 }
 
 #[test]
-fn a_library_that_lacks_a_function_is_told_by_it() {
+fn missing_function_is_named() {
     let path = library_of("lacking", "int hsa_init(void) { return 0; }\n");
     let text = load_from(&path).unwrap_err().to_string();
     let named = text.contains("`hsa_status_string`") || text.contains("`hsa_shut_down`");
@@ -237,19 +237,19 @@ fn a_library_that_lacks_a_function_is_told_by_it() {
 }
 
 #[test]
-fn a_runtime_that_does_not_start_says_what_to_look_at() {
+fn start_error_names_the_driver() {
     let hostile = Hostile::new();
     hostile.set(c"hostile_init", 0x1008);
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
-    // What a `main` that returns it prints.
+    // The output of a `main` that returns it.
     assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
     }
     assert_eq!(hostile.get(c"hostile_started"), 0);
-    // It is not spoilt by that.
+    // A later start succeeds.
     hostile.set(c"hostile_init", 0);
     let (runtime, vmm, _) = hostile.open();
     assert_eq!(hostile.get(c"hostile_started"), 1);
@@ -263,7 +263,7 @@ fn a_runtime_that_does_not_start_says_what_to_look_at() {
 }
 
 #[test]
-fn a_runtime_without_optional_functions_does_without() {
+fn optional_functions_may_be_missing() {
     let hostile = Hostile::new();
     let (runtime, vmm, gpu) = hostile.open();
     let absent = ["hsa_amd_memory_fill", "hsa_amd_memory_async_copy", "hsa_agent_iterate_isas"];
@@ -290,7 +290,7 @@ fn a_runtime_without_optional_functions_does_without() {
 }
 
 #[test]
-fn every_failure_while_opening_is_an_error_and_leaves_the_runtime_stopped() {
+fn failed_open_stops_the_runtime() {
     let count = {
         let simulation = Arc::new(Simulation::start(Config::mi300x(2)).unwrap());
         drop(Runtime::simulated_by(simulation.clone()).unwrap());
@@ -308,7 +308,7 @@ fn every_failure_while_opening_is_an_error_and_leaves_the_runtime_stopped() {
                 let simulation = Arc::new(Simulation::start(config).unwrap());
                 let opened = Runtime::simulated_by(simulation.clone());
                 let started = simulation.calls("hsa_init") - u64::from(function == "hsa_init");
-                // None of these says that the runtime does not know what it was asked.
+                // None of these statuses means an unknown attribute.
                 let text = opened.unwrap_err().to_string();
                 assert!(text.contains(function), "{function} #{number}: {text}");
                 errors += 1;
@@ -321,7 +321,7 @@ fn every_failure_while_opening_is_an_error_and_leaves_the_runtime_stopped() {
 }
 
 #[test]
-fn several_runtimes_live_side_by_side() {
+fn several_runtimes_coexist() {
     let machines: Vec<Machine> =
         machine::releases().into_iter().map(|(_, config)| Machine::new(config)).collect();
     let hostile = Hostile::new();
@@ -342,7 +342,7 @@ fn several_runtimes_live_side_by_side() {
 }
 
 #[test]
-fn a_simulation_that_makes_no_sense_is_refused() {
+fn invalid_simulation_is_rejected() {
     let mut config = Config::mi300x(1);
     config.cpus.clear();
     let error = Runtime::simulated(config).unwrap_err();
@@ -350,7 +350,7 @@ fn a_simulation_that_makes_no_sense_is_refused() {
     assert!(error.to_string().contains("no CPU"), "{error}");
 }
 
-/// Runs one of the tests below in a process of its own, where variables may be set.
+/// Runs one of the tests below in a process of its own, with environment variables.
 fn with_variables(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -365,7 +365,7 @@ fn with_variables(test: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_variable_asks_for_the_simulation() {
+fn variable_selects_the_simulation() {
     let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "consumer,era=d")];
     with_variables("child_loads_the_simulation", &variables);
 }
@@ -379,7 +379,7 @@ fn child_loads_the_simulation() {
 }
 
 #[test]
-fn the_variable_names_a_library() {
+fn variable_selects_a_library() {
     let hostile = Hostile::new();
     let variables = [("HSA_VMM_RUNTIME", hostile.path.to_str().unwrap())];
     with_variables("child_loads_a_library", &variables);
@@ -392,7 +392,7 @@ fn child_loads_a_library() {
 }
 
 #[test]
-fn the_simulation_never_stands_in_for_a_missing_library() {
+fn simulation_never_replaces_a_missing_library() {
     let variables = [("HSA_VMM_RUNTIME", "/nowhere/lib.so"), ("HSA_SIM", "mi300x")];
     with_variables("child_finds_no_library", &variables);
 }
@@ -405,20 +405,20 @@ fn child_finds_no_library() {
 }
 
 #[test]
-fn a_simulation_that_is_not_understood_is_refused() {
+fn unparsable_simulation_is_rejected() {
     let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "era=z")];
-    with_variables("child_does_not_understand", &variables);
+    with_variables("child_rejects_the_simulation", &variables);
 }
 
 #[test]
 #[ignore = "run by another test, with variables"]
-fn child_does_not_understand() {
+fn child_rejects_the_simulation() {
     let text = Runtime::load().unwrap_err().to_string();
     assert!(text.contains("HSA_SIM") && text.contains("era"), "{text}");
 }
 
 #[test]
-fn a_runtime_lives_as_long_as_its_last_clone() {
+fn runtime_lives_until_its_last_clone() {
     let simulation = Arc::new(Simulation::start(Config::mi300x(1)).unwrap());
     let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
     let second = Runtime::simulated_by(simulation.clone()).unwrap();

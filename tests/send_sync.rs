@@ -1,4 +1,4 @@
-//! Everything public may be sent to and shared with other threads; what is held survives a panic.
+//! Every public type is `Send`, `Sync` and unwind safe.
 
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::*;
@@ -8,7 +8,7 @@ use std::path::Path;
 #[allow(dead_code, reason = "Rust 1.88 does not see what uses it")]
 const fn both<T: Send + Sync + 'static>() {}
 
-/// May be used on after a panic was caught.
+/// Requires unwind safety.
 #[allow(dead_code, reason = "as above")]
 const fn survives<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
 
@@ -123,9 +123,9 @@ const _: () = {
     both::<Simulation>();
 };
 
-/// The list above is whole: every type of the public modules is in it.
+/// The list above contains every type of the public modules.
 #[test]
-fn no_public_type_is_left_out() {
+fn every_public_type_is_listed() {
     let here = include_str!("send_sync.rs");
     let sources = sources("src".as_ref());
     let mut found = 0;
@@ -135,7 +135,7 @@ fn no_public_type_is_left_out() {
             continue;
         };
         let name = name.split(|c: char| !c.is_alphanumeric()).next().expect("a name");
-        // By itself or in its module, and some of something.
+        // With or without its module, and with type parameters.
         let listed = [">", "<"].map(|end| [format!("<{name}{end}"), format!("::{name}{end}")]);
         let mut listed = listed.iter().flatten();
         assert!(listed.any(|listed| here.contains(listed)), "{name} is not listed");
@@ -144,7 +144,7 @@ fn no_public_type_is_left_out() {
     assert!(found > 25, "{found}");
 }
 
-/// The text of every module that others can see into.
+/// Returns the source of every public module.
 fn sources(folder: &Path) -> Vec<String> {
     const PRIVATE: [&str; 3] = ["native", "ledger", "sync.rs"];
     let mut found = Vec::new();

@@ -1,5 +1,4 @@
-//! Eight threads do whatever they like: what they are answered and what they leave is what some
-//! serial order of their operations would have answered and left.
+//! Random operations of eight threads have the results and the final state of a serial order.
 
 mod machine;
 mod process;
@@ -13,25 +12,25 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[test]
-fn what_eight_threads_do_has_a_serial_order_in_every_era() {
+fn eight_threads_have_a_serial_order_in_every_generation() {
     process::within(PATIENCE, || {
-        let eras = machine::eras();
-        for (era, config) in &eras {
+        let generations = machine::generations();
+        for (generation, config) in &generations {
             let machine = Machine::new(config.clone());
-            serial::stress::stress(era, &machine, eras.len() as u32);
+            serial::stress::stress(generation, &machine, generations.len() as u32);
             machine.close();
         }
     });
 }
 
-/// Not in era A: there the runtime leaves holes, which other threads' memory may land in.
+/// Not in generation A, where other threads may map memory in holes that the runtime leaves.
 #[test]
-fn so_it_has_where_the_runtime_gives_the_cpu_its_access() {
+fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {
-        for (era, config) in machine::eras() {
+        for (generation, config) in machine::generations() {
             if config.era != Era::A {
                 let machine = Machine::new(without_cpu_mapping(config));
-                serial::stress::stress(era, &machine, 3);
+                serial::stress::stress(generation, &machine, 3);
                 machine.close();
             }
         }

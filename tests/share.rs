@@ -1,4 +1,4 @@
-//! Memory as file descriptors: within a process, and to another one.
+//! Memory shared as file descriptors, within a process and with another one.
 
 mod machine;
 mod process;
@@ -21,7 +21,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
-/// Maps a handle somewhere for the CPU to use.
+/// Maps a handle at new addresses for the CPU.
 fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
     let base = machine.reserve(size);
     machine.map(base, size, handle);
@@ -29,7 +29,7 @@ fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
     base
 }
 
-/// Memory with a text in it, and where the CPU sees that.
+/// Returns memory that contains a text, and its address.
 fn written(machine: &Machine, size: usize) -> (Handle, Address) {
     let handle = machine.create(0, size);
     let here = view(machine, handle, size);
@@ -42,7 +42,7 @@ fn unview(machine: &Machine, base: Address, size: usize) {
     machine.vmm.address_free(base, size).unwrap();
 }
 
-/// Imports a descriptor, of which nothing is left afterwards.
+/// Imports a descriptor, and releases the import.
 #[track_caller]
 fn assert_holds_the_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
     let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
@@ -60,7 +60,7 @@ fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
 }
 
 fn is_closed_on_exec(descriptor: &OwnedFd) -> bool {
-    // SAFETY: asks an open descriptor for its flags.
+    // SAFETY: queries the flags of an open descriptor.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
     assert!(flags >= 0);
     flags & libc::FD_CLOEXEC != 0
@@ -79,7 +79,7 @@ fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
 }
 
 #[test]
-fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
+fn import_returns_a_new_handle_of_the_same_memory() {
     on_each_release(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
         let here = view(machine, original, 2 * granule);
@@ -99,7 +99,7 @@ fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
             assert_eq!(&text_at(machine, there), b"here", "{release}");
             machine.vmm.write(at(there, granule), b"back").unwrap();
             assert_eq!(&text_at(machine, at(here, granule)), b"back", "{release}");
-            // GPUs reach it as well.
+            // GPUs can access it as well.
             machine.grant(there, 2 * granule, machine.gpu(0), Access::ReadWrite);
             machine.vmm.copy(machine.gpu(0), at(there, 8), there, 4).unwrap();
             assert_eq!(&text_at(machine, at(here, 8)), b"here", "{release}");
@@ -115,7 +115,7 @@ fn an_import_is_the_same_memory_and_a_handle_of_its_own() {
 }
 
 #[test]
-fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
+fn imported_descriptor_may_be_closed() {
     if process::ran_alone() {
         return;
     }
@@ -127,7 +127,7 @@ fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
             let shared = export(&machine, original);
             let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
             drop(shared);
-            // The number is another file's by now.
+            // Another file has the number now.
             let decoy = File::open("/dev/null").unwrap();
             let there = machine.reserve(granule);
             machine.map(there, granule, imported);
@@ -147,7 +147,7 @@ fn a_descriptor_may_be_closed_as_soon_as_it_was_imported() {
 }
 
 #[test]
-fn every_export_is_a_descriptor_of_its_own() {
+fn every_export_is_a_new_descriptor() {
     on_each_release(|release, machine, granule| {
         let (handle, here) = written(machine, granule);
         let first = export(machine, handle);
@@ -166,7 +166,7 @@ fn every_export_is_a_descriptor_of_its_own() {
 }
 
 #[test]
-fn an_export_keeps_the_memory_when_the_handle_is_gone() {
+fn export_keeps_memory_after_release() {
     on_each_release(|release, machine, granule| {
         let (handle, here) = written(machine, granule);
         let shared = export(machine, handle);
@@ -178,7 +178,7 @@ fn an_export_keeps_the_memory_when_the_handle_is_gone() {
 }
 
 #[test]
-fn an_import_can_be_exported_again() {
+fn imports_can_be_exported() {
     on_each_release(|release, machine, granule| {
         let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
@@ -205,7 +205,7 @@ fn descriptors_do_not_leak() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);
@@ -224,15 +224,15 @@ fn descriptors_do_not_leak() {
             machine.vmm.release(original).unwrap();
             machine.vmm.release(imported).unwrap();
         }
-        // Era B goes on claiming what was mapped at addresses until they are freed.
+        // Generation B keeps memory until its addresses are freed.
         machine.vmm.address_free(base, 2 * granule).unwrap();
-        assert_eq!(process::descriptors(), before, "{era}");
+        assert_eq!(process::descriptors(), before, "{generation}");
         machine.assert_empty();
     }
 }
 
 #[test]
-fn failed_imports_and_exports_leave_no_descriptor() {
+fn failed_imports_and_exports_leak_no_descriptor() {
     if process::ran_alone() {
         return;
     }
@@ -260,7 +260,7 @@ fn failed_imports_and_exports_leave_no_descriptor() {
                 assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
                 continue;
             }
-            // Later runtimes look at it when access is granted.
+            // Later runtimes check it when access is granted.
             let imported = imported.unwrap();
             let base = machine.reserve(granule);
             machine.map(base, granule, imported);
@@ -276,7 +276,7 @@ fn failed_imports_and_exports_leave_no_descriptor() {
 }
 
 #[test]
-fn the_position_of_the_callers_descriptor_stays() {
+fn import_keeps_the_file_position() {
     if process::ran_alone() {
         return;
     }
@@ -288,10 +288,10 @@ fn the_position_of_the_callers_descriptor_stays() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not say whose an import is, and refuses whoever comes after its owner: then the
-/// mapping is made anew. The first to come is nobody's second, and costs no more than elsewhere.
+/// ROCm 7.14 does not report the owner of an import, and rejects agents that are granted access after the
+/// owner: then the memory is mapped again. The first grant costs no more than elsewhere.
 #[test]
-fn an_import_of_an_unknown_owner_lets_one_gpu_in_after_the_other() {
+fn unowned_import_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_era(Era::C);
     for config in [config.clone(), without_cpu_mapping(config)] {
         for owner in 0..2 {
@@ -320,7 +320,7 @@ fn another_process_uses_the_same_memory() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config.clone());
         let granule = machine.granule();
         let original = machine.create(0, granule);
@@ -340,14 +340,14 @@ fn another_process_uses_the_same_memory() {
             machine.assert_empty();
             theirs.write_all(b"!").unwrap();
         });
-        assert_eq!(end, End::Well, "{era}");
+        assert_eq!(end, End::Success, "{generation}");
         ours.read_exact(&mut [0]).unwrap();
-        assert_eq!(&text_at(&machine, here), b"pong", "{era}");
+        assert_eq!(&text_at(&machine, here), b"pong", "{generation}");
     }
 }
 
 #[test]
-fn an_import_of_an_unknown_owner_is_granted_to_several_gpus() {
+fn unowned_import_is_granted_to_several_gpus() {
     if process::ran_alone() {
         return;
     }
@@ -361,7 +361,7 @@ fn an_import_of_an_unknown_owner_is_granted_to_several_gpus() {
                 machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is the first, in the middle or last; and one of them by itself before.
+            // The owner is first, in the middle or last; also with a single grant before.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// How many events there were.
+/// The number of events.
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Panics at every event.
@@ -40,8 +40,8 @@ impl Visit for Formatted {
 }
 
 #[test]
-fn panics_of_a_subscriber_disturb_no_operation() {
-    // Hundreds of reports of planted panics would hide what fails.
+fn subscriber_panics_do_not_disturb_operations() {
+    // Hundreds of panic messages would hide failures.
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {
         if report.payload().downcast_ref() != Some(&"planted") {

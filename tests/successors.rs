@@ -1,4 +1,4 @@
-//! Owned values on the simulation whose mappings were replaced by somebody else's.
+//! Owned values on the simulation whose mappings were replaced by another owner's.
 
 mod machine;
 mod successor;

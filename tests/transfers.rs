@@ -5,10 +5,10 @@ mod machine;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Area, PoolMemory};
-use machine::{Machine, at, eras};
+use machine::{Machine, at, generations};
 use std::thread;
 
-/// More than is copied at a time.
+/// More than one portion of a copy.
 const LARGE: usize = (3 << 20) + 17;
 
 fn text(length: usize) -> Vec<u8> {
@@ -25,9 +25,9 @@ fn assert_waited_again(machine: &Machine) {
 }
 
 #[test]
-fn early_return_of_a_wait_is_no_failure() {
-    for (era, config) in eras() {
-        println!("{era}");
+fn early_wakeups_are_waited_again() {
+    for (generation, config) in generations() {
+        println!("{generation}");
         let machine = Machine::new(config.with_early_waits(true));
         let (gpu, expected) = (machine.gpu(0), text(LARGE));
         let mut bytes = vec![0; LARGE];

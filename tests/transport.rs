@@ -1,4 +1,4 @@
-//! Memory sent with its description: what is received, what is rejected, and that nothing is leaked.
+//! Memory sent with its description: what is received, what is rejected, and no leaks.
 
 mod exchange;
 mod machine;
@@ -10,7 +10,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY, Need, be_started_by, may, new_user_namespace};
+use process::namespaces::{NOBODY_UID, Need, be_started_by, may, new_user_namespace};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -27,7 +27,7 @@ fn memory(library: &Library) -> Allocation {
     Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
 }
 
-/// Memory where the CPU can use it.
+/// Memory, mapped for the CPU.
 fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
@@ -44,12 +44,12 @@ fn text(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
 /// Sends bytes, and descriptors with the first of them.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
-        assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
     }
     assert_eq!(
-        sendmsg(socket, &[IoSlice::new(bytes)], &mut rights, SendFlags::empty()),
+        sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()),
         Ok(bytes.len())
     );
 }
@@ -101,7 +101,7 @@ fn messages_come_in_order_and_in_pieces() {
     for piece in bytes.chunks(7) {
         send_raw(&here, piece, &[]);
     }
-    // No descriptor came along.
+    // No descriptor was received.
     assert_eq!(kind(there.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
@@ -158,7 +158,7 @@ fn malformed_messages_are_rejected_and_closed() {
 }
 
 #[test]
-fn memory_of_another_size_is_refused() {
+fn memory_of_another_size_is_rejected() {
     if process::ran_alone() {
         return;
     }
@@ -169,7 +169,7 @@ fn memory_of_another_size_is_refused() {
     here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
     assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::SizeMismatch { described, found });
-    // And what is no memory at all.
+    // And a descriptor that is not memory.
     here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
     let error = there.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
@@ -238,9 +238,9 @@ fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 #[track_caller]
 fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
     drop(writer);
-    let (told, tell) = std::sync::mpsc::channel();
-    std::thread::spawn(move || told.send(reader.read(&mut [0])));
-    let read = tell.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
+    let (reported, report) = std::sync::mpsc::channel();
+    std::thread::spawn(move || reported.send(reader.read(&mut [0])));
+    let read = report.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
     assert_eq!(read.unwrap(), 0);
 }
 
@@ -292,12 +292,12 @@ fn channel_ends_after_part_of_a_message() {
                 let descriptors = [writer.as_fd()];
                 let descriptors = &descriptors[..usize::from(index == 0)];
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-                let mut rights = SendAncillaryBuffer::new(&mut space);
+                let mut ancillary = SendAncillaryBuffer::new(&mut space);
                 if !descriptors.is_empty() {
-                    assert!(rights.push(SendAncillaryMessage::ScmRights(descriptors)));
+                    assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
                 }
                 let flags = SendFlags::NOSIGNAL;
-                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut rights, flags).is_err() {
+                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut ancillary, flags).is_err() {
                     break;
                 }
                 std::thread::sleep(SOON);
@@ -306,7 +306,7 @@ fn channel_ends_after_part_of_a_message() {
         }
     });
     assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut(3 * SOON));
-    // The sender learns it at once.
+    // The sender gets an error at once.
     let sent_for = slow.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
     assert_all_closed(reader, writer);
@@ -334,7 +334,7 @@ fn missing_descriptors_are_reported() {
         assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
         assert_eq!(process::descriptors(), before);
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }
 
 #[test]
@@ -370,8 +370,8 @@ fn fetch_rejects_processes_of_mixed_users() {
     let other = Child::start(|| {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
-        be_started_by(NOBODY);
-        // SAFETY: has this child end with its parent, and nothing else.
+        be_started_by(NOBODY_UID);
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         theirs.write_all(offer.ticket().to_string().as_bytes()).unwrap();
         theirs.read_exact(&mut [0]).unwrap();
@@ -382,7 +382,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     let ticket: Ticket = std::str::from_utf8(&text[..size]).unwrap().parse().unwrap();
     let fetch = |trust| ticket.fetch_descriptor(trust).map(drop);
     for (trust, user, trusted) in
-        [(Trust::SameUser, NOBODY, own), (Trust::User(NOBODY), own, NOBODY)]
+        [(Trust::SameUser, NOBODY_UID, own), (Trust::User(NOBODY_UID), own, NOBODY_UID)]
     {
         let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
         let process = ticket.process as i32;
@@ -390,7 +390,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     }
     fetch(Trust::Anyone).unwrap();
     ours.write_all(&[1]).unwrap();
-    assert_eq!(other.wait(), End::Well);
+    assert_eq!(other.wait(), End::Success);
 }
 
 fn two_gpus() -> Library {
@@ -444,15 +444,15 @@ fn users_without_a_number_are_untrusted() {
     let end = process::in_child(|| {
         new_user_namespace();
         let nobody = rustix::process::geteuid().as_raw();
-        assert_eq!(nobody, NOBODY);
+        assert_eq!(nobody, NOBODY_UID);
         let strict = Channel::over(there.try_clone().unwrap());
         let user = UntrustedUser { user: None, trusted: nobody };
         assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));
         let open = Channel::over(there).with_trust(Trust::Anyone);
         open.send_descriptor(&null, &example()).unwrap();
     });
-    assert_eq!(end, End::Well);
-    // Seen from outside, it is still this user's.
+    assert_eq!(end, End::Success);
+    // Outside, it is still a process of this user.
     let channel = Channel::over(here).with_trust(Trust::User(own));
     assert_eq!(channel.receive_descriptor().unwrap().1, example());
 }
@@ -495,9 +495,9 @@ fn ticket_is_valid_while_the_offer_lives() {
     let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
     assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     line.write_all(b"!").unwrap();
-    assert_eq!(child.wait(), End::Well);
+    assert_eq!(child.wait(), End::Success);
     assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
-    // It outlives its process.
+    // The memory outlives its process.
     assert_eq!(&text(&mapping), b"back");
     drop((mapping, fetched));
     assert_eq!(process::descriptors(), before);
@@ -505,7 +505,7 @@ fn ticket_is_valid_while_the_offer_lives() {
 }
 
 #[test]
-fn killed_sender_leaves_nothing() {
+fn killed_sender_leaks_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -537,7 +537,7 @@ fn killed_sender_leaves_nothing() {
 }
 
 #[test]
-fn ten_thousand_rounds_leave_nothing() {
+fn ten_thousand_rounds_leak_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -549,7 +549,7 @@ fn ten_thousand_rounds_leave_nothing() {
         drop(there.receive(&machine.vmm).unwrap());
     };
     round();
-    // Those that are shared: threads of other tests come and go.
+    // Shared mappings only, because other tests start and end threads.
     let shared = || process::regions().iter().filter(|it| it.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());
     let before = count();
@@ -559,9 +559,9 @@ fn ten_thousand_rounds_leave_nothing() {
     assert_eq!(count(), before);
 }
 
-/// A process that has closed its standard input may have it.
+/// A process that has closed its standard input may use descriptor 0.
 #[test]
-fn a_ticket_for_the_lowest_descriptor_is_good() {
+fn ticket_for_descriptor_zero_is_valid() {
     if process::ran_alone() {
         return;
     }
@@ -573,5 +573,5 @@ fn a_ticket_for_the_lowest_descriptor_is_good() {
         let offer = Offer::of_descriptor(null.into()).unwrap();
         offer.ticket().fetch_descriptor(Trust::SameUser).unwrap();
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }

@@ -19,11 +19,8 @@ mod run;
 mod runtime;
 mod samples;
 
-pub use runtime::{Backend, BenchRuntime, LibraryFile};
-/// Former name of [`BenchRuntime`].
-#[doc(hidden)]
-pub type Ground = BenchRuntime;
 pub use level::Level;
 pub use opening::opening;
 pub use operation::Operation;
 pub use run::{BenchError, Options, Result, run};
+pub use runtime::{Backend, BenchRuntime, LibraryFile};

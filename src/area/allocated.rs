@@ -9,7 +9,7 @@ use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 use std::collections::BTreeMap;
-// Not crate::sync's, which model checkers replace: this one is a static of the whole process.
+// The standard library's mutex, because model checkers replace crate::sync's, and this one is a static.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory, and which agents have access.
@@ -36,14 +36,14 @@ pub(super) struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reserves, creates, maps and grants. Returns the address, too.
+    /// Reserves addresses, creates memory, maps it and grants access. Returns the address, too.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // A size that cannot be rounded up is more memory than there is, which the reservation says.
+        // A size that cannot be rounded up exceeds all memory; the reservation returns that error.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -65,8 +65,8 @@ impl MappedMemory {
         self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
-    /// Unmaps it and frees addresses and memory. A failure leaves it mapped for these agents, or partly
-    /// freed.
+    /// Unmaps it and frees addresses and memory. After a failure it is mapped for these agents, or
+    /// partly freed.
     pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);
@@ -99,9 +99,9 @@ impl MappedMemory {
 /// The start and end of each locked range.
 type Locked = BTreeMap<usize, usize>;
 
-/// What areas of this process have locked, on any runtime: a library that is opened twice is one
-/// runtime. AMD's runtime identifies what is locked by its start alone: of two sizes at one address it
-/// unlocks neither, and 7.2 ends the process when asked to.
+/// The ranges that areas of this process have locked, on any runtime: a library that is opened twice is
+/// one runtime. AMD's runtime identifies a locked range by its start alone: of two ranges with one start
+/// it unlocks neither, and 7.2 aborts the process.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
 fn locked() -> MutexGuard<'static, Locked> {
@@ -134,7 +134,7 @@ impl LockedMemory {
             return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
-        // SAFETY: the caller vouches for the memory, and no locked range overlaps it.
+        // SAFETY: the caller guarantees this for the memory, and no locked range overlaps it.
         let device_address = unsafe { runtime.native().lock(start, size, &natives) };
         let device_address = device_address.map_err(|failure| ErrorKind::of_call(failure, size))?;
         locked.insert(start, end);

@@ -9,15 +9,15 @@ use crate::vmm::{Access, Address};
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// The bytes of a copy that are in this process's memory at a time, where no GPU can copy.
+/// The bytes that pass through this process's memory at a time, where no GPU can copy.
 const PORTION: usize = 1 << 20;
 
 /// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
 ///
 /// Reading and writing check bounds and access, and therefore cannot fault. The device copies for its own
 /// memory, whether or not a CPU can access it; for memory of the host it is this process's loads and
-/// stores, which are atomic, because agents can access it at the same time. For everything else there is
-/// [`address`](Self::address), which dangles once the memory is unmapped.
+/// stores, which are atomic, because agents can access it at the same time. For other uses,
+/// [`address`](Self::address) returns the address, which dangles once the memory is unmapped.
 ///
 /// ```
 /// # use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -35,7 +35,7 @@ const PORTION: usize = 1 << 20;
 #[derive(Debug)]
 #[debug("AreaMemory({}, {span:?})", self.backing())]
 pub struct AreaMemory<'a> {
-    /// Of the size that was requested; its agent is the owner.
+    /// The memory, of the requested size. Its agent is the owner.
     pub(super) span: Span,
     pub(super) allocated: Box<Allocated>,
     pub(super) borrowed: PhantomData<&'a mut [u8]>,
@@ -178,10 +178,10 @@ impl AreaMemory<'_> {
     }
 
     /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
-    /// `hipHostFree`, `hipHostUnregister`). The caller's memory is the caller's again.
+    /// `hipHostFree`, `hipHostUnregister`). Afterwards the caller can use host memory of its own again.
     ///
     /// # Errors
-    /// [`ErrorKind::Runtime`], with the memory and its contents.
+    /// [`ErrorKind::Runtime`]; the error contains the memory, with its contents.
     /// [`ErrorKind::PartlyFreed`] if the runtime failed after it was
     /// unmapped: then it can only be unmapped again.
     /// [`ErrorKind::BeingOpened`] for pool memory that another process is opening.

@@ -1,4 +1,4 @@
-//! Areas: memory described by a few flags, as AML's areas for HIP.
+//! Areas: kinds of memory described by a few flags, like AML's areas for HIP.
 //!
 //! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; it allocates nothing. Its
 //! [`mmap`](Area::mmap) returns [`AreaMemory`] of any size from one byte, which is unmapped when dropped.
@@ -12,8 +12,8 @@
 //! | `UNIFIED`, with any of these | the device's if the CPU can access it, else the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
-//! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and what
-//! stands for them:
+//! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
+//! equivalents:
 //!
 //! | AML | HIP | here | HSA |
 //! |---|---|---|---|
@@ -111,7 +111,7 @@ struct Plan<'a> {
 impl Area {
     /// Describes memory for a device (`aml_area_hip_create`). Allocates nothing.
     ///
-    /// Virtual memory is the [`Vmm`]'s, which lists it among its own.
+    /// Virtual memory is created on the [`Vmm`], which lists it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a device that does not exist, or undefined flags.
@@ -293,8 +293,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// It is positive; AML returns it negated from some functions. An invalid argument that is none of an
-    /// area's, such as an address that [`Vmm::unmap`] has unmapped, is a failure.
+    /// It is positive; AML returns it negated from some functions. An invalid argument that is not an
+    /// argument of an area, such as an address that [`Vmm::unmap`] has unmapped, is a failure.
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -335,7 +335,7 @@ mod tests {
     use crate::vmm::Address;
 
     #[test]
-    fn aml_has_a_number_for_every_kind() {
+    fn every_kind_has_an_aml_number() {
         let (call, at) = ("hsa_amd_memory_lock", Address::new(4096));
         let invalid = |argument| ErrorKind::invalid(argument, Value::None, Problem::Zero);
         let status = Status::ERROR;

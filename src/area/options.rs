@@ -1,4 +1,4 @@
-//! What the caller of an area chooses: flags, device, host memory; and what implements it.
+//! Options of an area: flags, device and host memory; and the kinds of memory that implement it.
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
@@ -149,8 +149,8 @@ pub enum Backing {
     Locked,
 }
 
-/// Options of one [`mmap`](super::Area::mmap): another device than the area's, and the host memory that
-/// an area maps (`struct aml_area_hip_mmap_options`).
+/// Options of one [`mmap`](super::Area::mmap): a device other than the area's, and the host memory to
+/// map (`struct aml_area_hip_mmap_options`).
 ///
 /// ```
 /// use hsa_vmm::area::MmapOptions;
@@ -208,7 +208,7 @@ impl<'a> MmapOptions<'a> {
 mod tests {
     use super::*;
 
-    /// AML's `fprintf` reads beyond its table of words.
+    /// AML's `fprintf` reads past the end of its table.
     #[test]
     fn every_combination_of_flags_is_displayed() {
         let mut seen = std::collections::HashSet::new();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_have_amls_numbers() {
+    fn flag_numbers_match_aml() {
         let numbers = [AreaFlags::HOST, AreaFlags::UNIFIED, AreaFlags::MAPPED, AreaFlags::GLOBAL];
         assert_eq!(numbers.map(|flag| flag.bits()), [1, 2, 4, 8]);
     }

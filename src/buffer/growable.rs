@@ -35,18 +35,18 @@ impl GrowableBuilder {
         self
     }
 
-    /// Insists on an address, for example the one that a buffer had in an earlier run.
+    /// Requires an address, for example the one that a buffer had in an earlier run.
     pub fn exactly_at(mut self, address: Address) -> Self {
         self.address = Some(address);
         self
     }
 
-    /// Reserves the addresses, and no memory yet (`hipMemAddressReserve`). The maximum is rounded
+    /// Reserves the addresses, without memory (`hipMemAddressReserve`). The maximum is rounded
     /// up to a whole step.
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`] and [`Vmm::address_reserve`];
-    /// [`Problem::AddressTaken`] if the address insisted on is not available.
+    /// [`Problem::AddressTaken`] if the required address is not available.
     pub fn reserve(
         self,
         vmm: &Vmm,
@@ -102,9 +102,9 @@ impl GrowableBuilder {
 pub struct GrowableBuffer {
     run: Run,
     pool: HandlePool,
-    /// Each begins where the one before ends.
+    /// Adjacent, in order.
     reservations: Vec<Reservation>,
-    /// In bytes, as requested: the last step may contain more.
+    /// The requested size in bytes: the last step may contain more.
     size: usize,
     grants: Grants,
 }
@@ -209,14 +209,14 @@ impl GrowableBuffer {
             }
             Err(error) => {
                 if !is_quarantine(&error) {
-                    self.pool.put(memory);
+                    self.pool.store(memory);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Unmaps the memory behind the first steps.
+    /// Unmaps the memory after the first `steps` steps.
     fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
         let last = self.run.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
@@ -230,11 +230,11 @@ impl GrowableBuffer {
             self.size = self.size.min(self.mapped());
             return Err(error);
         }
-        self.pool.put(memory);
+        self.pool.store(memory);
         Ok(())
     }
 
-    /// The reservation that contains the byte at an offset, and the offset in it.
+    /// Returns the reservation that contains the byte at an offset, and the offset in it.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
         let address = self.run.address.get() + offset;
         let before = self.reservations.partition_point(|it| it.address().get() <= address);
@@ -243,15 +243,15 @@ impl GrowableBuffer {
     }
 
     /// Reserves more addresses exactly at the end, so that it can grow by `bytes` more, rounded up
-    /// to whole steps (`hipMemAddressReserve` with an address, as HIP's guide has it under "increase
-    /// memory size").
+    /// to whole steps (`hipMemAddressReserve` with an address; see "increase memory size" in HIP's
+    /// guide).
     ///
     /// Copies that do not go through this buffer must not extend past the end of a reservation: HIP
     /// does not promise that two adjacent ones can be used as one.
     ///
     /// # Errors
-    /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. Where the maximum is
-    /// known, reserve it at first.
+    /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. If the maximum is
+    /// known, reserve it at the beginning.
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
         let size = round_up(bytes, self.run.step)?;
         let end = Address::new(self.run.address.get() + self.maximum());
@@ -270,7 +270,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
+    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

@@ -6,7 +6,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, Vmm};
 use std::sync::{Arc, PoisonError};
 
-/// A pool of handles of one size, which a thread refills. Without a thread if its capacity is 0.
+/// A pool of handles of one size, which a thread refills. With a capacity of 0 it has no thread.
 #[derive(Debug)]
 pub(super) struct HandlePool {
     shared: Arc<Shared>,
@@ -17,11 +17,11 @@ pub(super) struct HandlePool {
 struct Shared {
     vmm: Vmm,
     properties: AllocationProperties,
-    /// Of one handle, in bytes.
+    /// The size of a handle in bytes.
     size: usize,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// Keeps all memory that was mapped, also beyond the capacity.
+    /// Whether it keeps all memory that was mapped, also beyond the capacity.
     keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -30,9 +30,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ready: Vec<Allocation>,
-    /// The thread is creating a handle.
+    /// Whether the thread is creating a handle.
     creating: bool,
-    /// The thread could not create one, and waits until a handle is taken.
+    /// Whether the thread could not create a handle, and waits until one is taken.
     paused: bool,
     ended: bool,
 }
@@ -63,7 +63,7 @@ impl HandlePool {
 
     /// The number of handles that are ready.
     pub fn ready(&self) -> usize {
-        // In a forked child there are none, and another thread may have held the lock.
+        // A forked child has no handles, and another thread may have held the lock during the fork.
         if self.shared.vmm.runtime().has_forked() {
             0
         } else {
@@ -71,7 +71,7 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: those that are ready, and new ones for the rest. All of them or none.
+    /// Takes `count` handles, ready ones first, and creates the rest. Takes all of them or none.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
@@ -98,16 +98,16 @@ impl HandlePool {
             }
             if state.ready.is_empty() {
                 drop(state);
-                self.put(taken);
-                created.into_iter().for_each(|memory| self.shared.put(memory, false));
+                self.store(taken);
+                created.into_iter().for_each(|memory| self.shared.store(memory, false));
                 return Err(error);
             }
         }
     }
 
-    /// Takes memory back: keeps what there is room for, and releases the rest.
-    pub fn put(&self, memory: Vec<Allocation>) {
-        memory.into_iter().for_each(|memory| self.shared.put(memory, self.shared.keeps_all));
+    /// Stores memory up to the capacity, and releases the rest.
+    pub fn store(&self, memory: Vec<Allocation>) {
+        memory.into_iter().for_each(|memory| self.shared.store(memory, self.shared.keeps_all));
     }
 }
 
@@ -116,7 +116,7 @@ impl Shared {
         Allocation::create(&self.vmm, self.size, &self.properties)
     }
 
-    fn put(&self, memory: Allocation, keep: bool) {
+    fn store(&self, memory: Allocation, keep: bool) {
         let mut state = lock(&self.state);
         if keep || state.ready.len() < self.capacity {
             state.ready.push(memory);
@@ -134,7 +134,7 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: refills the pool until it is dropped.
+    /// Runs in the thread: refills the pool until it is dropped.
     fn refill(&self) {
         let mut state = lock(&self.state);
         while !state.ended {
@@ -144,7 +144,7 @@ impl Shared {
             }
             state.creating = true;
             drop(state);
-            let created = self.create().map(|memory| self.put(memory, false));
+            let created = self.create().map(|memory| self.store(memory, false));
             state = lock(&self.state);
             state.creating = false;
             if let Err(error) = created {

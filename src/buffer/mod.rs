@@ -7,8 +7,7 @@
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
 //! Device memory is never a slice: agents and other processes may change it at any time. Reading and
-//! writing copy ([memory model](crate::vmm#memory-model)), and a wrong offset is an error and never a
-//! fault.
+//! writing copy ([memory model](crate::vmm#memory-model)). A wrong offset is an error, never a fault.
 //!
 //! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and other memory is mapped there,
 //! calls that concern that part fail with [`Problem::NotMapped`] and change nothing.
@@ -38,7 +37,8 @@ use crate::vmm::{
 };
 use smallvec::SmallVec;
 
-/// The size of a page or step in bytes: the one asked for in whole granules, or the recommended one.
+/// Returns the size of a page or step in bytes: the requested size in whole granules, or by default
+/// the recommended granule.
 fn step(
     vmm: &Vmm,
     properties: &AllocationProperties,
@@ -66,7 +66,7 @@ fn wrong_size(size: usize, problem: Problem) -> Error {
     Error::new(Operation::AddressReserve, kind)
 }
 
-/// The agent whose memory is created with these properties.
+/// Returns the agent that owns memory created with these properties.
 fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     match properties.location {
         Location::Agent(agent) => Ok(agent),
@@ -82,7 +82,7 @@ fn check_alive(vmm: &Vmm) -> Result<(), ErrorKind> {
     if vmm.runtime().has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
 }
 
-/// Whether a range was quarantined. Memory that may be mapped there is not used again.
+/// Returns whether a range was quarantined. Memory that may be mapped there is not used again.
 fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
@@ -113,7 +113,7 @@ impl Grants {
         }
     }
 
-    /// The same, but no agent may write.
+    /// Returns the same access, limited to reading.
     fn for_reading(&self) -> Vec<AccessDescriptor> {
         let limit = |granted: &AccessDescriptor| AccessDescriptor {
             access: granted.access.min(Access::Read),
@@ -123,7 +123,7 @@ impl Grants {
     }
 }
 
-/// Adjacent mappings of one size, of which the first is the start of a buffer.
+/// Adjacent mappings of one size. The first one begins at the start of a buffer.
 #[derive(Debug)]
 struct Run {
     vmm: Vmm,
@@ -135,7 +135,7 @@ struct Run {
 }
 
 impl Run {
-    /// Grants access to all mappings. Without any, only checks that it can be granted.
+    /// Grants access to all mappings. If there are none, only checks that it can be granted.
     fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let descriptors = AccessDescriptor::of_each(agents, access);
         if self.mappings.is_empty() {
@@ -149,7 +149,7 @@ impl Run {
         Mapping::set_access_many(&changes)
     }
 
-    /// Revokes all access. Without mappings, only checks that it can be revoked.
+    /// Revokes all access. If there are no mappings, only checks that it can be revoked.
     fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
         if self.mappings.is_empty() {
             return self.grant(agents, Access::None);
@@ -157,14 +157,14 @@ impl Run {
         Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)
     }
 
-    /// The least access of an agent to any mapping. Fails if one is not the buffer's any more.
+    /// Returns the least access of an agent to any mapping. Fails if the buffer has lost a mapping.
     fn access(&self, agent: AgentId) -> Result<Access, Error> {
         check_agent(&self.vmm, &self.properties, agent)?;
         let mut mappings = self.mappings.iter();
         mappings.try_fold(Access::ReadWrite, |least, mapping| Ok(least.min(mapping.access(agent)?)))
     }
 
-    /// A part of the first `end` bytes.
+    /// Returns a part of the first `end` bytes.
     fn span(
         &self,
         operation: Operation,
@@ -211,7 +211,7 @@ impl Span<'_> {
         Address::new(self.base.get() + self.offset)
     }
 
-    /// Blames the offset in the buffer in place of the address.
+    /// Makes an error name the offset in the buffer instead of the address.
     fn about_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
         done.map_err(|error| {
             let operation = error.operation();

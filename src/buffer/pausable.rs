@@ -18,8 +18,8 @@ pub enum Contents {
 
 /// A buffer that can release its physical memory and keep its addresses.
 ///
-/// Inference servers call this sleep: a model's weights make room for another's, and the pointers in
-/// a recorded graph are valid again afterwards. Any size from one byte is accepted; memory is a
+/// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
+/// recorded graph are valid again after it resumes. Any size from one byte is accepted; memory is a
 /// multiple of the granule.
 ///
 /// While it is paused, nothing is mapped at its addresses: no agent may access them.
@@ -66,11 +66,11 @@ pub struct PausableBuffer {
     paused: bool,
     /// The contents for new memory. `None` if they are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
-    /// None, or one of the size in whole granules. A paused buffer has one, and `memory`, only after
-    /// the runtime has failed to unmap or to release.
+    /// One mapping of the size in whole granules, or `None`. A paused buffer has a mapping and `memory` only
+    /// after the runtime has failed to unmap or to release.
     run: Run,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost. There is one if there is `memory`.
+    /// `None` if the addresses are lost. `Some` if `memory` is.
     reservation: Option<Reservation>,
 }
 
@@ -144,7 +144,7 @@ impl PausableBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment. While it is
+    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access. While it is
     /// paused, this takes effect when it resumes.
     ///
     /// # Errors
@@ -243,7 +243,7 @@ impl PausableBuffer {
         if !self.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
         }
-        // Memory that could not be released is kept, with its contents.
+        // Memory that could not be released is still there, with its contents.
         let had_memory = self.memory.is_some();
         match self.restore() {
             Ok(()) => {
@@ -280,7 +280,7 @@ impl PausableBuffer {
         })
     }
 
-    /// Releases what it has, except the addresses, as far as the runtime allows.
+    /// Unmaps and releases the memory, but not the addresses, as far as the runtime allows.
     fn release(&mut self, operation: Operation) -> Result<(), Error> {
         if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.run.mappings)) {
             self.run.mappings = rejected.value;
@@ -301,7 +301,7 @@ impl PausableBuffer {
                 Err(lost) => answer = Err(lost),
             }
         }
-        // Without addresses the memory cannot be used again; the `Vmm` releases it in the end.
+        // Without addresses the memory cannot be used again; dropping the `Vmm` releases it.
         if let Err(rejected) = memory.release()
             && self.reservation.is_some()
         {
@@ -311,8 +311,8 @@ impl PausableBuffer {
         answer
     }
 
-    /// Reserves, creates and maps what it does not have, with the access of agents. New memory gets the
-    /// saved contents.
+    /// Reserves, creates and maps what is missing, with the access of agents. Copies the saved contents to
+    /// new memory.
     fn restore(&mut self) -> Result<(), Error> {
         if self.reservation.is_none() {
             self.reservation = Some(self.reserve(Operation::Resume)?);
@@ -360,7 +360,7 @@ impl PausableBuffer {
         Ok(bytes)
     }
 
-    /// Maps memory for its owner at other addresses: the owner may have no access to the buffer.
+    /// Maps memory for its owner at other addresses, because the owner may have no access to the buffer.
     fn with_window(
         &self,
         memory: &Allocation,

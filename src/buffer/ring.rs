@@ -1,4 +1,4 @@
-//! The same memory several times in a row.
+//! A ring buffer: memory that is mapped several times in a row.
 
 use super::{Run, Span, round_up, wrong_size};
 use crate::agent::AgentId;
@@ -38,7 +38,7 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
-    /// A step is once the memory.
+    /// A step is the size of the memory.
     run: Run,
 }
 
@@ -85,7 +85,7 @@ impl RingBuffer {
         self.run.step
     }
 
-    /// Returns how often its memory is mapped.
+    /// Returns the number of times that its memory is mapped.
     pub fn times(&self) -> usize {
         self.run.mappings.len()
     }
@@ -103,7 +103,7 @@ impl RingBuffer {
         self.run.grant(agents, access)
     }
 
-    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
+    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

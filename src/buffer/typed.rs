@@ -45,7 +45,7 @@ impl<T: Pod> GrowableVec<T> {
         size_of::<T>()
     };
 
-    /// Takes a buffer; its contents, as far as they are whole values, are the vector's.
+    /// Creates a vector of the whole values that a buffer contains.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
         Self { buffer, of: PhantomData }

@@ -52,7 +52,7 @@ arguments! {
 #[derive(Clone, Copy, Debug, Display, From, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Value {
-    /// It is not shown: a list, an object, or nothing.
+    /// A value that is not shown: a list, an object, or none.
     #[display("")]
     None,
     /// An address.
@@ -100,7 +100,7 @@ pub enum Problem {
     /// Address and size together extend past the end of the address space.
     #[error("extends past the end of the address space")]
     Overflow,
-    /// A part, given by its offset, that is not inside the whole.
+    /// A part, given by its offset, that extends past the end of the whole.
     #[error("is out of bounds: {size:#x} bytes from there extend past the end at {end:#x}")]
     OutOfBounds {
         /// The size of the part in bytes.
@@ -108,7 +108,7 @@ pub enum Problem {
         /// The size of the whole in bytes.
         end: usize,
     },
-    /// Flags with bits that are not defined. Holds all that are.
+    /// Flags with undefined bits. Holds all defined bits.
     #[error("has undefined bits; the defined ones are {0:#x}")]
     UndefinedFlags(u64),
     /// Not a multiple of the granule.
@@ -129,7 +129,7 @@ pub enum Problem {
     /// The address is not the start of a reservation.
     #[error("is not the start of a reservation; pass what Vmm::address_reserve returned")]
     NotAReservation,
-    /// The size is not the reservation's, which this holds.
+    /// The size is not the size of the reservation. Holds the size of the reservation.
     #[error("is not the size of the reservation, {0:#x}; free the whole reservation")]
     WrongSize(usize),
     /// The reservation contains this many mappings.
@@ -150,7 +150,7 @@ pub enum Problem {
     /// The runtime cannot map from inside a handle.
     #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
     MustBeZero,
-    /// Larger than what it is taken from, or than what it has to fit in.
+    /// Larger than the source that it is taken from, or the destination that it must fit in.
     #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
         /// The largest size in bytes that is valid.
@@ -185,11 +185,11 @@ pub enum Problem {
     /// The agent lacks access that the operation needs.
     #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
     NotGranted {
-        /// Where.
+        /// The address.
         at: Address,
         /// The agent.
         agent: AgentId,
-        /// What it needs.
+        /// The access that it needs.
         access: Access,
     },
     /// The agent that would copy lacks access to source or destination.

@@ -1,4 +1,4 @@
-//! Which error of HIP stands for an error of this library.
+//! HIP's error code for each error of this library.
 //!
 //! The kinds are matched without a catch-all arm, so that a new kind does not compile before it has a
 //! code.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_call_has_the_code_of_its_operation() {
+    fn failed_calls_have_documented_codes() {
         let status = Status(0x1000);
         for &operation in Operation::ALL {
             let kind = ErrorKind::Runtime { call: "call", status };

@@ -81,9 +81,9 @@ pub enum ErrorKind {
     /// The range is quarantined: its state is unknown, and it is never used again.
     #[error("the range is{} quarantined (Vmm::quarantine): {range}", if *.now { " now" } else { "" })]
     Quarantined {
-        /// The range, and what put it into quarantine.
+        /// The range, and why it is quarantined.
         range: Arc<Quarantined>,
-        /// Whether this operation put it there.
+        /// Whether this operation quarantined it.
         now: bool,
     },
     /// The runtime left an address-space hole in a reservation, which could not be filled: a foreign
@@ -278,7 +278,7 @@ pub enum Unavailable {
     /// The memory is being freed.
     #[error("the process has been freeing the memory for too long")]
     BeingFreed,
-    /// Nothing in the exporting process serves the memory.
+    /// The exporting process has no server for the memory.
     #[error(
         "its runtime does not serve the memory: AMD's runtime stops serving when a process is killed \
          while it opens memory; call get_mem_handle again in the exporting process"
@@ -296,7 +296,7 @@ pub enum Unavailable {
     /// The process belongs to another user.
     #[error("the process is {0}")]
     Untrusted(UntrustedUser),
-    /// The number means another process here, or none.
+    /// The process is in another PID namespace: here its number names another process, or none.
     #[error(
         "its number is of another PID namespace, or /proc is not this namespace's; use \
          transport::Channel"
@@ -365,17 +365,17 @@ pub enum Malformed {
 const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_handle_create"];
 
 impl ErrorKind {
-    /// Blames an argument.
+    /// Returns the error for an invalid argument.
     pub(crate) fn invalid(argument: Argument, value: impl Into<Value>, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: value.into(), problem }
     }
 
-    /// Blames an argument that has no value to show.
+    /// Returns the error for an invalid argument that has no value to show.
     pub(crate) fn invalid_list(argument: Argument, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: Value::None, problem }
     }
 
-    /// Says what a failed call of the runtime means. `size` is the size in bytes that was requested.
+    /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
         match status {
@@ -385,7 +385,7 @@ impl ErrorKind {
                 Self::OutOfDescriptors
             }
             Status::OUT_OF_RESOURCES => Self::OutOfMemory { call, status, size },
-            // More than the pool can ever hold.
+            // The size exceeds the whole pool.
             Status::INVALID_ALLOCATION if ALLOCATING.contains(&call) => {
                 Self::OutOfMemory { call, status, size }
             }
@@ -393,7 +393,7 @@ impl ErrorKind {
         }
     }
 
-    /// Says what a failed system call means.
+    /// Returns the error for a failed system call.
     pub(crate) fn of_system(call: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,
@@ -401,12 +401,12 @@ impl ErrorKind {
         }
     }
 
-    /// Says what a failed system call of the standard library means.
+    /// Returns the error for a failed system call of the standard library.
     pub(crate) fn of_io(call: &'static str, error: &std::io::Error) -> Self {
         Self::of_system(call, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Blames another argument in place of the address, because the caller passed that one.
+    /// Makes an error name another argument instead of the address, because the caller passed that one.
     pub(crate) fn about(self, argument: Argument) -> Self {
         match self {
             Self::InvalidArgument { argument: Argument::Address, value, problem } => {
@@ -416,8 +416,8 @@ impl ErrorKind {
         }
     }
 
-    /// Blames the offset in place of the address that is `blamed`, because the caller passed an offset
-    /// from `base`.
+    /// Makes an error name the offset instead of the address that is `blamed`, because the caller passed an
+    /// offset from `base`.
     pub(crate) fn about_offset(self, blamed: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {

@@ -38,9 +38,9 @@ use derive_more::{Debug, Display};
 
 /// An operation failed.
 ///
-/// Nothing was changed, except where the kind is [`ErrorKind::Quarantined`] with `now`,
-/// [`ErrorKind::PagesLost`] or [`ErrorKind::AddressLost`]: there the runtime failed, and then failed
-/// again while the operation was rolled back.
+/// The failed operation has changed nothing, except if the kind is [`ErrorKind::Quarantined`] with `now`,
+/// [`ErrorKind::PagesLost`] or [`ErrorKind::AddressLost`]: then the runtime failed, and failed again
+/// during the rollback.
 ///
 /// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
 /// that returns it prints the whole message.
@@ -82,7 +82,7 @@ impl Error {
         &self.kind
     }
 
-    /// Returns why it failed, by value.
+    /// Returns why it failed, and consumes the error.
     pub fn into_kind(self) -> ErrorKind {
         self.kind
     }
@@ -126,7 +126,7 @@ impl fmt::Debug for Error {
 
 impl core::error::Error for Error {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        // The message of every other kind already contains what caused it.
+        // The message of every other kind already contains its cause.
         self.kind.cause().map(|cause| cause as _)
     }
 }
@@ -190,7 +190,7 @@ pub struct Quarantined {
 }
 
 impl Quarantined {
-    /// Returns why, in words: the failed call and its status, and those of the failed rollback.
+    /// Returns why, as text: the failed call and its status, and those of the failed rollback.
     pub fn reason(&self) -> String {
         match &self.rollback {
             Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),
@@ -212,9 +212,9 @@ impl serde::Serialize for Quarantined {
     }
 }
 
-/// An invariant of the library's own state does not hold ([`Vmm::check`](crate::Vmm::check)).
+/// A broken invariant of the library's own state ([`Vmm::check`](crate::Vmm::check)).
 ///
-/// It is a defect of this library, whatever the runtime did; please report it with this message.
+/// This is a defect of this library, whatever the runtime did; please report it with this message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BrokenInvariant(pub(crate) String);
@@ -225,7 +225,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn error_number_is_shown_in_words() {
+    fn errno_displays_its_message() {
         let full = ErrorKind::of_system("mmap", Errno::NOSPC);
         assert_eq!(full.to_string(), "mmap failed: No space left on device (os error 28)");
         assert_eq!(io::Error::from(Errno::NOSPC).kind(), io::ErrorKind::StorageFull);

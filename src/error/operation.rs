@@ -1,4 +1,4 @@
-//! What the caller asked for.
+//! The operations: the methods of this library that return errors.
 
 use super::{Argument, Error, ErrorKind, Problem, Value};
 use derive_more::Display;
@@ -25,7 +25,7 @@ macro_rules! operations {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns what it does, as words that follow "cannot".
+            /// Returns what it does, as a phrase that follows "cannot".
             pub(super) const fn phrase(self) -> &'static str {
                 match self { $(Self::$variant => $phrase,)+ }
             }
@@ -86,7 +86,7 @@ operations! {
 }
 
 impl Operation {
-    /// Runs what the operation does, and names the operation in the error.
+    /// Runs the operation, and adds it to the error.
     pub(crate) fn run<T>(self, act: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, Error> {
         act().map_err(|kind| Error::new(self, kind))
     }

@@ -72,7 +72,7 @@ pub(super) fn get(
     if address == Address::NULL {
         return Err(invalid(Problem::Null));
     }
-    let Some(record) = runtime.attachment::<Registry>().around(address.get()) else {
+    let Some(record) = runtime.attachment::<Registry>().containing(address.get()) else {
         let is_virtual = runtime.native().is_virtual(address.get()).map_err(of_failure)?;
         let problem = if is_virtual { Problem::VirtualMemory } else { Problem::NotAllocated };
         return Err(invalid(problem));
@@ -90,9 +90,9 @@ pub(super) fn get(
     };
     let native = created?;
     let offset = (address.get() - record.start) as u64;
-    let ours = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
-    if let Some(ours) = ours.filter(|ours: &&Export| ours.handle.native == native) {
-        return Ok(ours.handle(offset));
+    let own = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
+    if let Some(own) = own.filter(|own: &&Export| own.handle.native == native) {
+        return Ok(own.handle(offset));
     }
     // If the runtime returns another handle than before, the previous one is invalid.
     if let Some(old) = export.take() {

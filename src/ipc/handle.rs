@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_is_hips() {
+    fn layout_matches_hip() {
         let handle = example();
         let bytes = handle.to_bytes();
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);

@@ -279,7 +279,7 @@ impl Ipc {
         if address == Address::NULL {
             return invalid(Problem::Null);
         }
-        if self.runtime().attachment::<Registry>().around(address.get()).is_some() {
+        if self.runtime().attachment::<Registry>().containing(address.get()).is_some() {
             return invalid(Problem::OwnMemory);
         }
         let imports = self.runtime().attachment::<Imports>();

@@ -78,7 +78,7 @@ pub(super) fn is_socket_taken(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, no socket is known.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // Zeros are shown as `@`. The kernel shows line breaks of a name unescaped, so that a name can forge a
+    // Zeros are printed as `@`. The kernel shows line breaks of a name unescaped, so that a name can forge a
     // line: no line is believed to say that the socket is this process's.
     let has_name = |line: &str| {
         let word = line.split_whitespace().nth(7);

@@ -3,8 +3,8 @@
 //! It needs no reservation and no mapping, but can neither grow nor move. HIP's IPC shares it between
 //! processes ([`Ipc`](crate::Ipc)).
 //!
-//! Only its [`PoolMemory`] can free it: no other safe function takes its address to do so. What
-//! concurrent reads and writes do is described in the [memory model](crate::vmm#memory-model).
+//! Only its [`PoolMemory`] can free it: no other safe function frees it by its address. Concurrent
+//! reads and writes are described in the [memory model](crate::vmm#memory-model).
 //!
 //! | HIP | here | HSA |
 //! |---|---|---|
@@ -262,7 +262,7 @@ impl Drop for PoolMemory {
         if !self.runtime().has_forked()
             && let Err(error) = Operation::Free.run(|| self.release())
         {
-            // It stays allocated: another process could be about to map it.
+            // The memory stays allocated: another process may be about to map it.
             crate::log::event!(WARN, %error, address = %self.address(), "pool memory was not freed");
         }
     }

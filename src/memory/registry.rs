@@ -50,7 +50,7 @@ impl Runtime {
     }
 }
 
-/// What `ipc` keeps of memory that it has exported to other processes.
+/// The state that `ipc` keeps for memory that it has exported to other processes.
 pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
     /// Ends the export while `free` frees the memory; if `free` fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind>;
@@ -119,7 +119,7 @@ impl Registry {
     }
 
     /// Returns the allocation that contains an address.
-    pub fn around(&self, address: usize) -> Option<Arc<Record>> {
+    pub fn containing(&self, address: usize) -> Option<Arc<Record>> {
         let records = self.records();
         let (start, record) = records.range(..=address).next_back()?;
         (address - start < record.size).then(|| record.clone())

@@ -1,4 +1,4 @@
-//! Memory that one agent can certainly access: reading, writing, filling and copying it.
+//! Memory that one agent is known to have access to: reading, writing, filling and copying it.
 
 use crate::address::Address;
 use crate::agent::{Agent, AgentId};
@@ -79,7 +79,7 @@ impl Span {
         self.agent
     }
 
-    /// What copies on behalf of an agent of this runtime.
+    /// Returns what copies on behalf of an agent of this runtime.
     fn engine_of(&self, agent: AgentId) -> CopyEngine {
         self.runtime.agent(agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
     }

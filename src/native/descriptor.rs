@@ -1,4 +1,4 @@
-//! Whether this process may open anything more.
+//! Whether this process has a free file descriptor.
 
 use core::ffi::CStr;
 use rustix::fs::{Mode, OFlags};
@@ -8,31 +8,31 @@ use rustix::system::uname;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-/// A way to a place without a file behind it, asked of the kernel itself.
+/// Opens `/` with `O_PATH`: needs a descriptor, touches no file system.
 fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Whether a descriptor cannot be had just now, which the runtime reports as lack of memory.
+/// Returns whether no descriptor is free. The runtime reports that as lack of memory.
 pub(crate) fn out_of_descriptors() -> bool {
     matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }
 
-/// Asks whether there is a descriptor, in a quarter of the time that it takes to open something:
-/// before GPUs are granted access, that has to be cheap. Unlike [`out_of_descriptors`] it does not see
-/// that the whole system has no file left (`fs.file-max`).
+/// Checks for a free descriptor, in a quarter of the time of an open: the check precedes every grant to
+/// a GPU. Unlike [`out_of_descriptors`] it does not detect that the whole system has no file left
+/// (`fs.file-max`).
 #[derive(Debug)]
 pub(crate) struct Spare {
-    /// What is asked of: no socket.
+    /// The descriptor that `accept4` or `fcntl` is called with. It is not a socket.
     own: Option<OwnedFd>,
-    /// Whether the kernel takes a number for a connection before it sees that there can be none.
+    /// Whether `accept4` allocates a descriptor before it fails because the file is not a socket.
     accepts_late: bool,
-    /// For what must not fail when no other descriptor is left.
+    /// A descriptor to close for a call that must not fail when no other is free.
     reserve: Mutex<Option<OwnedFd>>,
 }
 
 impl Spare {
-    /// Opens what is asked of; if there is nothing to be had, it will be found out the long way.
+    /// Opens the descriptors. Without them, [`is_last`](Self::is_last) opens a file each time.
     pub fn open() -> Self {
         let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = rustix::fs::open("/", folder, Mode::empty()).or_else(|_| open()).ok();
@@ -40,10 +40,10 @@ impl Spare {
         Self { own, accepts_late: accepts_late(uname().release()), reserve }
     }
 
-    /// Does something that needs a descriptor for a moment: if there is none left, closes the reserve
-    /// first and opens it again afterwards. Another thread may open a file in between; it then has the
-    /// descriptor, and the reserve is opened again when there is one.
-    pub fn lend<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// Calls `act`, which needs a descriptor for a moment. If none is free, closes the reserve first and
+    /// opens it again afterwards. If another thread takes the descriptor in between, a later call opens the
+    /// reserve again.
+    pub fn with_reserve<T>(&self, act: impl FnOnce() -> T) -> T {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_last() {
             *reserve = reserve.take().or_else(|| open().ok());
@@ -56,28 +56,28 @@ impl Spare {
         done
     }
 
-    /// Whether no other descriptor can be had just now.
+    /// Returns whether no other descriptor is free.
     pub fn is_last(&self) -> bool {
         let Some(own) = &self.own else { return out_of_descriptors() };
         if self.accepts_late {
             match accept_with(own, SocketFlags::CLOEXEC) {
                 Err(Errno::NOTSOCK) => return false,
                 Err(Errno::MFILE) => return true,
-                // Forbidden here, or not ours any more.
+                // Forbidden here, or closed by other code of the process.
                 _ => {}
             }
         }
         match fcntl_dupfd_cloexec(own, 0) {
             Ok(_) => false,
             Err(Errno::MFILE) => true,
-            // It is not ours any more: somebody has closed all that there was.
+            // Other code of the process has closed the descriptor.
             Err(_) => out_of_descriptors(),
         }
     }
 }
 
-/// Whether a kernel of this name is Linux 5.15 or later (net/socket.c, `__sys_accept4_file`: before, it
-/// looked for the socket first, and took a number then).
+/// Returns whether a kernel of this release is Linux 5.15 or later (net/socket.c, `__sys_accept4_file`:
+/// before, it looked for the socket first and allocated the descriptor then).
 fn accepts_late(release: &CStr) -> bool {
     let release = release.to_string_lossy();
     let mut numbers =
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_told_apart() {
+    fn accept_order_follows_the_kernel_version() {
         for late in [c"5.15.0-91-generic", c"5.15", c"6.1.0", c"10.0-rc1"] {
             assert!(accepts_late(late), "{late:?}");
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_descriptor_whatever_is_asked_of() {
+    fn is_last_is_false_while_descriptors_are_free() {
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         for own in [Spare::open().own, Some(open().unwrap()), Some(file), None] {
             for accepts_late in [false, true] {
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn to_ask_leaves_none_open() {
+    fn checks_leave_no_descriptor_open() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let (before, asked) = (count(), 500);
         let copies = Spare { own: open().ok(), accepts_late: false, reserve: Mutex::default() };
         for _ in 0..asked {
             assert!(!copies.is_last() && !out_of_descriptors());
         }
-        // Other tests open some meanwhile, too.
+        // Other tests open descriptors meanwhile, too.
         assert!(count() < before + asked / 2);
     }
 }

@@ -5,7 +5,7 @@ use bytemuck::Pod;
 use core::ffi::{CStr, c_char, c_void};
 use hsa_sys as sys;
 
-/// An agent of the runtime; made only here.
+/// An agent of the runtime. Only this module creates one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct NativeAgent(sys::hsa_agent_t);
@@ -16,7 +16,7 @@ impl NativeAgent {
     }
 }
 
-/// A memory pool of the runtime; made only by `native`.
+/// A memory pool of the runtime. Only `native` creates one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NativePool(pub(super) sys::hsa_amd_memory_pool_t);
 
@@ -43,15 +43,15 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t
 /// (`hsa_ext_amd.h`). Some runtimes write more than they document.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
-pub(crate) struct Answer([u8; Self::ROOM]);
+pub(crate) struct AttributeValue([u8; Self::ROOM]);
 
-impl Default for Answer {
+impl Default for AttributeValue {
     fn default() -> Self {
         Self([0; Self::ROOM])
     }
 }
 
-impl Answer {
+impl AttributeValue {
     const ROOM: usize = 512;
 
     fn of(query: impl FnOnce(*mut c_void) -> Result<(), Failure>) -> Result<Self, Failure> {
@@ -64,7 +64,7 @@ impl Answer {
         self.0[0] != 0
     }
 
-    /// A number: what is written first.
+    /// Returns the value as a number.
     pub fn number<T: Pod>(&self) -> T {
         bytemuck::pod_read_unaligned(&self.0[..size_of::<T>()])
     }
@@ -103,13 +103,14 @@ impl Native {
         let query = |isa, attribute| {
             // SAFETY: the instruction set comes from the runtime; the answer has room for the length,
             // and for a name whose length was checked.
-            Answer::of(|answer| unsafe {
+            AttributeValue::of(|answer| unsafe {
                 call_optional!(self.hsa_isa_get_info_alt(isa, attribute, answer))
             })
         };
         let mut names = Vec::with_capacity(isas.len());
         for isa in isas {
-            if query(isa, sys::HSA_ISA_INFO_NAME_LENGTH)?.number::<u32>() < Answer::ROOM as u32 / 2
+            if query(isa, sys::HSA_ISA_INFO_NAME_LENGTH)?.number::<u32>()
+                < AttributeValue::ROOM as u32 / 2
             {
                 names.push(query(isa, sys::HSA_ISA_INFO_NAME)?.text());
             }
@@ -118,9 +119,9 @@ impl Native {
     }
 
     /// Queries an attribute of the system.
-    pub fn system(&self, attribute: sys::hsa_system_info_t) -> Result<Answer, Failure> {
+    pub fn system(&self, attribute: sys::hsa_system_info_t) -> Result<AttributeValue, Failure> {
         // SAFETY: the answer has room for every attribute of the system that is queried.
-        Answer::of(|answer| unsafe { call!(self.hsa_system_get_info(attribute, answer)) })
+        AttributeValue::of(|answer| unsafe { call!(self.hsa_system_get_info(attribute, answer)) })
     }
 
     /// Returns the runtime's build, or an empty text.
@@ -139,10 +140,12 @@ impl Native {
         &self,
         agent: NativeAgent,
         attribute: sys::hsa_agent_info_t,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<AttributeValue, Failure> {
         // SAFETY: the agent comes from the runtime; the answer has room for every attribute of an agent
         // that is queried.
-        Answer::of(|answer| unsafe { call!(self.hsa_agent_get_info(agent.0, attribute, answer)) })
+        AttributeValue::of(|answer| unsafe {
+            call!(self.hsa_agent_get_info(agent.0, attribute, answer))
+        })
     }
 
     /// Queries an attribute of a pool.
@@ -150,9 +153,9 @@ impl Native {
         &self,
         pool: NativePool,
         attribute: sys::hsa_amd_memory_pool_info_t,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<AttributeValue, Failure> {
         // SAFETY: the pool comes from the runtime; the answer has room for every attribute of a pool.
-        Answer::of(|answer| unsafe {
+        AttributeValue::of(|answer| unsafe {
             call!(self.hsa_amd_memory_pool_get_info(pool.0, attribute, answer))
         })
     }
@@ -161,7 +164,8 @@ impl Native {
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
         // SAFETY: the answer is one u32.
-        let access = Answer::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
+        let access =
+            AttributeValue::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
         Ok(access.number())
     }
 
@@ -173,7 +177,8 @@ impl Native {
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
         // SAFETY: the answer is one u32.
-        let hops = Answer::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
+        let hops =
+            AttributeValue::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
         // SAFETY: numbers and flags, for which zero is a value.
         let empty: sys::hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
         let mut links = vec![empty; hops.number::<u32>() as usize];

@@ -5,11 +5,11 @@
 //! section "Memory model" of [`crate::vmm`].
 //!
 //! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
-//! is inline assembly and no `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
+//! is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
 //! and callers choose the offsets.
 //!
-//! Also mappings of this process inside ranges that the runtime reserved for this library. [`map_shared`]
-//! and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. [`plug`] fills an
+//! It also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
+//! and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. [`fill_hole`] fills an
 //! address-space hole and replaces nothing.
 
 use core::ffi::c_void;
@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 /// writable, and the two do not overlap. This process accesses what it shares of them only atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
-    // SAFETY: reads and writes what the caller vouches for and nothing else. To Rust it is a relaxed load
+    // SAFETY: reads and writes only the ranges that the caller guarantees. To Rust it is a relaxed load
     // and a relaxed store of each byte.
     unsafe {
         core::arch::asm!(
@@ -120,7 +120,7 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
-/// What this process's own loads and stores may do.
+/// The access of this process's own loads and stores.
 ///
 /// The numbers are those of `PROT_READ` and `PROT_WRITE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,8 +150,8 @@ pub(crate) unsafe fn map_shared(
 /// Maps the first page of a memory file or dma-buf anywhere, and removes it again.
 ///
 /// # Errors
-/// Those of the driver that the memory is of. A driver may refuse after the kernel has removed what
-/// was at the address (`mmap_region` until Linux 6.11), so it is asked where nothing is.
+/// Those of the driver that owns the memory. A driver may refuse after the kernel has unmapped the old
+/// mapping at the address (`mmap_region` until Linux 6.11), so it is asked at an unused address.
 pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> Result<(), Errno> {
     let (size, protection) = (4096, ProtFlags::from_bits_retain(protection as u32));
     // SAFETY: without MAP_FIXED nothing is replaced.
@@ -175,7 +175,7 @@ pub(crate) unsafe fn protect(
     unsafe { mprotect(address as *mut c_void, size, protection) }
 }
 
-/// Maps reserved addresses without memory over the range.
+/// Maps an inaccessible mapping without memory over the range.
 ///
 /// # Safety
 /// As for [`map_shared`], unless `fixed` is `FIXED_NOREPLACE`.
@@ -186,11 +186,11 @@ unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<()
     Ok(())
 }
 
-/// Makes a range that is mapped throughout hold nothing, or at least nothing that could be
-/// touched: the kernel allows a process only so many mappings, and a new one needs room for it.
+/// Replaces everything in a range, which is mapped throughout, with an inaccessible mapping. If the
+/// process has reached the kernel's limit of mappings, only takes all access away.
 ///
 /// # Errors
-/// `NOMEM` if some of it is not mapped, and room for a new mapping is lacking.
+/// `NOMEM` if a part is not mapped and the process has reached the limit of mappings.
 ///
 /// # Safety
 /// As for [`map_shared`].
@@ -202,12 +202,12 @@ pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
     }
 }
 
-/// Takes a range that should be empty, without replacing anything.
+/// Maps an inaccessible mapping over a range that should be empty, without replacing anything.
 ///
 /// # Errors
 /// `EXIST` if something is mapped in it.
-pub(crate) fn plug(address: usize, size: usize) -> Result<(), Errno> {
-    // SAFETY: without replacing nothing can be harmed.
+pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
+    // SAFETY: nothing is replaced.
     unsafe { map_nothing(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
@@ -216,13 +216,13 @@ mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-    /// Bytes of which no two near each other are the same.
+    /// Returns bytes of which neighbours differ.
     fn pattern(size: usize) -> Vec<u8> {
         (0..size).map(|at| (at % 251) as u8).collect()
     }
 
     #[test]
-    fn every_byte_goes_where_it_belongs_and_no_other() {
+    fn copies_write_exactly_their_range() {
         for size in [0, 1, 7, 8, 9, 23, 64 << 10, (128 << 10) + 13] {
             for (skip, offset) in [(0, 0), (1, 0), (0, 3), (5, 5), (7, 2)] {
                 let source = pattern(skip + size);

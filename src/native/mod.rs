@@ -1,9 +1,8 @@
-//! The only room that calls the runtime: each function here is one call through the table, with
-//! Rust's types outside and the status turned into a `Result`. Nothing here decides.
+//! The only module that calls the runtime: each function is one call through the table, takes Rust's
+//! types, and turns the status into a `Result`. It makes no decisions.
 //!
-//! All of it is safe to call, because what the runtime itself does not check is either a type
-//! here ([`NativeAgent`] and [`NativePool`] come from the runtime's own iteration and are never
-//! invented) or checked by the ledger before the call.
+//! What the runtime itself does not check is either ensured by a type ([`NativeAgent`] and
+//! [`NativePool`] come from the runtime's own iteration), or checked by the ledger before the call.
 
 mod descriptor;
 mod discovery;
@@ -16,14 +15,14 @@ mod transfer;
 mod vmem;
 
 pub(crate) use descriptor::{Spare, out_of_descriptors};
-pub(crate) use discovery::{Answer, NativeAgent, NativePool};
+pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
 pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
 pub(crate) use library_lock::Generation;
 use library_lock::{LibraryLock, lock_of};
-pub(crate) use memory::{Protection, close, map_shared, plug, protect, try_shared};
+pub(crate) use memory::{Protection, close, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
@@ -36,7 +35,7 @@ use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
 use std::sync::Arc;
 
-/// A runtime's function, and what it answered instead of success.
+/// A failed call: the runtime's function, and its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub call: &'static str,
@@ -44,7 +43,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A call of a function that the library does not export.
+    /// Returns the failure of a function that the library does not export.
     pub fn missing(call: &'static str) -> Self {
         Self { call, status: Status::NOT_SUPPORTED }
     }
@@ -94,14 +93,14 @@ macro_rules! call_vmem {
 }
 pub(crate) use {call, call_optional, call_vmem, logged};
 
-/// The functions of one runtime, and what keeps them valid.
+/// The functions of one runtime, and the library or simulation that keeps them valid.
 #[derive(Debug)]
 pub(crate) struct Native {
     table: Table,
     library_lock: Arc<LibraryLock>,
     /// The loaded library; `None` for the simulation.
     library: Option<Library>,
-    /// The simulation, which the caller may go on watching.
+    /// The simulation, which the caller may share.
     #[cfg(feature = "simulation")]
     simulation: Option<Arc<hsa_sim::Simulation>>,
 }
@@ -140,19 +139,19 @@ impl Native {
         self.library.as_ref()?.symbol(name)
     }
 
-    /// The simulation, if it is one.
+    /// Returns the simulation, if it is one.
     #[cfg(feature = "simulation")]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
         self.simulation.as_deref()
     }
 
-    /// Makes a call during which the library makes no unlocked call.
+    /// Makes a call that the library locks itself: excludes calls that it does not lock.
     pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _shared = read(&self.library_lock);
         call(self)
     }
 
-    /// Makes a call that the library does not lock: no other call on handles is under way.
+    /// Makes a call that the library does not lock: excludes all other calls on handles.
     pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _exclusive = write(&self.library_lock);
         call(self)
@@ -164,18 +163,18 @@ impl Native {
         unsafe { call!(self.hsa_init()) }
     }
 
-    /// Counts one user less.
+    /// Counts one user less, and stops the runtime after the last.
     pub fn shut_down(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
         unsafe { call!(self.hsa_shut_down()) }
     }
 
-    /// The functions of virtual memory, or the name of the first one that is missing.
+    /// Returns the functions of virtual memory, or the name of the first one that is missing.
     pub fn vmem(&self) -> Result<&Vmem, &'static str> {
         self.table.vmem.as_ref().map_err(|missing| missing.0)
     }
 
-    /// Every optional function and whether it is there.
+    /// Returns every optional function, and whether the library exports it.
     pub fn optional_functions(&self) -> Vec<(&'static str, bool)> {
         let vmem = self.table.vmem.iter().flat_map(Vmem::optional);
         self.table.core.optional().chain(vmem).collect()

@@ -1,5 +1,5 @@
-//! Memory of pools, memory of this process that agents access, memory of other processes, and what the
-//! runtime knows of an address.
+//! Calls for memory of pools, memory of this process that agents access, memory of other processes, and
+//! queries about an address.
 
 use super::{Failure, Native, NativeAgent, NativePool, call_optional};
 use core::ffi::{c_int, c_void};

@@ -5,7 +5,7 @@ use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys as sys;
 
-/// What a function of the runtime answered.
+/// The status that a function of the runtime returned.
 ///
 /// The value is that of `hsa.h`. Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,7 +37,7 @@ impl Status {
 
     pub(crate) fn check(self, call: &'static str) -> Result<(), Failure> {
         match self.0 {
-            // An iteration that its callback stopped early has done its work.
+            // The callback stopped an iteration early, which is not a failure.
             sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
             _ => Err(Failure { call, status: self }),
         }
@@ -86,17 +86,17 @@ impl fmt::Display for Status {
     }
 }
 
-/// What was found where AMD's kernel driver should be.
+/// The state of the device file of AMD's kernel driver.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverState {
-    /// There is no `/dev/kfd`: no AMD GPU, or its driver is not loaded.
+    /// `/dev/kfd` does not exist: no AMD GPU, or its driver is not loaded.
     #[display(
         "/dev/kfd is missing: this machine has no AMD GPU, or the kernel module amdgpu is not loaded (in \
          a container: the device was not passed in)"
     )]
     Missing,
-    /// `/dev/kfd` may not be opened by this user.
+    /// This user may not open `/dev/kfd`.
     #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
     Forbidden,
     /// `/dev/kfd` can be opened.
@@ -105,7 +105,7 @@ pub enum DriverState {
 }
 
 impl DriverState {
-    /// Looks at `/dev/kfd` as the runtime would.
+    /// Tries to open `/dev/kfd` as the runtime would.
     #[must_use]
     pub fn probe() -> Self {
         Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
@@ -126,7 +126,7 @@ mod tests {
     use std::io::{Error, ErrorKind};
 
     #[test]
-    fn a_status_is_shown_by_its_name_and_value() {
+    fn status_displays_name_and_value() {
         let known = Status::RESOURCE_BUSY;
         assert_eq!(known.to_string(), "HSA_STATUS_ERROR_RESOURCE_BUSY (0x2e)");
         assert_eq!(format!("{known:?}"), known.to_string());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn success_and_an_iteration_that_was_stopped_are_no_failure() {
+    fn success_and_stopped_iterations_are_ok() {
         let check = |value| Status(value).check("a call");
         assert_eq!(check(sys::HSA_STATUS_SUCCESS), Ok(()));
         assert_eq!(check(sys::HSA_STATUS_INFO_BREAK), Ok(()));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_may_not_be_used_is_told_from_one_that_is_not_there() {
+    fn driver_state_follows_the_open_error() {
         let state = |kind: Option<ErrorKind>| {
             DriverState::of(&kind.map_or(Ok(()), |it| Err(Error::from(it))))
         };

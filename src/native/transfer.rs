@@ -9,9 +9,9 @@ use hsa_sys as sys;
 /// The bytes of this process's own memory that are pinned at a time.
 const PORTION: usize = 1 << 20;
 
-/// What copies and fills.
+/// The engine that copies and fills.
 ///
-/// For a CPU it is this process's own loads and stores. AMD's runtime would use a thread that accesses
+/// For a CPU, this process's own loads and stores copy. AMD's runtime would use a thread that accesses
 /// the signal once more after it has signalled completion, when the waiting thread may have destroyed
 /// the signal (ROCm 6.1, 6.4 and 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Native {
     /// Fills with a 32-bit value, and waits for it. `size` is in bytes, a multiple of four.
     ///
     /// An agent fills by copies: `hsa_amd_memory_fill` refuses addresses of virtual memory (ROCm 6.4
-    /// returns `INVALID_ALLOCATION`), because it chooses the agent by what it knows of the address.
+    /// returns `INVALID_ALLOCATION`), because it looks the agent up by the address.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the destination.
@@ -59,7 +59,7 @@ impl Native {
         value: u32,
         size: usize,
     ) -> Result<(), Failure> {
-        /// What is copied from this process's memory; the rest is copied from what is filled already.
+        /// The bytes that are copied from this process's memory; the rest is copied from the filled part.
         const FIRST: usize = 64 << 10;
         let CopyEngine::Agent(agent) = engine else {
             // SAFETY: the caller's promise.
@@ -142,7 +142,7 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // A wait that cannot be done must be known before the copy begins.
+        // If the runtime cannot wait, this fails before the copy begins.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };

@@ -1,4 +1,4 @@
-//! `hsa_amd_vmem_*`, one function a call.
+//! `hsa_amd_vmem_*`: one function for each call.
 
 use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, logged};
 use core::ffi::c_void;
@@ -7,8 +7,8 @@ use hsa_sys as sys;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The runtime's own name for physical memory. Never leaves this library: the runtime reuses
-/// the value as soon as the memory is gone.
+/// The runtime's own handle of physical memory. Never leaves this library: the runtime reuses the value
+/// as soon as the memory is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NativeHandle(pub sys::hsa_amd_vmem_alloc_handle_t);
 
@@ -22,14 +22,14 @@ impl NativeAccess {
         Self(sys::hsa_amd_memory_access_desc_t { permissions, agent_handle: agent.raw() })
     }
 
-    /// Whether it is this agent that may do something.
+    /// Returns whether it gives this agent any access.
     pub fn is_of(self, agent: NativeAgent) -> bool {
         self.0.agent_handle.handle == agent.raw().handle
     }
 }
 
 impl Native {
-    /// Reserves addresses; with the alignment if the runtime has a call for that.
+    /// Reserves addresses, aligned if the runtime has a call for that.
     pub fn address_reserve(
         &self,
         size: usize,
@@ -77,8 +77,8 @@ impl Native {
         // SAFETY: the pool comes from the runtime, `handle` is writable.
         unsafe { call_vmem!(self.hsa_amd_vmem_handle_create(pool, size, kind, flags, new)) }?;
         if handle.handle == 0 {
-            // No memory was left: ROCm 6.1 does not check, and 0 names nothing from then on.
-            // SAFETY: nothing else is ever given this handle.
+            // No memory was left: ROCm 6.1 does not check, and returns the handle 0.
+            // SAFETY: nothing else uses this handle.
             let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle)) };
             let status = Status::OUT_OF_RESOURCES;
             return Err(Failure { call: "hsa_amd_vmem_handle_create", status });
@@ -150,15 +150,15 @@ impl Native {
     /// Exports a handle as a descriptor of this process, closed on exec if the runtime marks it so. The
     /// inner error says why the descriptor could not be copied.
     ///
-    /// `kept` says that the runtime goes on using the descriptor that it returns (ROCm 7.14 does): then
-    /// the result is a copy.
+    /// `runtime_keeps` says that the runtime goes on using the descriptor that it returns (as ROCm 7.14
+    /// does): then the result is a copy.
     ///
     /// # Safety
     /// The handle is alive.
     pub unsafe fn export(
         &self,
         handle: NativeHandle,
-        kept: bool,
+        runtime_keeps: bool,
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
         let (mut number, handle) = (-1, handle.0);
         // SAFETY: the caller's promise; `number` is writable.
@@ -166,7 +166,7 @@ impl Native {
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
-        if kept {
+        if runtime_keeps {
             // SAFETY: the runtime keeps it open as long as the handle lives.
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0));

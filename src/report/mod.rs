@@ -68,7 +68,7 @@ pub struct Report {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AgentEntry {
-    /// Its kind and number, as [`AgentId`](crate::AgentId) is shown: `GPU 0` is HIP's device 0.
+    /// Its kind and number, as [`AgentId`](crate::AgentId) displays them: `GPU 0` is HIP's device 0.
     pub label: String,
     /// Its marketing name.
     pub name: String,
@@ -102,7 +102,7 @@ pub struct Run<'a> {
     pub mapping: Option<&'a MappingEntry>,
 }
 
-/// Something that is allocated and not in use: a leak, or not used yet.
+/// A reservation, mapping or memory that is not in use: a leak, or not used yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Idle<'a> {
@@ -238,7 +238,7 @@ mod serialised {
 
     as_text!(Address, Handle, Operation);
 
-    /// As its index in [`Report::agents`](super::Report::agents).
+    /// Serialises an agent as its index in [`Report::agents`](super::Report::agents).
     impl Serialize for AgentId {
         fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
             to.serialize_u64(self.index() as u64)

@@ -2,7 +2,7 @@
 
 use super::RuntimeInfo;
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
-use crate::native::{Answer, Failure, Native, NativeAgent, NativePool};
+use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, Segment};
 use hsa_sys as sys;
 use std::path::PathBuf;
@@ -112,34 +112,34 @@ fn describe_agent(
     id: AgentId,
     kind: AgentKind,
 ) -> Result<Agent, Failure> {
-    let ask = |attribute| known_or_default(native.agent(agent, attribute));
+    let query = |attribute| known_or_default(native.agent(agent, attribute));
     let is_gpu = kind == AgentKind::Gpu;
     let mut pci = None;
     if is_gpu {
-        let place = ask(sys::HSA_AMD_AGENT_INFO_BDFID)?.number::<u32>();
+        let place = query(sys::HSA_AMD_AGENT_INFO_BDFID)?.number::<u32>();
         pci = Some(PciAddress {
-            domain: ask(sys::HSA_AMD_AGENT_INFO_DOMAIN)?.number(),
+            domain: query(sys::HSA_AMD_AGENT_INFO_DOMAIN)?.number(),
             bus: (place >> 8) as u8,
             device: (place >> 3 & 0x1f) as u8,
             function: (place & 7) as u8,
         });
     }
-    let properties = ask(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
+    let properties = query(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
     let pools = native.pools(agent)?;
     Ok(Agent {
         id,
         native: agent,
         kind,
         name: native.agent(agent, sys::HSA_AGENT_INFO_NAME)?.text(),
-        product: ask(sys::HSA_AMD_AGENT_INFO_PRODUCT_NAME)?.text(),
+        product: query(sys::HSA_AMD_AGENT_INFO_PRODUCT_NAME)?.text(),
         isas: if is_gpu { known_or_default(native.isas(agent))? } else { Vec::new() },
-        uuid: ask(sys::HSA_AMD_AGENT_INFO_UUID)?.text(),
-        node: ask(sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID)?.number(),
+        uuid: query(sys::HSA_AMD_AGENT_INFO_UUID)?.text(),
+        node: query(sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID)?.number(),
         numa_node: None,
         nearest_cpu: None,
         pci,
-        chip: ask(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?.number(),
-        compute_units: ask(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?.number(),
+        chip: query(sys::HSA_AMD_AGENT_INFO_CHIP_ID)?.number(),
+        compute_units: query(sys::HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT)?.number(),
         // The constant is the number of a bit, not a mask (hsa_ext_amd.h: hsa_flag_isset64).
         integrated: properties >> sys::HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU & 1 == 1,
         large_bar: false,
@@ -152,7 +152,7 @@ fn describe_agent(
 }
 
 fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<Pool, Failure> {
-    let ask = |attribute| known_or_default::<Answer>(native.pool(pool, attribute));
+    let query = |attribute| known_or_default::<AttributeValue>(native.pool(pool, attribute));
     let segment = match native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.number() {
         sys::HSA_AMD_SEGMENT_GLOBAL => Segment::Global,
         sys::HSA_AMD_SEGMENT_READONLY => Segment::ReadOnly,
@@ -164,9 +164,9 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         Segment::Global => native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS)?.number(),
         _ => 0,
     };
-    let granule = ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.number::<usize>();
+    let granule = query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.number::<usize>();
     let recommended =
-        ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.number::<usize>();
+        query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.number::<usize>();
     let location = known(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
     let on_gpu = match location {
         Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
@@ -178,12 +178,12 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         segment,
         flags: PoolFlags::from_bits_retain(flags),
         size: native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE)?.number(),
-        allocatable: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED)?.flag(),
+        allocatable: query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED)?.flag(),
         granule,
         recommended_granule: recommended.max(granule),
-        alignment: ask(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT)?.number(),
-        largest_allocation: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE)?.number(),
-        accessible_by_all: ask(sys::HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL)?.flag(),
+        alignment: query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT)?.number(),
+        largest_allocation: query(sys::HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE)?.number(),
+        accessible_by_all: query(sys::HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL)?.flag(),
         on_gpu,
     })
 }

@@ -117,7 +117,7 @@ impl Runtime {
     /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. Nothing
     /// else starts it.
     ///
-    /// A relative `ROCM_PATH` is rejected. A program that runs with more rights than its caller
+    /// A relative `ROCM_PATH` is rejected. A program that runs with more privileges than its caller
     /// (set-user-id, set-group-id, file capabilities) ignores all three variables: the library is
     /// the one that the administrator installed.
     ///
@@ -126,8 +126,8 @@ impl Runtime {
     /// before `main`. A caller who chooses a file uses the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
-    /// [`ErrorKind::Load`] lists what was tried; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] say
-    /// what the runtime answered.
+    /// [`ErrorKind::Load`] lists what was tried; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain
+    /// the runtime's status.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
@@ -142,9 +142,9 @@ impl Runtime {
             ));
         }
         let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
-        // SAFETY: whoever installed the library, or set the variables of this process, chose these
-        // files to be HSA runtimes, and could as well have had the dynamic linker load them. The
-        // variables of a caller with fewer rights are ignored.
+        // SAFETY: the administrator, or the user who set the variables of this process, chose these files
+        // to be HSA runtimes, and could as well have had the dynamic linker load them. The
+        // variables of a caller with fewer privileges are ignored.
         unsafe { Self::open(&sys::Search::usual(build_folder)) }
     }
 
@@ -153,7 +153,7 @@ impl Runtime {
     /// # Safety
     /// Loading a library runs its constructors, and calling its functions trusts their types. The
     /// file, and every library that it needs, must be an HSA runtime that is sound to load into this
-    /// process, and whoever can write to it must be trusted with this process's rights.
+    /// process, and every user who can write to it must be trusted with this process's privileges.
     ///
     /// ```compile_fail,E0133
     /// let runtime = hsa_vmm::Runtime::load_from("/any/file.so");
@@ -181,8 +181,8 @@ impl Runtime {
     /// Starts a simulated runtime. Needs the feature `simulation`.
     ///
     /// # Errors
-    /// [`ErrorKind::Simulation`] if the configuration makes no sense or too many simulations
-    /// run at once in this process.
+    /// [`ErrorKind::Simulation`] if the configuration is invalid or too many simulations run at once
+    /// in this process.
     #[cfg(feature = "simulation")]
     pub fn simulated(config: hsa_sim::Config) -> Result<Self, Error> {
         let simulation =
@@ -216,7 +216,7 @@ impl Runtime {
             let driver = DriverState::probe();
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver })
         })?;
-        let (info, agents, first_cpu) = ask(&native, name, path).map_err(|kind| {
+        let (info, agents, first_cpu) = describe_all(&native, name, path).map_err(|kind| {
             stop(&native, generation);
             Error::new(Operation::Discover, kind)
         })?;
@@ -365,7 +365,7 @@ fn no_simulation(reason: String) -> Error {
 }
 
 /// Describes a started runtime and its agents. Returns the index of the first CPU last.
-fn ask(
+fn describe_all(
     native: &Native,
     name: String,
     path: Option<PathBuf>,

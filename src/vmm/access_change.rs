@@ -1,7 +1,7 @@
-//! Changing who may access mappings: what is sent to the runtime, for which agents and in which order.
+//! Changes of access to mappings: what is sent to the runtime, for which agents and in which order.
 //!
-//! Only changes are sent. A GPU that the runtime was never asked to grant access is not named to
-//! forbid it, which would make AMD's runtime map the memory for it.
+//! Sends only changed permissions. A GPU that was never granted access is not named in order to forbid
+//! it: AMD's runtime would map the memory for that GPU.
 
 use super::Shared;
 use super::journal::Journal;
@@ -11,7 +11,7 @@ use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::{NativeAccess, Protection};
 use smallvec::SmallVec;
 
-/// What some agents are to be granted.
+/// The access to set for some agents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccessChange {
     pub agents: AgentSet,
@@ -20,17 +20,17 @@ pub(super) struct AccessChange {
 }
 
 impl AccessChange {
-    /// The same for fewer agents.
+    /// Returns the same change without some agents.
     fn without(self, agents: AgentSet) -> Self {
         Self { agents: self.agents.difference(agents), ..self }
     }
 
-    /// The agents that are to have some access.
+    /// Returns the agents that get any access.
     fn granted(&self) -> AgentSet {
         self.agents.intersection(self.access.read)
     }
 
-    /// Changes the requested access.
+    /// Applies the change to the requested access.
     fn apply(&self, to: &mut AccessState) {
         for agent in self.agents.iter() {
             to.requested.set(agent, self.access.get(agent));
@@ -38,7 +38,7 @@ impl AccessChange {
     }
 }
 
-/// Of an agent that is named twice, the last access counts.
+/// For an agent that is named twice, the last access counts.
 impl FromIterator<(usize, Access)> for AccessChange {
     fn from_iter<I: IntoIterator<Item = (usize, Access)>>(changes: I) -> Self {
         let mut all = Self::default();
@@ -50,45 +50,46 @@ impl FromIterator<(usize, Access)> for AccessChange {
     }
 }
 
-/// What one call of the runtime sets.
+/// The access that one call of the runtime sets.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Request {
     list: SmallVec<[NativeAccess; 8]>,
-    /// The agents that it changes something for.
+    /// The agents whose access changes.
     agents: AgentSet,
 }
 
 impl Journal<'_> {
-    /// Changes access to targets as each of them says, neighbours that get the same together.
+    /// Changes the access to each target as its entry says. Changes adjacent targets with the same change
+    /// together.
     pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
-        for row in self.rows(targets) {
-            let change = self.targets[row.start].change;
+        for group in self.groups(targets) {
+            let change = self.targets[group.start].change;
             if !change.agents.is_empty() {
-                self.change_row(row, change)?;
+                self.change_group(group, change)?;
             }
         }
         Ok(())
     }
 
-    /// Changes access to a row of neighbours.
+    /// Changes access to a group of adjacent mappings.
     ///
-    /// The CPUs are changed first, and by themselves, so that it is known what to undo.
-    fn change_row(
+    /// Changes the CPUs first, in a call of their own, so that a failure shows what to undo.
+    fn change_group(
         &mut self,
-        row: core::ops::Range<usize>,
+        group: core::ops::Range<usize>,
         change: AccessChange,
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
-        self.enter_access(row.clone());
+        self.enter_access(group.clone());
         let gpus = change.without(shared.cpus);
         let cpus = change.without(gpus.agents);
         if !cpus.agents.is_empty() {
-            for index in row.clone() {
+            for index in group.clone() {
                 self.change_cpu_access(index, &cpus)?;
             }
         }
-        let mut next = row.start;
-        while next < row.end {
+        let mut next = group.start;
+        while next < group.end {
             let start = next;
             next += 1;
             if shared.must_be_remapped(&self.targets[start].now, &gpus) {
@@ -98,7 +99,7 @@ impl Journal<'_> {
                 continue;
             }
             let request = shared.request(&self.targets[start].now, &gpus);
-            while next < row.end
+            while next < group.end
                 && !shared.quirks.set_access_of_several_fails
                 && !shared.must_be_remapped(&self.targets[next].now, &gpus)
                 && shared.request(&self.targets[next].now, &gpus).list == request.list
@@ -113,26 +114,26 @@ impl Journal<'_> {
         Ok(())
     }
 
-    /// Sends a request for neighbours that it fits, and notes which agents were asked for.
+    /// Sends one request for adjacent mappings, and records which agents were requested.
     fn send(&mut self, first: usize, end: usize, request: &Request) -> Result<(), ErrorKind> {
         let shared = self.shared;
-        let row = &mut self.targets[first..end];
-        let Some(start) = row.first().map(|target| target.now.start) else { return Ok(()) };
-        let size = row.iter().map(|target| target.now.size).sum();
+        let group = &mut self.targets[first..end];
+        let Some(start) = group.first().map(|target| target.now.start) else { return Ok(()) };
+        let size = group.iter().map(|target| target.now.size).sum();
         let gpus = request.agents.difference(shared.cpus);
-        if row.iter().any(|it| !gpus.difference(it.before.runtime_granted).is_empty()) {
+        if group.iter().any(|it| !gpus.difference(it.before.runtime_granted).is_empty()) {
             shared.check_descriptor()?;
         }
-        row.iter_mut().for_each(|target| target.asked = target.asked.union(request.agents));
+        group.iter_mut().for_each(|target| target.asked = target.asked.union(request.agents));
         shared.set_access_in_runtime(Range { start, size }, request)?;
-        for target in row {
+        for target in group {
             let granted = &mut target.now.access.runtime_granted;
             *granted = granted.union(request.agents);
         }
         Ok(())
     }
 
-    /// Changes what CPUs may do with one mapping.
+    /// Changes the access of CPUs to one mapping.
     fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let now = self.targets[index].now;
@@ -163,19 +164,19 @@ impl Journal<'_> {
 }
 
 impl Shared {
-    /// Refuses access that the hardware can never have to memory of this owner.
+    /// Rejects access to memory of this owner that the hardware can never have.
     pub(super) fn check_reach(
         &self,
         owner: Option<u8>,
         change: &AccessChange,
     ) -> Result<(), ErrorKind> {
         let granted = change.granted();
-        // Of imported memory the owner may be unknown; then the runtime decides.
+        // The owner of imported memory may be unknown; then the runtime decides.
         let owner = owner.map(usize::from);
         let Some((owner, peers)) =
             owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
         else {
-            // But it grants access to a CPU that then faults, so that every GPU needs a large BAR.
+            // But the runtime also grants access to a CPU that then faults, so every GPU needs a large BAR.
             let all_in_reach = self.runtime.gpus().all(|gpu| gpu.large_bar);
             return match all_in_reach || granted.intersection(self.cpus).is_empty() {
                 true => Ok(()),
@@ -193,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Refuses what the runtime needs a descriptor for if none is free: it would abort the process.
+    /// Fails if no descriptor is free: a runtime that needs one for the next call would abort the process.
     pub(super) fn check_descriptor(&self) -> Result<(), ErrorKind> {
         match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().is_last() {
             true => Err(ErrorKind::OutOfDescriptors),
@@ -201,10 +202,10 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a mapping that the runtime refused to unmap, which changes nothing if the
-    /// runtime did nothing. Returns the agents that the runtime knows.
+    /// Sets the access of a mapping that the runtime failed to unmap. If the runtime had changed nothing,
+    /// this changes nothing. Returns the agents that the runtime has granted access.
     pub(super) fn grant_again(&self, it: &MappedRange) -> Result<AgentSet, ErrorKind> {
-        // If the CPU has kept the memory, the runtime is not asked: it might map over a foreign mapping.
+        // If the CPU still has the memory, the runtime is not called: it might map over a foreign mapping.
         let known = match self.fill_hole(it)? {
             true => AgentSet::NONE,
             false => it.access.runtime_granted,
@@ -214,15 +215,15 @@ impl Shared {
         Ok(granted)
     }
 
-    /// Sets the access of a mapping, where the runtime knows these agents already: none if it was just
-    /// mapped. Adds the agents that the runtime granted access to `granted`, also if it fails for others.
+    /// Sets the access of a mapping. The runtime has already granted access to the agents in `known`, which is
+    /// empty for a new mapping. Adds the agents that it grants access to `granted`, also if it fails for others.
     pub(super) fn grant(
         &self,
         it: &MappedRange,
         known: AgentSet,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
-        // The CPU first, and by itself, so that it is known whether the runtime has mapped for it.
+        // The CPU first, in a call of its own, so that a failure shows whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = known.contains(host);
         let bare = MappedRange { access: AccessState::default(), ..*it };
@@ -254,8 +255,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sets the access of a mapping back to what it was, for the agents that were asked for. Returns
-    /// what the runtime has then.
+    /// Restores the access of a mapping for the agents that were requested. Returns the access that the
+    /// runtime has then.
     pub(super) fn restore_access(
         &self,
         now: &MappedRange,
@@ -263,7 +264,7 @@ impl Shared {
         asked: AgentSet,
     ) -> Result<MappedRange, ErrorKind> {
         let (has, had) = (self.protection(&now.access), self.protection(&before));
-        // The view that there was is still there, at worst without access.
+        // The old view still exists, at worst without access.
         if has != had {
             self.protect_view(now, had)?;
         }
@@ -288,8 +289,8 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// The request for those of the agents to which the change is news. To forbid what was never
-    /// granted would make AMD's runtime map it; to repeat what is set already costs a call.
+    /// Returns the request for the agents whose access changes. Forbidding access that was never granted
+    /// would make AMD's runtime map the memory; repeating the current access would cost a call.
     fn request(&self, it: &MappedRange, change: &AccessChange) -> Request {
         let is_news = |&agent: &usize| match it.access.runtime_granted.contains(agent) {
             true => self.access_in_runtime(&it.access, agent) != change.access.get(agent),
@@ -299,8 +300,8 @@ impl Shared {
         self.request_all(it, &AccessChange { agents, ..*change })
     }
 
-    /// The request for a change, news or not, the owner last: ROCm 7.14 corrupts the mapping if a peer
-    /// comes after it (rocm-systems#9908).
+    /// Returns the request for all agents of a change, the owner last: ROCm 7.14 corrupts the mapping if a
+    /// peer follows the owner (rocm-systems#9908).
     fn request_all(&self, it: &MappedRange, change: &AccessChange) -> Request {
         let agents = self.runtime.agents();
         let native = |(agent, access): (usize, Access)| {
@@ -322,14 +323,14 @@ impl Shared {
         request
     }
 
-    /// What the runtime has granted an agent. It maps memory for the CPU readable and writable; what
-    /// the CPU may really do is set by `mprotect`.
+    /// Returns what the runtime has granted an agent. It maps memory for the CPU readable and writable;
+    /// `mprotect` sets the CPU's actual permissions.
     fn access_in_runtime(&self, access: &AccessState, index: usize) -> Access {
         if self.cpus.contains(index) { Access::ReadWrite } else { access.requested.get(index) }
     }
 
-    /// Whether a GPU is to be granted access to a mapping whose owner has some already, or may have,
-    /// where the runtime cannot do that.
+    /// Returns whether the mapping must be mapped again: a GPU gets access after the owner, or a possible
+    /// owner, and the runtime cannot do that.
     fn must_be_remapped(&self, it: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
@@ -337,17 +338,17 @@ impl Shared {
         let granted = it.access.runtime_granted;
         let new = gpus.granted().difference(granted).iter().count();
         let others = granted.difference(self.cpus).iter().count();
-        // Any of several may be an unknown owner.
+        // Each of several GPUs may be the unknown owner.
         new > 0 && it.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
     }
 
-    /// The index of the CPU that stands for all of them in the runtime.
+    /// Returns the index of the CPU that represents all CPUs in the runtime.
     fn host_index(&self) -> usize {
         self.runtime.host().id().index()
     }
 
-    /// All CPUs share this address space, so that one stands for all. The runtime maps once, readable
-    /// and writable, whatever may be asked for later.
+    /// Returns the change that the runtime gets for CPUs. All CPUs share this address space, so that one
+    /// represents all. The runtime maps once, readable and writable, whatever is requested later.
     fn host_access(&self) -> AccessChange {
         [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }

@@ -1,12 +1,12 @@
-//! This process's view of mapped memory: what its own loads and stores may do.
+//! This process's view of mapped memory: its own mapping for loads and stores.
 //!
 //! The exported dma-buf is mapped over the reservation. A change of access is one `mprotect`, and the
 //! view is removed by mapping `PROT_NONE` once nothing can fail any more. The runtime is not called: it
-//! takes the CPU's access away with `munmap`, which leaves a hole in the reservation.
+//! revokes the CPU's access with `munmap`, which leaves a hole in the reservation.
 //!
 //! Where dma-bufs cannot be mapped, the runtime maps the memory for the CPU: once, readable and
 //! writable. From then on the CPU is in [`AccessState::runtime_granted`], and a change is `mprotect`
-//! here, too. Only unmapping is the runtime's; the hole that it leaves then is filled.
+//! here, too. Only the runtime unmaps; the hole that it leaves is filled.
 //!
 //! That a dma-buf of amdgpu can be mapped follows from the kernel's source; it has not been seen on a
 //! GPU. If the first mapping is refused, the runtime maps for the CPU from then on.
@@ -16,7 +16,9 @@ use super::ledger::MappedRange;
 use super::shareable::exportable;
 use crate::access::{Access, AccessSet, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
-use crate::native::{Protection, close, map_shared, out_of_descriptors, plug, protect, try_shared};
+use crate::native::{
+    Protection, close, fill_hole, map_shared, out_of_descriptors, protect, try_shared,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -32,8 +34,8 @@ pub(super) struct CpuAccess {
 
 // As for `mapped_range`: the reservation is locked and the range is a mapping.
 impl Shared {
-    /// Returns what this process's loads and stores may do: as much as any CPU agent may, since all
-    /// of them share one address space.
+    /// Returns the access of this process's loads and stores: the most that any CPU agent has, because all
+    /// CPUs share one address space.
     pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
         self.cpus.iter().map(|index| access.get(index)).max().unwrap_or_default()
     }
@@ -46,12 +48,12 @@ impl Shared {
         }
     }
 
-    /// Whether the runtime has mapped the memory for the CPU.
+    /// Returns whether the runtime has mapped the memory for the CPU.
     pub(super) fn runtime_mapped_for_cpu(&self, access: &AccessState) -> bool {
         self.cpus.iter().any(|index| access.runtime_granted.contains(index))
     }
 
-    /// Whether this process has a view of the mapping that is not the runtime's.
+    /// Returns whether this process has its own view of the mapping, not the runtime's.
     pub(super) fn has_own_view(&self, access: &AccessState) -> bool {
         self.protection(access) != Protection::Nothing && !self.runtime_mapped_for_cpu(access)
     }
@@ -60,9 +62,9 @@ impl Shared {
         self.cpu_access.by_runtime.load(Ordering::Relaxed)
     }
 
-    /// Changes the view from what the mapping has to what `wanted` says. A view that is not needed any
-    /// more stays, without access, until [`drop_unused_view`](Self::drop_unused_view): restoring it after
-    /// a failure takes no file descriptor.
+    /// Changes the view to the access in `wanted`. A view that is no longer needed stays, without access,
+    /// until [`drop_unused_view`](Self::drop_unused_view): restoring it after a failure then needs no file
+    /// descriptor.
     ///
     /// Returns `false` if the runtime has to map the memory for the CPU.
     pub(super) fn change_view(
@@ -83,7 +85,7 @@ impl Shared {
         self.map_dma_buf(it, wanted)
     }
 
-    /// Changes what loads and stores may do where the CPU has a view.
+    /// Changes the protection of the view, if the CPU has one.
     pub(super) fn protect_view(
         &self,
         it: &MappedRange,
@@ -94,8 +96,8 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
-    /// Removes the view of a mapping if it had one before, and does not need it now. Cannot fail: at
-    /// worst the view stays, without access.
+    /// Removes the view of a mapping if it had one before and no longer needs it. Cannot fail: at worst
+    /// the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.protection(&now.access) != Protection::Nothing
             || self.runtime_mapped_for_cpu(&now.access);
@@ -113,14 +115,14 @@ impl Shared {
         if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&it.access) {
             return Ok(true);
         }
-        match plug(it.start, it.size) {
+        match fill_hole(it.start, it.size) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(errno) => Err(ErrorKind::of_system("mmap", errno)),
         }
     }
 
-    /// Refuses to unmap and map again with this access if no descriptor is free for the latter.
+    /// Fails if no descriptor is free to map again with this access after unmapping.
     pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
         let exports = !self.by_runtime() && self.protection(access) != Protection::Nothing;
         if exports && out_of_descriptors() {
@@ -129,21 +131,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Calls what must not fail for lack of a descriptor, because it completes or rolls back what has
-    /// begun: if none is free, the runtime's reserve is closed for it.
+    /// Calls a function that must not fail for lack of a descriptor, because it completes or rolls back an
+    /// operation. If none is free, closes the reserved descriptor for it.
     pub(super) fn with_descriptor<T>(&self, act: impl FnOnce() -> T) -> T {
-        self.runtime.spare().lend(act)
+        self.runtime.spare().with_reserve(act)
     }
 
     fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let memory = handles.with_live(it.handle, |record| (exportable(record), record.imported));
         let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
-        // What another process sends may be of any kind; it says nothing about this machine.
+        // Memory from another process may be of any kind: its failure says nothing about this machine.
         let (exportable, imported) = memory.ok_or_else(released)?;
         let descriptor = self.export(exportable)?;
         let is_proven = !imported && self.cpu_access.is_proven.load(Ordering::Relaxed);
-        // One that can only be read would do for reading, but could never be made writable.
+        // A read-only view could never be made writable later.
         let can_be_mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
             _ if is_proven => Ok(()),
@@ -151,7 +153,7 @@ impl Shared {
         };
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: what is replaced is
-            // its place holder.
+            // its inaccessible mapping.
             unsafe { map_shared(descriptor.as_fd(), it.start, it.size, protection) }
         });
         let Err(errno) = mapped else {
@@ -160,9 +162,9 @@ impl Shared {
             }
             return Ok(true);
         };
-        // The kernel may have removed what was there before it refused.
+        // The kernel may have unmapped the old mapping before it refused.
         if can_be_mapped.is_ok() {
-            let _ = plug(it.start, it.size);
+            let _ = fill_hole(it.start, it.size);
         }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),

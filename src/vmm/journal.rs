@@ -1,21 +1,21 @@
 //! One operation on the mappings of locked reservations: its steps in the runtime, and how they are
 //! rolled back.
 //!
-//! An operation enters each step in the journal when it takes it. If a later step fails, the steps are
+//! An operation records each step in the journal before it performs it. If a later step fails, the steps are
 //! undone in reverse order. If that fails too, the reservation is quarantined: no operation touches it
-//! again. In the end, [`Journal::finish`] writes to the ledger what the runtime has now, after success
-//! as after a rollback; to all other threads that is a single step.
+//! again. At the end, after success and after a rollback, [`Journal::finish`] writes the runtime's current
+//! state to the ledger; to all other threads that is a single step.
 //!
 //! | step | inverse |
 //! |---|---|
 //! | [`Step::Map`] | unmap |
-//! | [`Step::Unmap`] | map, and set access as it was |
-//! | [`Step::Access`] | set access as it was; if a GPU was granted access for the first time, unmap and map as it was |
+//! | [`Step::Unmap`] | map, and restore the access |
+//! | [`Step::Access`] | restore the access; if a GPU was granted access for the first time, unmap and map again |
 
 use super::Shared;
 use super::access_change::AccessChange;
 use super::ledger::{
-    Guards, MappedRange, Range, Reservation, ReservationGuard, locked_around, remember,
+    Guards, MappedRange, Range, Reservation, ReservationGuard, locked_containing, remember,
 };
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
@@ -26,27 +26,27 @@ use std::sync::Arc;
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// What the runtime has, or had when it was mapped last.
+    /// The runtime's state of it, now or when it was last mapped.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
-    /// How the access is to change.
+    /// The requested change of access.
     pub change: AccessChange,
-    /// The agents that the runtime was asked to grant access since, successfully or not.
+    /// The agents that the operation asked the runtime to grant access, successfully or not.
     pub asked: AgentSet,
-    /// Whether the runtime has it mapped.
+    /// Whether it is mapped in the runtime.
     pub mapped: bool,
-    /// Whether the operation has mapped it, so that unmapping it undoes all that was done to it.
+    /// Whether the operation has mapped it, so that unmapping it undoes all changes to it.
     pub fresh: bool,
-    /// Whether the ledger goes on listing it, although its state is unknown, so that its memory stays.
+    /// Whether its state is unknown. The ledger then still lists it, so that its memory stays.
     lost: bool,
     /// Whether the ledger lists it already.
     listed: bool,
-    /// Its name, where it is not listed yet.
+    /// Its name, if it is not listed yet.
     name: Option<Arc<str>>,
 }
 
-/// A step that was taken with a target, or with a row of neighbours.
+/// A step on a target, or on a group of adjacent targets.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Map,
@@ -70,13 +70,13 @@ pub(super) struct Journal<'a> {
 
 impl<'a> Journal<'a> {
     /// Returns the locked reservation that contains all of a range.
-    pub fn around(&self, range: Range) -> Result<&'a Reservation, ErrorKind> {
-        locked_around(self.guards, range)
+    pub fn containing(&self, range: Range) -> Result<&'a Reservation, ErrorKind> {
+        locked_containing(self.guards, range)
     }
 
     /// Adds the mappings of a run as targets.
     pub fn add_run(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
-        let mappings = self.around(range)?.mappings();
+        let mappings = self.containing(range)?.mappings();
         match mappings.only(range) {
             Some(one) => self.add(one, change, true, None),
             None => mappings.run(range)?.for_each(|it| self.add(it, change, true, None)),
@@ -84,7 +84,7 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Adds a mapping that is to be created, and counted as one of its handle's already.
+    /// Adds a mapping to create, which its handle already counts.
     pub fn add_new(&mut self, it: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
         self.add(MappedRange { access: AccessState::default(), ..it }, change, false, name);
     }
@@ -109,25 +109,25 @@ impl<'a> Journal<'a> {
         });
     }
 
-    /// Splits targets into rows of neighbours in one reservation, whose access is to change alike.
-    pub fn rows(&self, targets: Indexes<usize>) -> SmallVec<[Indexes<usize>; 1]> {
-        let mut rows: SmallVec<[Indexes<usize>; 1]> = SmallVec::new();
+    /// Splits targets into groups of adjacent mappings in one reservation, whose access changes alike.
+    pub fn groups(&self, targets: Indexes<usize>) -> SmallVec<[Indexes<usize>; 1]> {
+        let mut groups: SmallVec<[Indexes<usize>; 1]> = SmallVec::new();
         for index in targets {
             let start = self.targets[index].now.start;
             let find = |guard: &ReservationGuard<'_>| guard.reservation.base.cmp(&start);
             let begins = self.guards.binary_search_by(find).is_ok();
-            match rows.last_mut() {
-                Some(row)
+            match groups.last_mut() {
+                Some(group)
                     if self.targets[index - 1].now.range().end() == start
                         && self.targets[index - 1].change == self.targets[index].change
                         && !begins =>
                 {
-                    row.end += 1;
+                    group.end += 1;
                 }
-                _ => rows.push(index..index + 1),
+                _ => groups.push(index..index + 1),
             }
         }
-        rows
+        groups
     }
 
     /// Maps a target.
@@ -136,19 +136,19 @@ impl<'a> Journal<'a> {
         self.raw_map(index)
     }
 
-    /// Unmaps neighbours by one call of the runtime. A reservation whose addresses could not be kept
+    /// Unmaps adjacent targets by one call of the runtime. A reservation whose addresses could not be kept
     /// is quarantined; see [`check_quarantine`](Self::check_quarantine).
-    pub fn unmap(&mut self, row: Indexes<usize>) -> Result<(), ErrorKind> {
-        self.steps.push((Step::Unmap, row.clone()));
-        if let Some(lost) = self.raw_unmap(row.clone())? {
-            self.quarantine(row.start, lost, None);
+    pub fn unmap(&mut self, group: Indexes<usize>) -> Result<(), ErrorKind> {
+        self.steps.push((Step::Unmap, group.clone()));
+        if let Some(lost) = self.raw_unmap(group.clone())? {
+            self.quarantine(group.start, lost, None);
         }
         Ok(())
     }
 
-    /// Enters that the access to neighbours is about to change, by whatever changes it.
-    pub fn enter_access(&mut self, row: Indexes<usize>) {
-        self.steps.push((Step::Access, row));
+    /// Records that the access to adjacent targets is about to change.
+    pub fn enter_access(&mut self, group: Indexes<usize>) {
+        self.steps.push((Step::Access, group));
     }
 
     /// Fails if this operation has quarantined a reservation.
@@ -160,27 +160,27 @@ impl<'a> Journal<'a> {
     }
 
     fn roll_back(&mut self, failure: &ErrorKind) {
-        while let Some((step, row)) = self.steps.pop() {
-            let Some(reservation) = self.reservation_of(row.start) else { continue };
+        while let Some((step, group)) = self.steps.pop() {
+            let Some(reservation) = self.reservation_of(group.start) else { continue };
             if reservation.quarantined().is_none()
-                && let Err(rollback) = self.undo(step, row.clone())
+                && let Err(rollback) = self.undo(step, group.clone())
             {
-                self.quarantine(row.start, failure.clone(), Some(rollback));
+                self.quarantine(group.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
-            // A range that was only to be unmapped is gone; any other keeps its memory.
+            // A target that was only to be unmapped is dropped; any other keeps its memory.
             let gone =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
             if !gone && reservation.quarantined().is_some() {
-                self.targets[row].iter_mut().for_each(|target| target.lost = true);
+                self.targets[group].iter_mut().for_each(|target| target.lost = true);
             }
         }
     }
 
     /// Undoes a step, whether it succeeded, failed or failed half-way.
-    fn undo(&mut self, step: Step, row: Indexes<usize>) -> Result<(), ErrorKind> {
-        let alone = row.len() == 1;
-        row.rev().try_for_each(|index| match step {
+    fn undo(&mut self, step: Step, group: Indexes<usize>) -> Result<(), ErrorKind> {
+        let alone = group.len() == 1;
+        group.rev().try_for_each(|index| match step {
             Step::Map if self.targets[index].mapped => self.undo_map(index),
             Step::Map => Ok(()),
             Step::Unmap => self.undo_unmap(index, alone),
@@ -191,7 +191,7 @@ impl<'a> Journal<'a> {
     fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let unmapped = self.raw_unmap(index..index + 1);
         if unmapped.is_err() {
-            // Whoever was asked for may have access.
+            // Every agent that was requested may have access.
             let target = &mut self.targets[index];
             let granted = target.now.access.runtime_granted;
             target.now.access.runtime_granted = granted.union(target.asked);
@@ -199,13 +199,13 @@ impl<'a> Journal<'a> {
         unmapped?.map_or(Ok(()), Err)
     }
 
-    /// Undoes an unmap, of this mapping `alone` or of a row of neighbours.
+    /// Undoes an unmap, of this mapping `alone` or of a group of adjacent mappings.
     fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
         if !self.targets[index].mapped {
             return self.map_as_before(index);
         }
-        // The runtime refused. It may have unmapped some of the neighbours, and taken access away
-        // from some agents of the next. One alone most likely is as it was.
+        // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of
+        // some agents to the next one. A single mapping is most likely unchanged.
         let now = self.targets[index].now;
         if alone || self.shared.is_mapped(&now)? {
             match self.shared.grant_again(&now) {
@@ -214,7 +214,7 @@ impl<'a> Journal<'a> {
                     return Ok(());
                 }
                 Err(failure) if !alone => return Err(failure),
-                // Either it is mapped, or it was unmapped all the same and this is refused.
+                // Unmaps it, unless the runtime had unmapped it already and fails.
                 Err(_) => {
                     if let Ok(Some(lost)) = self.raw_unmap(index..index + 1) {
                         return Err(lost);
@@ -222,7 +222,7 @@ impl<'a> Journal<'a> {
                 }
             }
         } else {
-            // The runtime maps over whatever is there.
+            // The runtime would map over anything at these addresses.
             self.shared.keep_reserved(&now)?;
         }
         self.targets[index].mapped = false;
@@ -240,7 +240,7 @@ impl<'a> Journal<'a> {
             self.targets[index].now = restored;
             return Ok(());
         }
-        // A GPU can access the memory that could not before: only unmapping helps.
+        // A GPU has access that it did not have before: only unmapping revokes it.
         self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         self.map_as_before(index)
     }
@@ -305,14 +305,14 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Unmaps neighbours; the inner error says that their addresses could not be kept reserved.
-    fn raw_unmap(&mut self, row: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
-        let row = &mut self.targets[row];
-        let start = row.first().map_or(0, |target| target.now.start);
-        let size = row.iter().map(|target| target.now.size).sum();
+    /// Unmaps adjacent targets. The inner error says that their addresses could not be kept reserved.
+    fn raw_unmap(&mut self, group: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
+        let group = &mut self.targets[group];
+        let start = group.first().map_or(0, |target| target.now.start);
+        let size = group.iter().map(|target| target.now.size).sum();
         self.shared.unmap_in_runtime(Range { start, size })?;
         let mut lost = None;
-        for target in row {
+        for target in group {
             target.mapped = false;
             lost = lost.or(self.shared.keep_reserved(&target.now).err());
         }
@@ -320,7 +320,7 @@ impl<'a> Journal<'a> {
     }
 
     fn reservation_of(&self, index: usize) -> Option<&'a Reservation> {
-        self.around(self.targets[index].now.range()).ok()
+        self.containing(self.targets[index].now.range()).ok()
     }
 
     fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
@@ -331,7 +331,7 @@ impl<'a> Journal<'a> {
         self.quarantined.get_or_insert(entry);
     }
 
-    /// Writes to the ledger what the runtime has now, and releases memory that nothing keeps alive.
+    /// Writes the runtime's state to the ledger, and releases memory that nothing keeps alive.
     fn finish(&mut self) {
         let handles = &self.shared.ledger.handles;
         let mut dead = Vec::new();
@@ -343,7 +343,7 @@ impl<'a> Journal<'a> {
                 let behind = self.guards.partition_point(|it| it.reservation.base <= start);
                 behind.saturating_sub(1)
             };
-            // First what is gone: another may take its place.
+            // Removes first: a new mapping may have the same address.
             let is_replaced = |lost: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
                 new.any(|it| it.now.start == lost.now.start)
@@ -374,8 +374,8 @@ impl<'a> Journal<'a> {
 }
 
 impl Shared {
-    /// Runs an operation on the mappings of the reservations around some ranges, of which there must be
-    /// one at least, and which no other operation changes meanwhile: all of it, or nothing.
+    /// Runs an operation on mappings, all of it or nothing. Locks the reservations that contain the ranges,
+    /// of which there must be at least one, against other operations.
     pub(super) fn transact<T>(
         &self,
         operation: Operation,
@@ -410,7 +410,7 @@ impl Shared {
         })
     }
 
-    /// Locks the reservations around some ranges for `act`.
+    /// Locks the reservations that contain the ranges for `act`.
     pub(super) fn with_locked<T>(
         &self,
         ranges: &[Range],
@@ -422,13 +422,13 @@ impl Shared {
                 if found.last().is_some_and(|last| last.contains_range(range)) {
                     continue;
                 }
-                let reservation = self.ledger.reservations.around(range)?;
+                let reservation = self.ledger.reservations.containing(range)?;
                 self.check_usable(&reservation)?;
                 found.push(reservation);
             }
             found.sort_by_key(|it| it.base);
             found.dedup_by_key(|it| it.base);
-            // One that was freed or quarantined meanwhile is looked up again.
+            // A reservation that was freed or quarantined meanwhile is looked up again.
             let done = {
                 let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
                 let Some(guards) = guards else { continue };

@@ -9,7 +9,7 @@ use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::{SmallVec, smallvec};
 
-/// A mapping that [`Vmm::map_many`] is to make.
+/// A mapping for [`Vmm::map_many`] to create.
 ///
 /// ```
 /// use hsa_vmm::vmm::NewMapping;
@@ -19,11 +19,11 @@ use smallvec::{SmallVec, smallvec};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewMapping {
-    /// Where it begins, a multiple of the granule.
+    /// The address, a multiple of the granule.
     pub address: Address,
     /// Its size in bytes, a multiple of the granule.
     pub size: usize,
-    /// The memory, whose first `size` bytes appear there.
+    /// The memory, whose first `size` bytes are mapped.
     pub handle: Handle,
 }
 
@@ -35,12 +35,12 @@ impl Vmm {
     /// inside one reservation and empty, and `offset` is 0. One handle may be mapped at several
     /// addresses, which then are the same memory.
     ///
-    /// To other threads a map that succeeds is two steps: with the first it holds the handle, so that a
-    /// release does not end the memory; with the second the mapping exists. In between, another thread
-    /// may release the last reference and find nothing mapped yet.
+    /// To other threads a map that succeeds is two steps: the first counts the mapping, so that releasing
+    /// the handle does not free the memory; the second creates the mapping. In between, another thread may
+    /// release the last reference and find nothing mapped yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] says which of this does not hold.
+    /// [`ErrorKind::InvalidArgument`] names the condition that does not hold.
     pub fn map(
         &self,
         address: Address,
@@ -62,13 +62,13 @@ impl Vmm {
     /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
     /// The ranges may be in any order and in several reservations. For each of them the conditions of
-    /// [`map`](Self::map) hold, and none may share bytes with another. All get the access that
-    /// `descriptors` says, as by [`set_access`](Self::set_access); none if that is empty. Neighbours get
-    /// it by one call of the runtime. To other threads it is a single step.
+    /// [`map`](Self::map) hold, and none may share bytes with another. All get the access of
+    /// `descriptors`, as by [`set_access`](Self::set_access); none if that is empty. One call of the runtime
+    /// sets it for adjacent mappings. To other threads it is a single step.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for the first invalid one, by address, or for an empty list; else as
-    /// for `map` and `set_access`. Nothing is mapped then, except that what could not be unmapped again is
+    /// for `map` and `set_access`. Nothing is mapped then; a range that could not be unmapped again is
     /// quarantined ([`ErrorKind::Quarantined`]).
     pub fn map_many(
         &self,
@@ -87,12 +87,12 @@ impl Vmm {
 
     /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
-    /// Access need not be taken away first; the addresses stay reserved. There is one exception: until
+    /// Access need not be revoked first. The addresses stay reserved. There is one exception: until
     /// ROCm 7.1, and only where dma-bufs cannot be mapped so that the runtime has mapped the memory for
     /// the CPU, it leaves an address-space hole for a moment. The hole is filled at once; if another thread
     /// has mapped something there, that is not touched and the range is quarantined. GPUs must have
-    /// finished using the memory. What is in the memory stays there as long as its handle is referenced
-    /// or mapped elsewhere.
+    /// finished using the memory. The contents stay as long as the handle is referenced or mapped
+    /// elsewhere.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped throughout, or reaches
@@ -108,7 +108,7 @@ impl Vmm {
     /// `hsa_amd_vmem_unmap`).
     ///
     /// Each run is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
-    /// of the runtime unmaps all neighbours. To other threads it is a single step.
+    /// of the runtime unmaps all adjacent mappings. To other threads it is a single step.
     ///
     /// # Errors
     /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for runs that share
@@ -121,12 +121,12 @@ impl Vmm {
     }
 }
 
-/// A mapping to be made.
+/// A mapping to create.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewRange<'a> {
     pub range: Range,
     pub handle: Handle,
-    /// Who may access it; none if it is empty.
+    /// The access to it; empty for none.
     pub access: &'a [AccessDescriptor],
     /// The serial of the reservation that it must be in.
     pub reservation: Option<u64>,
@@ -164,9 +164,9 @@ impl Shared {
             for &index in &order {
                 self.add_mapping(journal, &new[index], changes[index], count)?;
             }
-            for row in journal.rows(0..count) {
-                let together = if self.quirks.unmap_of_several_fails { 1 } else { row.len() };
-                for first in row.step_by(together) {
+            for group in journal.groups(0..count) {
+                let together = if self.quirks.unmap_of_several_fails { 1 } else { group.len() };
+                for first in group.step_by(together) {
                     journal.unmap(first..first + together)?;
                 }
             }
@@ -189,8 +189,7 @@ impl Shared {
         replaced
     }
 
-    /// Adds a mapping to be made, if it may be made once the first `old` targets are unmapped, and
-    /// counts it.
+    /// Adds a mapping to create, if it is valid once the first `old` targets are unmapped, and counts it.
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
@@ -199,14 +198,14 @@ impl Shared {
         old: usize,
     ) -> Result<(), ErrorKind> {
         let NewRange { range, handle, .. } = *new;
-        let reservation = journal.around(range)?;
-        // If it was freed, its addresses are another's by now.
+        let reservation = journal.containing(range)?;
+        // If it was freed, another reservation may have its addresses by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }
         let old = &journal.targets[..old];
         let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
-        // Before the handle's lock, which comes after the map's.
+        // Taken before the handle's lock, as the lock order requires.
         let empty = reservation.mappings().check_empty(range, unmapped);
         let (native, owner) = self.ledger.handles.with(handle, |record| {
             let granule = record.granule;

@@ -1,15 +1,15 @@
-//! One mapping in the runtime: mapping and unmapping it, and what is left of its addresses.
+//! One mapping in the runtime: mapping it, unmapping it, and keeping its addresses reserved.
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
-use crate::native::{close, plug};
+use crate::native::{close, fill_hole};
 
 // Every function below is called while the reservation is locked, for a range that the ledger lists as
-// a mapping of a live handle, or that is about to be: that is what makes its unsafe calls sound.
+// a mapping of a live handle, or is about to list. That makes the unsafe calls sound.
 impl Shared {
-    /// Maps. No agent may access the memory yet.
+    /// Maps memory. No agent has access yet.
     pub(super) fn map_in_runtime(&self, it: &MappedRange) -> Result<(), ErrorKind> {
         self.call_locked(|native| {
             // SAFETY: the range is reserved and empty, and the mapping counts as one of the handle's.
@@ -21,16 +21,16 @@ impl Shared {
     /// Unmaps a run of whole mappings.
     pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
         self.call_locked(|native| {
-            // SAFETY: the range is exactly a run of mappings. That no program uses the memory any more is
-            // what unmapping means, as for any pointer that outlives what it points to.
+            // SAFETY: the range is exactly a run of mappings. The caller of an unmap promises not to use the
+            // memory any more, as for any pointer that outlives its target.
             unsafe { native.unmap(range.start, range.size) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Whether the runtime has this mapping.
+    /// Returns whether the runtime has this mapping.
     pub(super) fn is_mapped(&self, it: &MappedRange) -> Result<bool, ErrorKind> {
-        // Inside of it: at its end AMD's runtime answers for the mapping before.
+        // Queries inside it, because past the end AMD's runtime answers for the mapping before.
         let inside = it.start + it.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
         self.call_locked(|native| native.is_mapped(inside, gpu.native))
@@ -43,11 +43,11 @@ impl Shared {
         let Range { start, size } = it.range();
         let lost = |errno| ErrorKind::HoleNotFilled { address: it.range().address(), size, errno };
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&it.access) {
-            return plug(start, size).map_err(lost);
+            return fill_hole(start, size).map_err(lost);
         }
         if self.quirks.unmap_keeps_memory || self.has_own_view(&it.access) {
-            // SAFETY: the range was a mapping of a reservation of ours, which is locked, and the runtime
-            // has left no hole there: what is replaced is its place holder, or this library's view.
+            // SAFETY: the range was a mapping of a reservation of this library, which is locked, and the
+            // runtime has left no hole there: only its inaccessible mapping or this library's view is replaced.
             return unsafe { close(start, size) }.map_err(lost);
         }
         Ok(())

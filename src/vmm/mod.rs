@@ -2,8 +2,8 @@
 //!
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are the same as
 //! owned values. The library records what is reserved, created, mapped and granted: the ledger. A call
-//! checks its arguments, and checks them against the ledger (nothing has happened yet) → calls the
-//! runtime, entering each step in a journal → changes the ledger, or rolls the steps back.
+//! checks its arguments against the ledger, then calls the runtime and records each step in a journal,
+//! then updates the ledger or rolls the steps back.
 //!
 //! | HIP | here | HSA |
 //! |---|---|---|
@@ -24,7 +24,7 @@
 //!
 //! HIP's `flags`, of which only 0 is legal, are no arguments here; an interface that has them checks them
 //! by [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`],
-//! [`Vmm::set_access_many`] and [`Vmm::unmap_many`], which do many of these at once, or none.
+//! [`Vmm::set_access_many`] and [`Vmm::unmap_many`], which change many ranges at once, all or none.
 //!
 //! # Memory model
 //!
@@ -167,11 +167,11 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappingInfo {
-    /// Where it begins.
+    /// The start address.
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,
-    /// The agents that may do something, and what.
+    /// The agents with access, and their access.
     pub access: Vec<(AgentId, Access)>,
 }
 
@@ -180,15 +180,15 @@ struct Shared {
     runtime: Runtime,
     profile: HipProfile,
     quirks: Quirks,
-    /// What reservations must be multiples of.
+    /// The unit of reservations.
     granule: usize,
-    /// The CPU agents. The runtime is asked for the first, which stands for all of them.
+    /// The CPU agents. In calls of the runtime, the first one represents all of them.
     cpus: AgentSet,
     /// For each agent, the agents that can be granted access to its memory.
     reached_by: Vec<AgentSet>,
     ledger: Ledger,
     cpu_access: CpuAccess,
-    /// What is never used again.
+    /// The quarantined ranges and memory.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
 
@@ -236,7 +236,7 @@ impl Vmm {
         &self.shared.runtime
     }
 
-    /// Returns the profile: which of HIP's releases it answers like where they differ.
+    /// Returns the profile: the release of HIP that it behaves like, where releases differ.
     pub fn profile(&self) -> HipProfile {
         self.shared.profile
     }
@@ -246,25 +246,25 @@ impl Vmm {
         self.shared.quirks
     }
 
-    /// Returns what sizes of reservations are multiples of, in bytes: the largest granule of any GPU.
+    /// Returns the unit of reservations in bytes: the largest granule of any GPU.
     pub fn reservation_granule(&self) -> usize {
         self.shared.granule
     }
 }
 
-/// The mappings that an operation may act on. An owned value names its own: at their addresses may be
-/// others by now, which were mapped by address.
+/// The mappings that an operation may act on. An owned value names its own, because a call by address can
+/// have replaced them at their addresses.
 #[derive(Clone, Copy, Debug)]
 enum Expected<'a> {
-    /// Whatever is mapped: the caller named addresses.
+    /// Any mappings: the caller named addresses.
     Any,
-    /// Exactly those with these serials, by address.
+    /// Exactly the mappings with these serials, by address.
     Only(&'a [u64]),
 }
 
 impl Expected<'_> {
-    /// Refuses mappings found in a range that are not the expected ones. The reservation is locked, so
-    /// that they stay what they are.
+    /// Rejects mappings found in a range that are not the expected ones. The reservation is locked, so that
+    /// the result stays valid.
     fn check(
         self,
         range: Range,
@@ -278,7 +278,7 @@ impl Expected<'_> {
         Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
-    /// The same for the targets of a journal from an index on.
+    /// Rejects targets of a journal, from an index on, that are not the expected mappings.
     fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
         let found = journal.targets[first..].iter().map(|target| target.now);
         let Some(first) = found.clone().next() else { return Ok(()) };
@@ -351,7 +351,7 @@ impl Shared {
         self.runtime.agent(id).ok_or_else(unknown)
     }
 
-    /// Refuses a quarantined reservation.
+    /// Rejects a quarantined reservation.
     fn check_usable(&self, reservation: &Reserved) -> Result<(), ErrorKind> {
         match reservation.quarantined() {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
@@ -359,7 +359,7 @@ impl Shared {
         }
     }
 
-    /// Lists a range, or physical memory, which has the null address, that is never used again.
+    /// Quarantines a range, or physical memory, which is listed with the null address.
     fn quarantine(
         &self,
         operation: Operation,
@@ -377,7 +377,7 @@ impl Shared {
     /// Releases physical memory that nothing keeps alive.
     fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
         let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory, and its handle is not known any more.
+            // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
             unsafe { native.handle_release(memory.native) }
         };
         if let Err(failure) = self.call_locked(release) {
@@ -401,7 +401,7 @@ impl Drop for Shared {
         for range in mappings {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &[]);
             if let Err(error) = unmapped {
-                // Its state is unknown, but the runtime must not stop with it.
+                // Its state is unknown, but the runtime must not stop while it is mapped.
                 let answer = self.unmap_in_runtime(range);
                 crate::log::event!(WARN, %error, ?answer, "a mapping was unmapped in an unknown state");
             }
@@ -415,7 +415,7 @@ impl Drop for Shared {
                 crate::log::event!(WARN, %error, "a reservation was not freed");
             }
         }
-        // Last, because what is quarantined may still be mapped.
+        // Last, because quarantined memory may still be mapped.
         for record in self.ledger.handles.drain() {
             self.release_memory(Operation::Release, &record);
         }

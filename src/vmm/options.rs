@@ -20,11 +20,11 @@ use crate::hip::HipProfile;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VmmOptions {
-    /// The release of HIP to answer like where they differ.
+    /// The release of HIP to behave like, where releases differ.
     pub profile: HipProfile,
-    /// Worked around besides those known of the runtime's version.
+    /// Quirks to work around besides those of the runtime's version.
     pub(super) more_quirks: Quirks,
-    /// Worked around instead of those: only an unsafe function sets it.
+    /// Quirks to work around instead of those. Only an unsafe function sets this.
     pub(super) exact_quirks: Option<Quirks>,
 }
 
@@ -55,7 +55,7 @@ impl VmmOptions {
     /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
     /// that quirk makes undefined. [`Quirks::KNOWN`] says of each what goes wrong: without
     /// `export_keeps_descriptor`, for example, dropping an exported descriptor twice closes one that
-    /// belongs to somebody else.
+    /// belongs to other code.
     ///
     /// ```compile_fail,E0133
     /// use hsa_vmm::vmm::{Quirks, VmmOptions};

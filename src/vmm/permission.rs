@@ -1,7 +1,7 @@
 //! Setting, getting and revoking access to mapped memory.
 
 use super::access_change::AccessChange;
-use super::ledger::{MappedRange, Range, ReservationGuard, locked_around, not_mapped};
+use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing, not_mapped};
 use super::{AllocationProperties, Expected, Shared, Vmm};
 use crate::access::{Access, AccessDescriptor};
 use crate::address::Address;
@@ -10,17 +10,16 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
 
 impl Vmm {
-    /// Sets what agents may do with a run of whole mappings (`hipMemSetAccess`,
+    /// Sets the access of agents to a run of whole mappings (`hipMemSetAccess`,
     /// `hsa_amd_vmem_set_access`).
     ///
-    /// Agents that are not named keep what they have; one that is named twice gets the last. All of it
-    /// is checked before the first takes effect, and rolled back if the runtime fails. One call of the
-    /// runtime sets all neighbouring mappings to which the same is new, from ROCm 6.4 on
+    /// Agents that are not named keep their access; for an agent that is named twice, the last counts.
+    /// Everything is checked before the first change, and rolled back if the runtime fails. From ROCm 6.4 on,
+    /// one call of the runtime sets all adjacent mappings with the same change
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
-    /// For CPUs a permission is enforced by the memory's protection (`mprotect`). For GPUs only the first
-    /// grant has an effect: AMD's driver then maps the memory readable and writable, whatever was asked
-    /// for, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    /// For CPUs, `mprotect` enforces a permission. For GPUs, only the first grant has an effect: AMD's driver
+    /// then maps the memory readable and writable, whatever was requested, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range is not exactly a run of whole mappings, the list is
@@ -38,7 +37,7 @@ impl Vmm {
         })
     }
 
-    /// Sets what agents may do with many runs of whole mappings at once, all or nothing
+    /// Sets the access of agents to many runs of whole mappings at once, all or nothing
     /// (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
     ///
     /// Each run is an address and a size; otherwise as [`set_access`](Self::set_access). To other
@@ -59,11 +58,11 @@ impl Vmm {
         })
     }
 
-    /// Returns what an agent may do at an address (`hipMemGetAccess`).
+    /// Returns the access of an agent at an address (`hipMemGetAccess`).
     ///
     /// Any address inside a mapping is accepted. An agent that was never granted anything has
-    /// [`Access::None`]. The answer is this library's own: AMD's runtime answers for the address behind a
-    /// mapping, too, and not for CPUs.
+    /// [`Access::None`]. The ledger answers, because AMD's runtime also answers for the address past
+    /// the end of a mapping, and not for CPUs.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if nothing is mapped there or the agent is unknown.
@@ -71,11 +70,11 @@ impl Vmm {
         self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
     }
 
-    /// Takes a run of whole mappings away from agents, GPUs included. HIP has no such call.
+    /// Revokes all access of agents to a run of whole mappings, also of GPUs. HIP has no such call.
     ///
     /// In HIP, `hipMemAccessFlagsProtNone` leaves a GPU's mapping in place. Here the memory is unmapped,
-    /// mapped again and granted to all others again; for that moment they cannot access it, so that
-    /// none may be using it. The contents stay.
+    /// mapped again and granted to all other agents again. They cannot access it meanwhile, so none may be
+    /// using it. The contents stay.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
@@ -85,7 +84,7 @@ impl Vmm {
         })
     }
 
-    /// Checks access that is to be set once there is memory with these properties.
+    /// Checks access to set later to memory with these properties, before the memory exists.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access), as far as they do not concern the range.
@@ -128,7 +127,7 @@ impl Shared {
         })
     }
 
-    /// Takes runs of whole mappings away from agents, if they are the expected ones.
+    /// Revokes all access of agents to runs of whole mappings, if they are the expected ones.
     pub(super) fn revoke(
         &self,
         ranges: &[Range],
@@ -143,7 +142,7 @@ impl Shared {
                 journal.add_run(range, revoked)?;
             }
             expected.check_targets(journal, 0)?;
-            // Without a descriptor, what is unmapped could not be mapped again.
+            // Without a descriptor, the memory could not be mapped again.
             self.check_descriptor()?;
             for target in &journal.targets {
                 self.check_remap(&target.now.access)?;
@@ -152,7 +151,7 @@ impl Shared {
         })
     }
 
-    /// Returns what an agent may do at an address; with a serial only if that mapping is there.
+    /// Returns the access of an agent at an address; with a serial only if it is that mapping.
     pub(super) fn get_access(
         &self,
         agent: AgentId,
@@ -194,8 +193,8 @@ impl Shared {
         agent: AgentId,
         needed: Access,
     ) -> Result<(), ErrorKind> {
-        let mappings = locked_around(guards, range)?.mappings();
-        expected.check(range, mappings.touching(range))?;
+        let mappings = locked_containing(guards, range)?.mappings();
+        expected.check(range, mappings.overlapping(range))?;
         let lacks = |it: &MappedRange| it.access.requested.get(agent.index()) < needed;
         match mappings.covering(range)?.find(lacks) {
             None => Ok(()),
@@ -215,7 +214,7 @@ pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range
     Ok(ranges)
 }
 
-/// Refuses ranges that share bytes. They are sorted by address.
+/// Rejects ranges that overlap. They are sorted by address.
 pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
     match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
         Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),

@@ -35,7 +35,7 @@ impl Vmm {
         self.run(Operation::Release, |shared| shared.release(handle))
     }
 
-    /// Takes one more reference to the memory that is mapped at an address
+    /// Adds a reference to the memory that is mapped at an address
     /// (`hipMemRetainAllocationHandle`).
     ///
     /// Any address inside the mapping is accepted. The handle is the one that was mapped, also if all its
@@ -53,8 +53,8 @@ impl Vmm {
     /// Returns the properties that physical memory was created with
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned, where its owner is if the runtime knows it, and shareable as it was
-    /// imported.
+    /// Imported memory is pinned, at its owner's location if the runtime knows it, and shareable as the type
+    /// that it was imported as.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
@@ -87,7 +87,7 @@ impl Vmm {
         self.run(Operation::AllocationGranularity, |shared| {
             let pool = shared.pool(properties)?;
             Ok(match (granularity, shared.profile) {
-                // HIP 6 answers the least granule to both.
+                // HIP 6 returns the least granule for both.
                 (Granularity::Minimum, _) | (_, HipProfile::Hip6) => pool.granule,
                 (Granularity::Recommended, _) => pool.recommended_granule,
             })
@@ -101,7 +101,7 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
         let pool = self.pool(properties)?;
-        // Fabric handles wait for hardware with a fabric to try them on.
+        // Fabric handles are not implemented: no hardware with a fabric was available.
         if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
         }

@@ -1,4 +1,4 @@
-//! Properties of physical memory: where it is, its kind, and how it may be shared.
+//! Properties of physical memory: its location, its kind, and how it may be shared.
 
 use crate::agent::AgentId;
 use crate::handle::HandleType;
@@ -26,7 +26,7 @@ pub enum AllocationKind {
     Uncached,
 }
 
-/// Where physical memory is (`hipMemLocation`).
+/// The location of physical memory (`hipMemLocation`).
 ///
 /// ```
 /// # use hsa_vmm::{AllocationProperties, Runtime};
@@ -43,7 +43,7 @@ pub enum AllocationKind {
 pub enum Location {
     /// In the memory of this agent.
     Agent(AgentId),
-    /// Not known: imported memory whose owner the runtime does not tell.
+    /// Unknown: imported memory whose owner the runtime does not report.
     Unknown,
 }
 
@@ -62,9 +62,9 @@ pub enum Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct AllocationProperties {
-    /// Where it is.
+    /// The location.
     pub location: Location,
-    /// Its kind.
+    /// The kind.
     pub kind: AllocationKind,
     /// The types of handles it may be exported as; exporting another type is an error.
     pub handle_types: HandleType,
@@ -89,7 +89,7 @@ impl AllocationProperties {
         Self { kind, ..self }
     }
 
-    /// The index of the agent whose memory it is, where known.
+    /// Returns the index of the agent that owns the memory, if known.
     pub(super) fn owner(&self) -> Option<u8> {
         match self.location {
             Location::Agent(id) => u8::try_from(id.index()).ok(),
@@ -105,7 +105,7 @@ impl AllocationProperties {
     }
 }
 
-/// Which granularity is asked for (`hipMemAllocationGranularity_flags`).
+/// The requested granularity (`hipMemAllocationGranularity_flags`).
 ///
 /// ```
 /// # use hsa_vmm::{AllocationProperties, Runtime, Vmm};
@@ -132,10 +132,10 @@ pub enum Granularity {
 mod tests {
     use super::*;
 
-    /// HIP's Invalid (0) and Managed (2) are refused by not being there: an interface that takes
-    /// numbers has nothing to turn them into.
+    /// HIP's Invalid (0) and Managed (2) do not exist here, so that an interface that takes numbers must
+    /// reject them.
     #[test]
-    fn kinds_are_those_that_can_be_made() {
+    fn only_supported_kinds_exist() {
         for kind in [AllocationKind::Pinned, AllocationKind::Uncached] {
             match kind {
                 AllocationKind::Pinned | AllocationKind::Uncached => {}

@@ -1,5 +1,5 @@
-//! What is at an address, and names. In a child of a fork, whose parent may have held the locks, nothing
-//! is found.
+//! Queries by address, lists, and names. In a child of a fork, whose parent may have held the locks, they
+//! return nothing.
 
 use super::ledger::{Ledger, MappedRange, Range, not_mapped};
 use super::{Access, Address, Handle, Location, MappingInfo, Reserved, Shared, Usage, Vmm};
@@ -20,7 +20,7 @@ impl Vmm {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
 
-    /// Returns whose memory is mapped at an address, if any is.
+    /// Returns the location of the memory that is mapped at an address, if any is.
     pub fn location_at(&self, address: Address) -> Option<Location> {
         let owner = self.find_mapping(address)?.owner;
         Some(self.shared.owner(owner).map_or(Location::Unknown, Location::Agent))
@@ -32,7 +32,7 @@ impl Vmm {
         self.ledger()?.reservations.at(address.get(), range)
     }
 
-    /// Counts what is held. Zeros in a [child of a fork](crate::Runtime::has_forked).
+    /// Counts reservations, handles and mappings. Zeros in a [child of a fork](crate::Runtime::has_forked).
     pub fn usage(&self) -> Usage {
         self.ledger().map(Ledger::usage).unwrap_or_default()
     }
@@ -57,7 +57,7 @@ impl Vmm {
         ledger.check().map_err(BrokenInvariant)
     }
 
-    /// Lists every mapping, by address, and what each agent may do. Empty in a
+    /// Lists every mapping, by address, with the access of each agent. Empty in a
     /// [child of a fork](crate::Runtime::has_forked).
     pub fn mappings(&self) -> Vec<MappingInfo> {
         let Some(ledger) = self.ledger() else { return Vec::new() };
@@ -76,7 +76,7 @@ impl Vmm {
         })
     }
 
-    /// Names the reservation around an address. An empty name removes the name.
+    /// Names the reservation that contains an address. An empty name removes the name.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the address is not reserved.
@@ -88,7 +88,7 @@ impl Vmm {
         })
     }
 
-    /// Names the mapping around an address. An empty name removes the name.
+    /// Names the mapping that contains an address. An empty name removes the name.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
@@ -148,7 +148,7 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let checked = self.ledger.reservations.at(range.start, |reservation| {
             self.check_usable(reservation)?;
-            expected.check(range, reservation.mappings().touching(range))
+            expected.check(range, reservation.mappings().overlapping(range))
         });
         checked.unwrap_or_else(|| Err(range.invalid(Problem::NotReserved)))
     }

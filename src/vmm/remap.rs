@@ -1,4 +1,4 @@
-//! Other memory at the same addresses, or the same memory at other addresses, without copying.
+//! Exchanging the memory at addresses, and moving memory to other addresses, without copying.
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 impl Vmm {
     /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
     ///
-    /// Both are runs of whole mappings, and mapping by mapping of the same size. Who may access an
-    /// address does not change. No agent may be using either range meanwhile; to other threads it is a
+    /// Both are runs of whole mappings of the same sizes. The access to each address does not
+    /// change. No agent may be using either range meanwhile; to other threads it is a
     /// single step. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
@@ -35,8 +35,8 @@ impl Vmm {
     /// Moves the memory behind a range to addresses where nothing is mapped, without copying it. HIP
     /// has no such call.
     ///
-    /// The source is a run of whole mappings and is empty afterwards; who may access the memory does
-    /// not change. The destination may be in another reservation. No agent may be using the memory
+    /// The source is a run of whole mappings and is empty afterwards. The access to the memory does not
+    /// change. The destination may be in another reservation. No agent may be using the memory
     /// meanwhile. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Shared {
         .map_err(|kind| about_one_of(kind, to))
     }
 
-    /// Moves, if the source is the expected mappings; with the serial of a reservation only to there.
+    /// Moves, if the source is the expected mappings; with a serial only into the reservation of that serial.
     /// Returns the serials of the mappings at their new addresses.
     pub(super) fn relocate(
         &self,
@@ -105,7 +105,7 @@ impl Shared {
         self.transact(Operation::Relocate, &[to, from], |journal| {
             let before = mapped_run(journal, from, Argument::Source, expected)?;
             let about = |kind: ErrorKind| kind.about(Argument::Destination);
-            let destination = journal.around(to).map_err(about)?;
+            let destination = journal.containing(to).map_err(about)?;
             destination.mappings().check_empty(to, |_| false).map_err(about)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
                 return Err(about(to.invalid(Problem::NotReserved)));
@@ -129,19 +129,19 @@ impl Shared {
         .map_err(|kind| about_one_of(kind, to))
     }
 
-    /// Unmaps all targets of the journal and maps others in their stead, with the access that they say.
+    /// Unmaps all targets of the journal and maps others in their place, with the access of each.
     fn remap(&self, journal: &mut Journal<'_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
-        // Without a descriptor, what is unmapped could not be mapped again.
+        // Without a descriptor, the memory could not be mapped again.
         self.check_descriptor()?;
         for it in after {
             self.check_remap(&it.access)?;
         }
         let before = journal.targets.len();
-        // Each takes the place, or the memory, of the target with the same index.
+        // Each gets the address or the memory of the target with the same index.
         for (index, it) in after.iter().enumerate() {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
             let place = &journal.targets[index].now;
-            let name = journal.around(place.range())?.mappings().name_of(place.serial).cloned();
+            let name = journal.containing(place.range())?.mappings().name_of(place.serial).cloned();
             journal.add_new(*it, AccessChange::default(), name);
         }
         for index in 0..before {

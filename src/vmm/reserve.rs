@@ -6,9 +6,9 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::native::{Failure, close};
 use std::sync::Arc;
 
-/// Where the GPUs' addresses begin at the latest (`SVM_USER_BASE` of older kernel drivers; 2 MiB with
-/// newer). AMD's user-space driver reserves lower addresses if asked for them, and can never free
-/// them: it does not find them again.
+/// An upper bound of the first GPU address (`SVM_USER_BASE` of older kernel drivers; newer ones have
+/// 2 MiB). AMD's user-space driver reserves lower addresses on request, but does not find them again to
+/// free them.
 const LOWEST: usize = 16 << 20;
 
 impl Vmm {
@@ -16,8 +16,8 @@ impl Vmm {
     /// `hsa_amd_vmem_address_reserve_align`).
     ///
     /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the
-    /// granule's. `hint` is where the range should begin, if that is free and aligned; otherwise it begins
-    /// elsewhere, which is no error.
+    /// granule's. `hint` is the preferred start. If it is not free or not aligned, the range begins elsewhere;
+    /// that is not an error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -34,7 +34,7 @@ impl Vmm {
         })
     }
 
-    /// Reserves `size` bytes of addresses at `address` or not at all. HIP has no such call.
+    /// Reserves `size` bytes of addresses exactly at `address`. HIP has no such call.
     ///
     /// # Errors
     /// As for [`address_reserve`](Self::address_reserve); [`ErrorKind::InvalidArgument`] with
@@ -64,7 +64,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Reserves addresses that begin at `wanted`: if that is possible, or else not at all if `exact`.
+    /// Reserves addresses, at `wanted` if possible. With `exact`, fails if that is not possible.
     pub(super) fn reserve(
         &self,
         size: usize,
@@ -105,21 +105,21 @@ impl Shared {
         self.enter_reservation(Range { start, size })
     }
 
-    /// Adds to the ledger what the runtime has reserved.
+    /// Adds a range that the runtime has reserved to the ledger.
     fn enter_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
-        // ROCm 6.1 reserves memory that can be written; a reservation is to contain nothing.
+        // ROCm 6.1 leaves reserved addresses writable; a reservation must not be accessible.
         if !self.native().reserves_aligned() {
-            // SAFETY: the runtime has just reserved this range for this library, which has put nothing
+            // SAFETY: the runtime has just reserved this range for this library, which has mapped nothing
             // there.
             let closed = unsafe { close(range.start, range.size) };
             if let Err(errno) = closed {
-                // If this fails, too, it is quarantined.
+                // If this fails, too, the range is quarantined.
                 let _ = self.unreserve(range.start, range.size);
                 return Err(ErrorKind::of_system("mmap", errno));
             }
         }
         self.ledger.reservations.insert(range).map_err(|known| {
-            // It can only be in an address-space hole that the runtime left in a reservation of ours.
+            // The range can only be in an address-space hole of another reservation of this library.
             let found = self.ledger.reservations.find(known);
             let failure = ErrorKind::ReservedTwice(Address::new(known));
             let place = found.as_ref().map_or(range, |it| it.range());
@@ -131,13 +131,13 @@ impl Shared {
         })
     }
 
-    /// Reserves aligned addresses, also with a runtime that cannot be asked for alignment.
+    /// Reserves aligned addresses, also with a runtime that does not support alignment.
     fn reserve_at(&self, hint: usize, size: usize, alignment: usize) -> Result<usize, Failure> {
         let nothing_left = Failure {
             call: "hsa_amd_vmem_address_reserve",
             status: crate::native::Status::OUT_OF_RESOURCES,
         };
-        // AMD's runtimes 6.4 and 7.2 reserve such sizes, rounded up beyond the end of all numbers.
+        // Rounding such sizes up overflows in AMD's runtimes 6.4 and 7.2, which then succeed.
         if size > isize::MAX as usize {
             return Err(nothing_left);
         }
@@ -147,8 +147,8 @@ impl Shared {
             return Ok(address);
         }
         self.unreserve(address, size)?;
-        // A range that is larger by the alignment contains an aligned one. It is freed, and the aligned
-        // part reserved by address; if another thread is faster, this is tried again.
+        // A range that is larger by the alignment contains an aligned part. It is freed, and the aligned
+        // part is reserved by address. If another thread takes it first, this is tried again.
         let mut last = nothing_left;
         for _ in 0..16 {
             let Some(larger) = size.checked_add(alignment) else { return Err(last) };
@@ -163,7 +163,7 @@ impl Shared {
         Err(last)
     }
 
-    /// Frees addresses that are of no use; if that fails, they are quarantined.
+    /// Frees unusable addresses. If that fails, quarantines them.
     fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
         // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
         let freed = unsafe { self.native().address_free(start, size) };
@@ -181,7 +181,7 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let guard = reservation.lock();
         self.check_usable(reservation)?;
-        // It may have been freed meanwhile.
+        // Another thread may have freed it meanwhile.
         let guard = guard.ok_or_else(|| not_a_reservation(range))?;
         guard.check_free(range)?;
         // Removed first: once the runtime has freed the addresses, another thread may reserve them.

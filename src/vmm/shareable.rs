@@ -14,8 +14,8 @@ impl Vmm {
     /// Exports physical memory as a file descriptor, for another process or driver
     /// (`hipMemExportToShareableHandle`, `hsa_amd_vmem_export_shareable_handle`).
     ///
-    /// Every call returns a new descriptor, closed on exec. It keeps the memory alive by itself:
-    /// releasing the handle or ending this process does not take it away.
+    /// Every call returns a new descriptor, closed on exec. It keeps the memory alive, also
+    /// after the handle is released or this process ends.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid handle, or a type that was not requested when the
@@ -51,11 +51,11 @@ impl Vmm {
     /// Imports a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
-    /// Every import is a handle of its own and the same memory. The descriptor stays the caller's and
+    /// Every import returns a new handle of the same memory. The descriptor stays the caller's and
     /// may be closed at once. The size is that of the whole allocation.
     ///
-    /// ROCm 7.14 and later do not look at the descriptor before access is granted; there, one that is not
-    /// memory is refused only by [`set_access`](Vmm::set_access).
+    /// ROCm 7.14 and later do not check the descriptor before access is granted. There, only
+    /// [`set_access`](Vmm::set_access) rejects a descriptor that is not memory.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -72,8 +72,7 @@ impl Vmm {
     }
 }
 
-/// Returns what physical memory is exported from: the runtime's handle, or a copy of the descriptor that
-/// it was imported from.
+/// Returns the source for an export: the runtime's handle, or a copy of the imported descriptor.
 pub(super) fn exportable(record: &HandleRecord) -> Exportable {
     let copy = |own| fcntl_dupfd_cloexec(own, 0);
     (record.native, record.descriptor.as_ref().map(copy))
@@ -82,18 +81,19 @@ pub(super) fn exportable(record: &HandleRecord) -> Exportable {
 type Exportable = (NativeHandle, Option<Result<OwnedFd, Errno>>);
 
 impl Shared {
-    /// Exports physical memory as a descriptor of our own. The caller keeps the handle alive.
+    /// Exports physical memory as a descriptor that this library owns. The caller keeps the handle alive.
     pub(super) fn export(&self, (native, copy): Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);
         if let Some(copy) = copy {
             return copy.map_err(failed);
         }
-        let kept = self.quirks.export_keeps_descriptor;
+        let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
-        let exported = self.call_unlocked(|runtime| unsafe { runtime.export(native, kept) });
+        let exported =
+            self.call_unlocked(|runtime| unsafe { runtime.export(native, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
-        if !kept {
-            // AMD's runtime marks it by itself (libhsakmt: hsaKmtExportDMABufHandle); others may not.
+        if !runtime_keeps {
+            // AMD's runtime sets close-on-exec itself (libhsakmt: hsaKmtExportDMABufHandle); others may not.
             fcntl_setfd(&exported, FdFlags::CLOEXEC).map_err(failed)?;
         }
         Ok(exported)
@@ -108,7 +108,7 @@ impl Shared {
         if size == 0 || size % self.granule != 0 {
             return Err(not_importable());
         }
-        // A runtime that goes on using it needs one that nobody else closes.
+        // A runtime that goes on using the descriptor needs one that no other code closes.
         let own = match self.quirks.import_needs_descriptor {
             true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
             false => None,
@@ -117,7 +117,7 @@ impl Shared {
         let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
         let imported = self.call_unlocked(|native| native.import(imported));
         let native = imported.map_err(|failure| match failure.status {
-            // The runtime answers the same to everything that goes wrong.
+            // The runtime returns one status for every failure.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
                 if out_of_descriptors() {
                     ErrorKind::OutOfDescriptors
@@ -138,16 +138,16 @@ impl Shared {
         Ok(self.ledger.handles.insert(record))
     }
 
-    /// Returns the agent whose memory was imported, where that can be known.
+    /// Returns the agent that owns imported memory, if it is known.
     fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
-        // SAFETY: the handle was just imported, and nothing else knows it.
+        // SAFETY: the handle was just imported, and nothing else uses it.
         let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))
         });
-        // The runtime may name a pool that it lists nowhere. It has found the owner all the same, and if
-        // there is one GPU it is that.
+        // The runtime may return a pool that it does not list. It has still found an owner, which is the
+        // only GPU if there is one GPU.
         let mut gpus = self.runtime.gpus();
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
@@ -157,21 +157,21 @@ impl Shared {
     }
 }
 
-/// The size of a dma-buf in bytes.
+/// Returns the size of a dma-buf in bytes.
 fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
     let file = fstat(descriptor)?;
-    // It has a size, too.
+    // A directory has a size, too.
     if FileType::from_raw_mode(file.st_mode) == FileType::Directory {
         return Err(Errno::ISDIR);
     }
     size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
 }
 
-/// The same, of what the file says and of where its end is. Linux says the size of a dma-buf
-/// (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); where it did not yet, there was its end
+/// Returns the size from `fstat`, or from the end of the file if that is 0. Linux reports the size of a
+/// dma-buf (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); older kernels only support seeking to its end
 /// (`dma_buf_llseek`).
-fn size_by(said: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
-    let size = if said == 0 { usize::try_from(end()?) } else { usize::try_from(said) };
+fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {
+    let size = if reported == 0 { usize::try_from(end()?) } else { usize::try_from(reported) };
     size.map_err(|_| Errno::OVERFLOW)
 }
 
@@ -181,16 +181,16 @@ mod tests {
     use rustix::fs::MemfdFlags;
 
     #[test]
-    fn a_dma_buf_has_a_size_or_an_end() {
-        let not_asked = || panic!("its size was said");
-        assert_eq!(size_by(2 << 20, not_asked), Ok(2 << 20));
+    fn size_falls_back_to_the_end_of_the_file() {
+        let not_called = || panic!("the size was reported");
+        assert_eq!(size_by(2 << 20, not_called), Ok(2 << 20));
         assert_eq!(size_by(0, || Ok(2 << 20)), Ok(2 << 20));
         assert_eq!(size_by(0, || Ok(0)), Ok(0));
-        assert_eq!(size_by(-1, not_asked), Err(Errno::OVERFLOW));
+        assert_eq!(size_by(-1, not_called), Err(Errno::OVERFLOW));
     }
 
     #[test]
-    fn what_is_no_buffer_has_no_size() {
+    fn size_of_buffer_rejects_other_files() {
         assert_eq!(size_by(0, || Err(Errno::SPIPE)), Err(Errno::SPIPE));
         let (pipe, _) = std::io::pipe().unwrap();
         assert_eq!(size_of_buffer(pipe.as_fd()), Err(Errno::SPIPE));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_position_stays() {
+    fn size_of_buffer_keeps_the_file_position() {
         let file = rustix::fs::memfd_create("buffer", MemfdFlags::empty()).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
         seek(&file, SeekFrom::Start(123)).unwrap();

@@ -1,6 +1,6 @@
 //! Copies a `Vmm`'s state at one moment: reservations, mappings and physical memory.
 
-use super::ledger::{Frozen, MappedRange};
+use super::ledger::{MappedRange, ReservationSnapshot};
 use super::{Access, Address, Handle, Shared, Vmm};
 use crate::agent::{Agent, AgentId, Enforcement};
 use core::fmt;
@@ -27,9 +27,9 @@ use std::sync::Arc;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ReservationEntry {
-    /// Where it begins.
+    /// The start address.
     pub address: Address,
-    /// Its size.
+    /// Its size in bytes.
     pub size: usize,
     /// Its name, if the caller has set one.
     pub name: Option<String>,
@@ -60,18 +60,17 @@ pub struct ReservationEntry {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MappingEntry {
-    /// Where it begins.
+    /// The start address.
     pub address: Address,
-    /// Its size.
+    /// Its size in bytes.
     pub size: usize,
     /// Its name, or else that of its memory, if the caller has set one.
     pub name: Option<String>,
     /// The handle of its memory: one that [`Vmm::snapshot`] lists.
     pub memory: Handle,
-    /// The agent whose memory it is, if known.
+    /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
-    /// The agents that may access it, and those that may not although the runtime has granted them
-    /// access.
+    /// The agents with requested access, and those without it to which the runtime has granted access.
     pub access: Vec<AccessEntry>,
 }
 
@@ -129,9 +128,9 @@ pub struct MemoryEntry {
     pub handle: Handle,
     /// Its name, if the caller has set one.
     pub name: Option<String>,
-    /// Its size.
+    /// Its size in bytes.
     pub size: usize,
-    /// The agent whose memory it is, if known.
+    /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
     /// Whether it was imported.
     pub imported: bool,
@@ -184,7 +183,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Logs what the caller has not freed when the last clone of the `Vmm` is dropped.
+    /// Logs everything that the caller has not freed when the last clone of the `Vmm` is dropped.
     pub(super) fn log_leaks(&self) {
         self.ledger.reservations.snapshot(|reservations| {
             for it in reservations.iter().filter(|it| it.reservation.quarantined().is_none()) {
@@ -203,7 +202,7 @@ impl Shared {
         });
     }
 
-    fn reservation_entry(&self, it: &Frozen<'_>) -> ReservationEntry {
+    fn reservation_entry(&self, it: &ReservationSnapshot<'_>) -> ReservationEntry {
         let mapping = |mapping| self.mapping_entry(&mapping, it.mappings.name_of(mapping.serial));
         ReservationEntry {
             address: it.reservation.range().address(),
@@ -242,7 +241,7 @@ impl Shared {
     }
 }
 
-/// What the agent may do, and what it can do beyond that: `rw`, `r (can write)`.
+/// Writes the requested access, and what the agent can do beyond it: `rw`, `r (can write)`.
 impl fmt::Display for AccessEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.access, self.can_do_more) {

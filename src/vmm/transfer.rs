@@ -1,9 +1,9 @@
-//! Using mapped memory: by this process's own loads and stores, and by agents.
+//! Reading, writing, copying and filling mapped memory: by this process's loads and stores, and by agents.
 //!
-//! Everything is checked in the ledger first, and the reservation is locked meanwhile, so that a wrong
-//! address is an error and never a fault.
+//! Each call locks the reservation and checks the ledger first, so that a wrong address is an error and
+//! never a fault.
 
-use super::ledger::{MappedRange, Range, ReservationGuard, locked_around};
+use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
 use super::{Access, Address, Expected, Shared, Vmm};
 use crate::agent::{AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
@@ -282,13 +282,13 @@ impl Shared {
         range: Range,
         expected: Expected<'_>,
     ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
-        let mappings = locked_around(guards, range)?.mappings();
-        expected.check(range, mappings.touching(range))?;
+        let mappings = locked_containing(guards, range)?.mappings();
+        expected.check(range, mappings.overlapping(range))?;
         Ok(mappings.covering(range)?.collect())
     }
 }
 
-/// Blames the destination or the source in place of the address.
+/// Makes an error name the destination or the source instead of the address.
 pub(super) fn about_one_of(kind: ErrorKind, to: Range) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }

@@ -1,11 +1,11 @@
-//! How often the threads of a test binary allocate, and how much they hold.
+//! An allocator that counts allocations and bytes of each thread.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, counting.
+/// The system's allocator, with counters.
 struct Counting;
 
 thread_local! {
@@ -13,12 +13,12 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is the system's own, with the very same arguments.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         MADE.set(MADE.get() + 1);
         BYTES.set(BYTES.get() + layout.size() as isize);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
@@ -32,13 +32,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How often this thread has allocated. The test harness has a thread of its own, which allocates
-/// when it likes.
+/// Returns the number of allocations of this thread. The test harness allocates in its own thread.
 pub fn made() -> usize {
     MADE.get()
 }
 
-/// The bytes that this thread has not given back.
+/// Returns the bytes that this thread has not freed.
 pub fn bytes() -> isize {
     BYTES.get()
 }

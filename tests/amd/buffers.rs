@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{Named, Stage, each_in_turn};
+use super::refused_calls::{Named, Setup, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
@@ -18,9 +18,9 @@ fn text(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_buffer_may_be_of_any_size() {
-    on_each("buffers::a_buffer_may_be_of_any_size", |ground| {
-        let library = Library::load(ground.runtime());
+fn buffers_accept_any_size() {
+    on_each("buffers::buffers_accept_any_size", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(4 * GIB);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -46,9 +46,9 @@ fn a_buffer_may_be_of_any_size() {
 }
 
 #[test]
-fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
-    on_each("buffers::what_grows_stays_where_it_is_and_keeps_what_is_in_it", |ground| {
-        let library = Library::load(ground.runtime());
+fn growth_keeps_address_and_contents() {
+    on_each("buffers::growth_keeps_address_and_contents", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
@@ -63,7 +63,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
                 }
             }
             assert!(words.to_vec().unwrap() == all, "round {round}");
-            // The other GPU copies across mappings, where it was let in later and where at once.
+            // The other GPU copies across mappings that it was granted later and at once.
             let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
             let copied = &all[3 * STEP / 8 - 1..][..2 * STEP / 8];
@@ -85,10 +85,10 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 }
 
 #[test]
-fn memory_that_a_buffer_gives_back_can_be_used() {
-    on_each("buffers::memory_that_a_buffer_gives_back_can_be_used", |ground| {
+fn shrink_releases_memory() {
+    on_each("buffers::shrink_releases_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::builder(GIB).with_step(MIB);
             let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -107,7 +107,7 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
             assert!(out, "{round}: {error}");
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
             assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
-            // All at once fails as well, and leaves it as it was.
+            // Growing by everything at once fails, too, and changes nothing.
             buffer.grow(64 * MIB).expect_err("there is not so much");
             assert_eq!(Some(buffer.size()), most, "{round}");
             buffer.write(buffer.size() - 4, b"last").unwrap();
@@ -118,11 +118,11 @@ fn memory_that_a_buffer_gives_back_can_be_used() {
     });
 }
 
-/// Each number of descriptors fails another step of the same growth.
+/// Each number of free descriptors fails another step of the same growth.
 #[test]
-fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
-    on_each("buffers::running_out_of_descriptors_leaves_a_buffer_as_it_was", |ground| {
-        let library = Library::load(ground.runtime());
+fn growth_without_descriptors_changes_nothing() {
+    on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
+        let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
         let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -146,7 +146,7 @@ fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
             assert!(found == text(2 * STEP), "{more}");
             assert!(more < 200, "it succeeds at last");
         }
-        println!("{}: {failures} failures", ground.release());
+        println!("{}: {failures} failures", fixture.release());
         assert!(failures > 0, "it needs descriptors");
         assert_eq!(buffer.size(), 22 * STEP);
         drop(buffer);
@@ -155,9 +155,9 @@ fn running_out_of_descriptors_leaves_a_buffer_as_it_was() {
 }
 
 #[test]
-fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
-    on_each("buffers::a_buffer_is_extended_exactly_at_its_end_or_not_at_all", |ground| {
-        let library = Library::load(ground.runtime());
+fn extend_reserves_exactly_at_the_end() {
+    on_each("buffers::extend_reserves_exactly_at_the_end", |fixture| {
+        let library = Library::load(fixture.runtime());
         let mut buffer = library.extended(STEP, &[1, 3]);
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(8 * STEP).unwrap();
@@ -187,9 +187,9 @@ fn a_buffer_is_extended_exactly_at_its_end_or_not_at_all() {
 }
 
 #[test]
-fn a_ring_has_no_seam_for_anybody() {
-    on_each("buffers::a_ring_has_no_seam_for_anybody", |ground| {
-        let library = Library::load(ground.runtime());
+fn rings_are_contiguous_for_all_agents() {
+    on_each("buffers::rings_are_contiguous_for_all_agents", |fixture| {
+        let library = Library::load(fixture.runtime());
         let text = text(STEP);
         for times in [2, 3, 7] {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
@@ -199,7 +199,7 @@ fn a_ring_has_no_seam_for_anybody() {
             library.grant(elsewhere, STEP, library.gpu(1), Access::ReadWrite);
             library.grant(elsewhere, STEP, library.cpu(0), Access::ReadWrite);
             library.vmm.write(elsewhere, &text).unwrap();
-            // A GPU writes over the seam, the CPU reads on each side of it.
+            // A GPU writes across the end, the CPU reads on both sides of it.
             let position = (5 * STEP - 1000) as u64;
             library.vmm.copy(library.gpu(1), ring.address_of(position), elsewhere, STEP).unwrap();
             let mut found = vec![0; STEP];
@@ -222,7 +222,7 @@ struct Buffers {
     library: Library,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = ([(usize, usize); 2], Vec<MappingInfo>);
 
     fn new(library: Library) -> Self {
@@ -266,7 +266,7 @@ impl Stage for Buffers {
 }
 
 const ACTS: &[Named<Buffers>] = &[
-    // To grow is to grant.
+    // Growing grants access.
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

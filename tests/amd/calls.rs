@@ -1,5 +1,5 @@
-//! How often AMD's runtime is called: exactly so often, whatever release it is. What is counted are
-//! the calls that the library logs before it makes them.
+//! The number of calls of AMD's runtime, exact for each release. Counts the calls that the library logs
+//! before it makes them.
 
 use crate::amd_runtime::on_each;
 use crate::log::{Fields, watch};
@@ -21,7 +21,7 @@ fn count(fields: Fields) {
     }
 }
 
-/// The calls that something makes, in words: `map 3, set_access 1`.
+/// Returns the calls that a function makes, as text: `map 3, set_access 1`.
 fn made(act: impl FnOnce()) -> String {
     MADE.take();
     act();
@@ -33,10 +33,10 @@ const SIZE: usize = 64 << 10;
 const MANY: usize = 16;
 
 #[test]
-fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
-    on_each("calls::each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be", |ground| {
+fn batches_make_the_fewest_runtime_calls() {
+    on_each("calls::batches_make_the_fewest_runtime_calls", |fixture| {
         watch(|metadata| metadata.fields().field("calling").is_some(), count);
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
         let base = library.reserve(MANY * SIZE);
         let handle = library.create(0, SIZE);
@@ -90,7 +90,7 @@ fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
                 &|| vmm.unmap_many(&[(base, MANY * SIZE)]).unwrap(),
                 of("unmap", unmaps),
             ),
-            ("map many for nobody", &|| vmm.map_many(&wanted, &[]).unwrap(), of("map", MANY)),
+            ("map many without access", &|| vmm.map_many(&wanted, &[]).unwrap(), of("map", MANY)),
             (
                 "grant a run",
                 &|| vmm.set_access(base, MANY * SIZE, &gpus).unwrap(),
@@ -99,18 +99,18 @@ fn each_call_is_one_of_the_runtimes_and_many_are_as_few_as_can_be() {
             ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), of("unmap", unmaps)),
         ];
         for (what, act, expected) in counted {
-            assert_eq!(made(act), expected, "{}: {what}", ground.release());
+            assert_eq!(made(act), expected, "{}: {what}", fixture.release());
         }
         assert_eq!(made(|| vmm.release(handle).unwrap()), "handle_release 1");
         assert_eq!(made(|| vmm.address_free(base, MANY * SIZE).unwrap()), "address_free 1");
     });
 }
 
-/// What a batch has mapped is there for both GPUs, and nowhere when it is unmapped.
+/// Both GPUs can access what a batch has mapped, and nothing after it is unmapped.
 #[test]
-fn what_is_mapped_at_once_is_used() {
-    on_each("calls::what_is_mapped_at_once_is_used", |ground| {
-        let library = Library::load(ground.runtime());
+fn memory_mapped_in_a_batch_is_usable() {
+    on_each("calls::memory_mapped_in_a_batch_is_usable", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let bases = [0, 1].map(|_| library.reserve(3 * SIZE));
         let handles = [0, 1].map(|gpu| library.create(gpu, SIZE));
@@ -131,7 +131,7 @@ fn what_is_mapped_at_once_is_used() {
                 let mut bytes = [0; 16];
                 for gpu in 0..2 {
                     vmm.copy_to_host(library.gpu(gpu), &mut bytes, at(base, 2 * SIZE)).unwrap();
-                    assert_eq!(bytes, [value; 16], "{}: one memory", ground.release());
+                    assert_eq!(bytes, [value; 16], "{}: one memory", fixture.release());
                 }
             }
             vmm.unmap_many(&bases.map(|base| (base, 3 * SIZE))).unwrap();

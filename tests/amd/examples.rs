@@ -1,4 +1,4 @@
-//! The examples run to their end.
+//! The examples succeed.
 
 use crate::amd_runtime::{on_each, set_variable};
 
@@ -23,14 +23,14 @@ mod report;
 #[path = "../../examples/ring.rs"]
 mod ring;
 
-/// Each by its name, on every release, which it finds as a user's would.
+/// Runs each example on every release, which it finds as a user's program would.
 macro_rules! examples {
     ($($name:ident: $run:expr;)+) => {
         $(
             #[test]
             fn $name() {
-                on_each(concat!("examples::", stringify!($name)), |ground| {
-                    set_variable("HSA_VMM_RUNTIME", ground.runtime().to_str().expect("a path"));
+                on_each(concat!("examples::", stringify!($name)), |fixture| {
+                    set_variable("HSA_VMM_RUNTIME", fixture.runtime().to_str().expect("a path"));
                     $run.unwrap();
                 });
             }
@@ -39,14 +39,14 @@ macro_rules! examples {
 }
 
 examples! {
-    agents_shows_what_is_there: agents::main();
-    aliases_draws_one_memory_at_many_addresses: aliases::main();
+    agents_lists_agents: agents::main();
+    aliases_draws_aliased_memory: aliases::main();
     areas_shows_every_combination_of_flags: areas::main();
-    cycle_goes_from_reservation_to_reuse: cycle::main();
-    report_prints_what_is_held: report::main();
-    grow_draws_a_buffer_that_stays_where_it_is: grow::main();
-    ring_writes_over_its_end: ring::main();
+    cycle_runs_from_reservation_to_reuse: cycle::main();
+    report_prints_reservations: report::main();
+    grow_draws_a_growing_buffer: grow::main();
+    ring_wraps_around: ring::main();
     pages_draws_a_cache: pages::main();
     queue_copies_on_a_signal_of_its_own: queue::main();
-    pause_goes_to_sleep_and_wakes_up: pause::main();
+    pause_pauses_and_resumes: pause::main();
 }

@@ -1,5 +1,5 @@
-//! The kernel driver refuses one call, each in turn, of each operation: the operation fails and
-//! has changed nothing, or has come about in spite of it, or its range is known to be lost.
+//! The kernel driver refuses each call of each operation in turn: the operation fails and changes nothing,
+//! or succeeds anyway, or quarantines its range.
 
 use super::refused_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
@@ -7,45 +7,45 @@ use crate::amd_runtime::kernel_fails;
 use crate::amd_runtime::raw::Raw;
 use crate::machine::Library;
 use crate::process::{End, in_child};
-use crate::scene::{ACTS, Act, Books, Scene};
+use crate::scenario::{ACTS, Act, Scenario, StateSnapshot};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Ground, on_each_release};
+use hsa_rocr::test::{Fixture, on_each_release};
 use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn calls_of(ground: &Ground, act: Act, name: &str) -> Vec<String> {
-    let start = || (Scene::new(Library::load(ground.runtime())), Raw::start(ground));
-    driver_calls(start, |(scene, _)| {
-        act(scene).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
+    let start = || (Scenario::new(Library::load(fixture.runtime())), Raw::start(fixture));
+    driver_calls(start, |(scenario, _)| {
+        act(scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
     })
 }
 
-/// What must not change: what the library believes, and which GPUs the runtime has let in.
+/// The state that must not change: the library's, and the GPUs with entries in their page tables.
 #[derive(Debug, PartialEq)]
 struct State {
-    books: Books,
+    state: StateSnapshot,
     let_in: Vec<(Address, u64, Result<u32, u32>)>,
 }
 
 impl State {
-    fn of(scene: &Scene, raw: &Raw, when: &str) -> Self {
-        let books = Books::of(&scene.library, when);
+    fn of(scenario: &Scenario, raw: &Raw, when: &str) -> Self {
+        let state = StateSnapshot::of(&scenario.library, when);
         let of = |address: Address| {
             raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
         };
-        let let_in = books.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
-        Self { books, let_in }
+        let let_in = state.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        Self { state, let_in }
     }
 }
 
 /// One failure, in a process of its own.
-fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
+fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
     kernel_fails(plan);
-    let scene = Scene::new(Library::load(ground.runtime()));
-    let vmm = &scene.library.vmm;
-    let raw = Raw::start(ground);
-    let mut before = State::of(&scene, &raw, when);
-    match act(&scene).as_ref().map_err(Error::kind) {
+    let scenario = Scenario::new(Library::load(fixture.runtime()));
+    let vmm = &scenario.library.vmm;
+    let raw = Raw::start(fixture);
+    let mut before = State::of(&scenario, &raw, when);
+    match act(&scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{when}: by this very operation");
@@ -56,34 +56,34 @@ fn fails_well(ground: &Ground, act: Act, when: &str, plan: &str) {
         }
         Err(error) => {
             println!("{when}: {error}");
-            let after = State::of(&scene, &raw, when);
+            let after = State::of(&scenario, &raw, when);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
-                // The runtime's map has leaked the dma-buf.
-                let leaked = after.books.descriptors - before.books.descriptors;
+                // A defect of the runtime: its map leaks the dma-buf.
+                let leaked = after.state.descriptors - before.state.descriptors;
                 assert!(leaked <= 1, "{when}: {leaked} descriptors");
-                before.books.descriptors = after.books.descriptors;
+                before.state.descriptors = after.state.descriptors;
             }
-            before.books.assert_same(&after.books, when);
+            before.state.assert_same(&after.state, when);
             assert_eq!(before, after, "{when}");
-            scene.assert_contents(when);
-            act(&scene).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+            scenario.assert_contents(when);
+            act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
         }
     }
-    scene.tear_down(when);
+    scenario.tear_down(when);
     assert_eq!(vmm.quarantine(), [], "{when}");
 }
 
-/// What the kernel may answer to a call. The first is tried at every call.
+/// Errors of the kernel. The first is tried at every call.
 const ERRORS: [&str; 11] = [
     "ENOMEM", "EINVAL", "EBUSY", "EFAULT", "EPERM", "ENOSPC", "EMFILE", "ENFILE", "EIO", "ENODEV",
     "EINTR",
 ];
 
-/// Set to `all`, it has every error tried at every call; else every third call is refused with one
-/// of the others, each in its turn.
+/// The environment variable. `all` tries every error at every call. By default every third call also fails
+/// with one of the other errors, in turn.
 const WHICH: &str = "HSA_VMM_KERNEL_ERRORS";
 
-/// The errors that this call is refused with, of all calls of all operations.
+/// Returns the errors to try at this call, by its number among all calls.
 fn errors_for(number: usize) -> Vec<&'static str> {
     match std::env::var(WHICH).as_deref() {
         Ok("all") => ERRORS.to_vec(),
@@ -99,33 +99,33 @@ fn errors_for(number: usize) -> Vec<&'static str> {
 #[test]
 fn one_refused_call_changes_nothing() {
     let test = "failures::one_refused_call_changes_nothing";
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
         let (mut calls, mut tried) = (0, 0);
         for &(name, act) in ACTS {
-            for call in calls_of(ground, act, name) {
+            for call in calls_of(fixture, act, name) {
                 for error in errors_for(calls) {
-                    let when = format!("{}: {name}, {call} is {error}", ground.release());
+                    let when = format!("{}: {name}, {call} is {error}", fixture.release());
                     let plan = format!("{call}={error}");
-                    let end = in_child(|| fails_well(ground, act, &when, &plan));
+                    let end = in_child(|| fails_well(fixture, act, &when, &plan));
                     tried += 1;
                     match may_abort(name, &call) {
                         Some(known) if end == End::Signal(libc::SIGABRT) => {
                             *aborted.entry(known).or_insert(0) += 1;
                         }
-                        _ if end == End::Well => {}
+                        _ if end == End::Success => {}
                         _ => failures.push((when, end)),
                     }
                 }
                 calls += 1;
             }
         }
-        let release = ground.release();
+        let release = fixture.release();
         println!("{release}: {calls} calls refused in {tried} ways, of which abort {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
         assert!(calls > 150, "only {calls} calls were refused");
-        // What is forgiven it does.
+        // Every listed abort occurs.
         assert!(aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });
 }

@@ -4,7 +4,7 @@ use crate::amd_runtime::on_each;
 use crate::foreign_mapper::map_during_changes;
 use crate::machine::{Library, access, at};
 use crate::process::{assert_taken, assert_untouchable, permissions};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_vmm::Access;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use std::process::Command;
 
 #[test]
 fn foreign_mappings_stay_outside() {
-    on_each("foreign_mappings::foreign_mappings_stay_outside", |ground| {
-        map_during_changes(&Library::load(ground.runtime()), &ground.release().to_string());
+    on_each("foreign_mappings::foreign_mappings_stay_outside", |fixture| {
+        map_during_changes(&Library::load(fixture.runtime()), &fixture.release().to_string());
     });
 }
 
-/// AMD's runtime behind `read_only_exports.c`.
-fn with_read_only_exports(ground: &Ground) -> PathBuf {
+/// Loads AMD's runtime below `read_only_exports.c`.
+fn with_read_only_exports(fixture: &Fixture) -> PathBuf {
     let name = format!("read-only-exports-{}.so", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/amd/read_only_exports.c");
@@ -27,14 +27,14 @@ fn with_read_only_exports(ground: &Ground) -> PathBuf {
         .env_remove("LD_PRELOAD")
         .env_remove("LD_LIBRARY_PATH")
         .args(["-shared", "-fPIC", "-O1", "-I", headers, "-Wl,--no-as-needed", "-o"])
-        .args([file.as_os_str(), source.as_ref(), ground.runtime().as_os_str()])
+        .args([file.as_os_str(), source.as_ref(), fixture.runtime().as_os_str()])
         .output()
         .expect("a C compiler, $CC or cc");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     file
 }
 
-/// Returns how often the runtime was asked to change access.
+/// Returns the number of calls that change access.
 fn changes_of_access(shim: &Path) -> i32 {
     let name = CString::new(shim.to_str().unwrap()).unwrap();
     // SAFETY: it is loaded already, and its variable is an int.
@@ -47,12 +47,12 @@ fn changes_of_access(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 take the CPU's access away with `munmap` and give it again with
-/// `MAP_FIXED`, over whatever has been mapped in between.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap` and grant it again with `MAP_FIXED`, over
+/// anything that was mapped in between.
 #[test]
 fn cpu_access_changes_make_no_hole() {
-    on_each("foreign_mappings::cpu_access_changes_make_no_hole", |ground| {
-        let shim = with_read_only_exports(ground);
+    on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {
+        let shim = with_read_only_exports(fixture);
         let library = Library::load(&shim);
         let (vmm, cpu, size) = (&library.vmm, library.cpu(0), 64 << 10);
         let base = library.reserve(2 * size);

@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call, and what it drops harms nobody.
+//! The child of a fork gets an error from every call, and its drops do not affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
@@ -9,9 +9,9 @@ const SIZE: usize = 64 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
-fn every_call_of_a_child_is_refused() {
-    on_each("fork::every_call_of_a_child_is_refused", |ground| {
-        let library = Library::load(ground.runtime());
+fn forked_child_gets_errors() {
+    on_each("fork::forked_child_gets_errors", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, handle) = library.mapped(0, SIZE);
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
@@ -46,7 +46,7 @@ fn every_call_of_a_child_is_refused() {
                 assert!(refused, "{number}: {answer:?}");
             }
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         let mut bytes = [0; 4];
         vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");
@@ -54,16 +54,16 @@ fn every_call_of_a_child_is_refused() {
 }
 
 #[test]
-fn a_child_that_drops_everything_harms_nobody() {
-    on_each("fork::a_child_that_drops_everything_harms_nobody", |ground| {
-        let library = Library::load(ground.runtime());
+fn drops_in_a_forked_child_keep_parent_memory() {
+    on_each("fork::drops_in_a_forked_child_keep_parent_memory", |fixture| {
+        let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         mapping.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         mapping.write(0, b"kept").unwrap();
         let mut everything = Some((library, reservation, memory, mapping));
-        assert_eq!(in_child(|| drop(everything.take())), End::Well);
+        assert_eq!(in_child(|| drop(everything.take())), End::Success);
         let (library, reservation, memory, mapping) = everything.take().unwrap();
         mapping.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
         mapping.fill(0, 7, mapping.size()).unwrap();
@@ -75,19 +75,18 @@ fn a_child_that_drops_everything_harms_nobody() {
     });
 }
 
-/// AMD's runtime believes that it is started already and lets no child use the driver; what it
-/// answers depends on the release, and is an error at the latest when memory is asked for, or is
-/// memory that really is there.
+/// AMD's runtime takes itself for started, and lets no child use the driver. The result depends on the
+/// release: an error, at the latest when memory is created, or usable memory.
 #[test]
-fn a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error() {
-    on_each("fork::a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error", |ground| {
-        let library = Library::load(ground.runtime());
+fn forked_child_opens_a_runtime_or_gets_an_error() {
+    on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
         library.vmm.write(base, b"kept").unwrap();
         let end = in_child(|| {
             // SAFETY: AMD's own runtime.
-            let loaded = unsafe { Runtime::load_from(ground.runtime()) };
+            let loaded = unsafe { Runtime::load_from(fixture.runtime()) };
             let Ok(runtime) = loaded else { return };
             let Ok(vmm) = Vmm::open(&runtime) else { return };
             let own = Library { runtime, vmm };
@@ -101,7 +100,7 @@ fn a_child_that_opens_a_runtime_of_its_own_gets_one_or_an_error() {
             }
             own.vmm.check().unwrap();
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         let mut bytes = [0; 4];
         library.vmm.read(base, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");

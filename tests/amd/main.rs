@@ -12,8 +12,8 @@ mod log;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
-#[path = "../scene/mod.rs"]
-mod scene;
+#[path = "../scenario/mod.rs"]
+mod scenario;
 #[path = "../serial/mod.rs"]
 mod serial;
 #[path = "../successor/mod.rs"]

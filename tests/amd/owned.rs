@@ -1,4 +1,4 @@
-//! Owned values: each lives as long as anything needs it, in whatever order they are dropped.
+//! Owned values live as long as others need them, in any order of drops.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in, orders};
@@ -9,18 +9,18 @@ use hsa_vmm::{Access, Allocation, Reservation};
 const SIZE: usize = 2 * MIB;
 
 #[test]
-fn values_may_be_dropped_in_any_order() {
-    on_each("owned::values_may_be_dropped_in_any_order", |ground| {
+fn values_drop_in_any_order() {
+    on_each("owned::values_drop_in_any_order", |fixture| {
         for order in orders() {
-            drop_in(order, Library::load(ground.runtime()), SIZE, "one after the other");
+            drop_in(order, Library::load(fixture.runtime()), SIZE, "one after the other");
         }
     });
 }
 
 #[test]
-fn a_dropped_mapping_leaves_its_addresses_reserved_and_empty() {
-    on_each("owned::a_dropped_mapping_leaves_its_addresses_reserved_and_empty", |ground| {
-        let library = Library::load(ground.runtime());
+fn dropped_mapping_leaves_addresses_reserved() {
+    on_each("owned::dropped_mapping_leaves_addresses_reserved", |fixture| {
+        let library = Library::load(fixture.runtime());
         let reservation = Reservation::builder(2 * SIZE).reserve(&library.vmm).unwrap();
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
         let before = descriptors();
@@ -43,9 +43,9 @@ fn a_dropped_mapping_leaves_its_addresses_reserved_and_empty() {
 }
 
 #[test]
-fn a_panic_gives_everything_back() {
-    on_each("owned::a_panic_gives_everything_back", |ground| {
-        let library = Library::load(ground.runtime());
+fn panic_frees_everything() {
+    on_each("owned::panic_frees_everything", |fixture| {
+        let library = Library::load(fixture.runtime());
         let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();

@@ -1,4 +1,4 @@
-//! What the GPUs can reach, as their page tables in the emulated kernel say.
+//! The GPUs' page tables in the emulated kernel driver.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access, at};
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 const SIZE: usize = 64 << 10;
 
-/// Whether all of a range, part of it, or nothing is in a GPU's page table.
+/// How much of a range is in a GPU's page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     All,
@@ -16,7 +16,7 @@ enum Reach {
     Nothing,
 }
 
-/// What the page table of a GPU has of a range.
+/// Returns how much of a range is in a GPU's page table.
 #[track_caller]
 fn reach(gpu: usize, address: Address, size: usize) -> Reach {
     let wanted = address.get()..address.get() + size;
@@ -36,7 +36,7 @@ fn assert_reach(address: Address, size: usize, of_each: [Reach; 2], when: &str) 
     assert_eq!([0, 1].map(|gpu| reach(gpu, address, size)), of_each, "{when}");
 }
 
-/// A run of two mappings, of memory of either GPU, which both GPUs and the CPU may use.
+/// Returns a run of two mappings, one of each GPU's memory, which both GPUs and the CPU can access.
 fn run(library: &Library) -> (Address, [AgentId; 3]) {
     let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let base = library.reserve(2 * SIZE);
@@ -54,50 +54,42 @@ fn run(library: &Library) -> (Address, [AgentId; 3]) {
 }
 
 #[test]
-fn what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not() {
-    on_each(
-        "page_table::what_is_forbidden_stays_in_a_page_table_and_what_is_revoked_does_not",
-        |ground| {
-            let library = Library::load(ground.runtime());
-            let vmm = &library.vmm;
-            let (base, [cpu, gpu, peer]) = run(&library);
-            let size = 2 * SIZE;
-            library.grant(base, size, peer, Access::None);
-            assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
-            assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
-            vmm.revoke(base, size, &[peer]).expect("mapped");
-            assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
-            // Of the other mapping nothing is said.
-            library.grant(base, size, peer, Access::Read);
-            assert_reach(base, size, [Reach::All; 2], "granted again");
-            vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
-            assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
-            assert_reach(
-                at(base, SIZE),
-                SIZE,
-                [Reach::Nothing, Reach::All],
-                "revoked from its peer",
-            );
-            assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
-            vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
-            assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
-            // The CPU was never named, and the contents are there.
-            for place in 0..2 {
-                let mut bytes = [0; 64];
-                vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
-                assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
-            }
-            vmm.revoke(base, size, &[cpu]).expect("mapped");
-            vmm.unmap(base, size).expect("mapped");
-        },
-    );
+fn only_revoke_clears_page_tables() {
+    on_each("page_table::only_revoke_clears_page_tables", |fixture| {
+        let library = Library::load(fixture.runtime());
+        let vmm = &library.vmm;
+        let (base, [cpu, gpu, peer]) = run(&library);
+        let size = 2 * SIZE;
+        library.grant(base, size, peer, Access::None);
+        assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
+        assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
+        vmm.revoke(base, size, &[peer]).expect("mapped");
+        assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
+        // The other mapping is not named.
+        library.grant(base, size, peer, Access::Read);
+        assert_reach(base, size, [Reach::All; 2], "granted again");
+        vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
+        assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
+        assert_reach(at(base, SIZE), SIZE, [Reach::Nothing, Reach::All], "revoked from its peer");
+        assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
+        vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
+        assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
+        // The CPU was never named, and the contents are intact.
+        for place in 0..2 {
+            let mut bytes = [0; 64];
+            vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
+            assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
+        }
+        vmm.revoke(base, size, &[cpu]).expect("mapped");
+        vmm.unmap(base, size).expect("mapped");
+    });
 }
 
-/// 6.1 takes access from those that a call does not name.
+/// In 6.1, a call revokes the access of agents that it does not name.
 #[test]
-fn who_is_not_named_keeps_what_he_had() {
-    on_each("page_table::who_is_not_named_keeps_what_he_had", |ground| {
-        let library = Library::load(ground.runtime());
+fn set_access_keeps_unnamed_agents_in_page_tables() {
+    on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, agents) = run(&library);
         for agent in agents {

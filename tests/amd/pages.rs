@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{Named, Stage, each_in_turn};
+use super::refused_calls::{Named, Setup, each_in_turn};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
@@ -30,14 +30,14 @@ fn holds_text(buffer: &PausableBuffer) -> bool {
 }
 
 #[test]
-fn a_pausable_buffer_comes_back_where_it_was_at_every_size() {
-    on_each("pages::a_pausable_buffer_comes_back_where_it_was_at_every_size", |ground| {
-        let library = Library::load(ground.runtime());
+fn pausable_buffer_resumes_at_its_address() {
+    on_each("pages::pausable_buffer_resumes_at_its_address", |fixture| {
+        let library = Library::load(fixture.runtime());
         for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 << 30] {
             let mut buffer = pausable(&library, size);
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
             let (address, extent) = (buffer.address(), buffer.extent());
-            // To copy three gibibytes takes too long for every run.
+            // Copying three gibibytes takes too long for every run.
             let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
             buffer.pause(contents).unwrap();
             assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
@@ -58,7 +58,7 @@ fn a_pausable_buffer_comes_back_where_it_was_at_every_size() {
     });
 }
 
-/// Two buffers that have no room beside each other take turns.
+/// Two buffers that do not fit into memory together are paused in turn.
 fn take_turns(library: &Library) {
     let size = 40 * MIB;
     let mut one = pausable(library, size);
@@ -81,37 +81,37 @@ fn take_turns(library: &Library) {
 }
 
 #[test]
-fn a_paused_buffers_memory_can_be_used_by_others() {
-    on_each("pages::a_paused_buffers_memory_can_be_used_by_others", |ground| {
+fn pause_frees_memory_for_others() {
+    on_each("pages::pause_frees_memory_for_others", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        take_turns(&Library::load(ground.runtime()));
+        take_turns(&Library::load(fixture.runtime()));
     });
 }
 
-/// What the library puts in the place of unmapped memory already lets it go, on the emulated driver.
+/// Mapping over unmapped memory already frees it on the emulated driver.
 #[test]
-fn covering_gives_memory_back_on_the_emulated_driver() {
-    on_each("pages::covering_gives_memory_back_on_the_emulated_driver", |ground| {
+fn overlaying_a_mapping_frees_memory() {
+    on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         let mut quirks = known;
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the quirk memory is given back later, or not at all.
+        // SAFETY: without the quirk memory is freed later, or not at all.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         take_turns(&Library::open(runtime, options));
     });
 }
 
-/// `HSA_VMM_PAUSE_ROUNDS=10000` for as many as users have.
+/// `HSA_VMM_PAUSE_ROUNDS=10000` runs 10,000 rounds.
 #[test]
-fn many_rounds_leave_everything_where_it_was() {
+fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
     let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
-    on_each("pages::many_rounds_leave_everything_where_it_was", |ground| {
+    on_each("pages::pause_rounds_keep_address_and_contents", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();
         let vram = |library: &Library| {
@@ -130,9 +130,9 @@ fn many_rounds_leave_everything_where_it_was() {
             assert_eq!(buffer.address(), address, "round {round}");
         }
         let after = (descriptors(), regions().len(), vram(&library));
-        println!("{}: {rounds} rounds, {before:?} then {after:?}", ground.release());
+        println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // Heaps and stacks come and go; what a round leaves behind would be one a round.
+        // Heaps and stacks change; a leak would add one in each round.
         let most = before.1 + rounds as usize / 4;
         assert!(after.1 < most, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
@@ -150,9 +150,9 @@ fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
 }
 
 #[test]
-fn pages_come_and_go_and_show_zeros_where_they_are_not() {
-    on_each("pages::pages_come_and_go_and_show_zeros_where_they_are_not", |ground| {
-        let library = Library::load(ground.runtime());
+fn unmapped_pages_read_as_zeros() {
+    on_each("pages::unmapped_pages_read_as_zeros", |fixture| {
+        let library = Library::load(fixture.runtime());
         for zero in [false, true] {
             let buffer = paged(&library, zero, 0);
             for round in 0..20u8 {
@@ -176,7 +176,7 @@ fn pages_come_and_go_and_show_zeros_where_they_are_not() {
                     }
                 }
                 if zero {
-                    // A GPU reads zeros, too: over the edge of what is mapped.
+                    // A GPU reads zeros, too, across the end of the mapped pages.
                     let elsewhere = library.mapped(0, PAGE).0;
                     library.grant(elsewhere, PAGE, library.gpu(0), Access::ReadWrite);
                     library.grant(elsewhere, PAGE, library.cpu(0), Access::ReadWrite);
@@ -196,9 +196,9 @@ fn pages_come_and_go_and_show_zeros_where_they_are_not() {
 }
 
 #[test]
-fn pages_are_mapped_ahead_and_their_thread_ends() {
-    on_each("pages::pages_are_mapped_ahead_and_their_thread_ends", |ground| {
-        let library = Library::load(ground.runtime());
+fn thread_maps_pages_ahead_and_ends() {
+    on_each("pages::thread_maps_pages_ahead_and_ends", |fixture| {
+        let library = Library::load(fixture.runtime());
         for _ in 0..10 {
             let buffer = paged(&library, false, 3);
             buffer.map(0..2).unwrap();
@@ -212,7 +212,7 @@ fn pages_are_mapped_ahead_and_their_thread_ends() {
             assert_eq!(buffer.statistics().found_ahead, 3);
             buffer.write(4 * PAGE, b"there").unwrap();
             let end = in_child(|| assert!(buffer.map(9..10).is_err()));
-            assert_eq!(end, End::Well);
+            assert_eq!(end, End::Success);
             buffer.unmap(0..5).unwrap();
             drop(buffer);
             library.assert_nothing_held();
@@ -221,9 +221,9 @@ fn pages_are_mapped_ahead_and_their_thread_ends() {
 }
 
 #[test]
-fn memory_changes_its_address_and_is_the_same() {
-    on_each("pages::memory_changes_its_address_and_is_the_same", |ground| {
-        let library = Library::load(ground.runtime());
+fn relocate_keeps_contents() {
+    on_each("pages::relocate_keeps_contents", |fixture| {
+        let library = Library::load(fixture.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
             let [here, there] = zeros.map(|zero| paged(&library, zero, 0));
             there.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
@@ -234,7 +234,7 @@ fn memory_changes_its_address_and_is_the_same() {
                 here.move_pages(1..3, &there, 8).unwrap();
                 there.map(0..2).unwrap();
                 there.exchange_pages(0..2, &there, 8).unwrap();
-                // The other GPU has it where it was moved to.
+                // The other GPU can access it at its new address.
                 library
                     .vmm
                     .copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE)
@@ -267,7 +267,7 @@ struct Buffers {
     library: Library,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = (Vec<PageState>, [bool; 2], Vec<MappingInfo>);
 
     fn new(library: Library) -> Self {
@@ -313,7 +313,7 @@ impl Stage for Buffers {
     }
 }
 
-// Whatever maps lets somebody in.
+// Mapping grants access.
 const ACTS: &[Named<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),

@@ -1,5 +1,5 @@
-//! The kernel driver refuses a call: which of them end AMD's runtime, and each refused in turn while
-//! something is done to buffers.
+//! The kernel driver refuses each call in turn during an operation on buffers; and the calls whose refusal
+//! aborts AMD's runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::kernel_fails;
@@ -10,9 +10,9 @@ use hsa_rocr::test::on_each_release;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
-/// The operations that AMD's runtime ends the process in when the kernel refuses this call of it
-/// (defects' table, `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that a GPU can be let in. What
-/// the kernel refuses for another reason than a lack of descriptors cannot be known before.
+/// The operations in which AMD's runtime aborts the process when the kernel refuses this call (defect
+/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that granting a GPU access succeeds. The library can only
+/// check for a free descriptor; other refusals cannot be predicted.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
@@ -22,7 +22,7 @@ pub const ABORTS: [(&str, &str); 12] = [
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),
     ("revoke", "PRIME_FD_TO_HANDLE"),
-    // What is mapped anew is granted anew.
+    // Mapping again grants access again.
     ("exchange", "EXPORT_DMABUF"),
     ("exchange", "PRIME_FD_TO_HANDLE"),
     ("relocate", "EXPORT_DMABUF"),
@@ -30,12 +30,14 @@ pub const ABORTS: [(&str, &str); 12] = [
 ];
 
 pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
-    ABORTS.into_iter().find(|(verb, asserted)| name.starts_with(verb) && call.starts_with(asserted))
+    ABORTS
+        .into_iter()
+        .find(|(operation, asserted)| name.starts_with(operation) && call.starts_with(asserted))
 }
 
-/// Buffers to do something to.
-pub trait Stage: Sized {
-    /// What must not change when a call is refused.
+/// The buffers of a test.
+pub trait Setup: Sized {
+    /// The state that must not change when a call is refused.
     type State: Debug + PartialEq;
 
     fn new(library: Library) -> Self;
@@ -46,55 +48,56 @@ pub trait Stage: Sized {
 
     fn assert_contents(&self, when: &str);
 
-    /// Gives the buffers back, whatever was done to them.
+    /// Frees the buffers, in any state.
     fn end(self, when: &str) -> Library;
 }
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
-/// One act, its name, and the operation among [`ABORTS`] that it is.
+/// The name of an act, its operation in [`ABORTS`], and the act.
 pub type Named<S> = (&'static str, &'static str, Act<S>);
 
-/// Refuses each call of each act, in a process of its own: the act fails and has changed nothing,
-/// or has come about in spite of it.
-pub fn each_in_turn<S: Stage>(test: &str, acts: &[Named<S>], at_least: usize) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+/// Refuses each call of each act, in a process of its own: the act fails and changes nothing, or succeeds
+/// anyway.
+pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for &(name, verb, act) in acts {
-            let start = || S::new(Library::load(ground.runtime()));
-            for call in driver_calls(start, |stage| act(stage).unwrap()) {
-                let when = format!("{}: {name}, {call}", ground.release());
+        for &(name, operation, act) in acts {
+            let start = || S::new(Library::load(fixture.runtime()));
+            for call in driver_calls(start, |setup| act(setup).unwrap()) {
+                let when = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     kernel_fails(&format!("{call}=ENOMEM"));
                     fails_well(start(), act, &when, &call);
                 });
                 tried += 1;
-                let aborted = end == End::Signal(libc::SIGABRT) && may_abort(verb, &call).is_some();
+                let aborted =
+                    end == End::Signal(libc::SIGABRT) && may_abort(operation, &call).is_some();
                 aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
+                if end != End::Success && !aborted {
                     failures.push((when, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        println!("{}: {tried} refused calls, of which {aborts} abort", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         assert!(tried >= at_least, "only {tried} calls were refused");
     });
 }
 
-fn fails_well<S: Stage>(mut stage: S, act: Act<S>, when: &str, call: &str) {
-    stage.library().vmm.check().unwrap();
-    let (before, open) = (stage.state(), descriptors());
-    if let Err(error) = act(&mut stage) {
+fn fails_well<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
+    setup.library().vmm.check().unwrap();
+    let (before, open) = (setup.state(), descriptors());
+    if let Err(error) = act(&mut setup) {
         println!("{when}: {error}");
-        stage.library().vmm.check().unwrap();
-        // The runtime's map leaks the dma-buf that it could not hand over.
+        setup.library().vmm.check().unwrap();
+        // A defect of the runtime: its map leaks the dma-buf that the driver refused.
         let leaked = descriptors() - open;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{when}: {leaked} descriptors");
-        assert_eq!(stage.state(), before, "{when}");
-        stage.assert_contents(when);
-        act(&mut stage).unwrap();
+        assert_eq!(setup.state(), before, "{when}");
+        setup.assert_contents(when);
+        act(&mut setup).unwrap();
     }
-    stage.end(when).assert_nothing_held();
+    setup.end(when).assert_nothing_held();
 }

@@ -1,13 +1,13 @@
-//! Eight threads do whatever they like, on AMD's runtime too: a serial order explains it all.
+//! Random operations of eight threads on AMD's runtime have a serial order.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::serial::stress::stress;
 
 #[test]
-fn what_eight_threads_do_has_a_serial_order() {
-    on_each("serial_order::what_eight_threads_do_has_a_serial_order", |ground| {
-        let library = Library::load(ground.runtime());
-        stress(&ground.release().to_string(), &library, 1);
+fn eight_threads_have_a_serial_order() {
+    on_each("serial_order::eight_threads_have_a_serial_order", |fixture| {
+        let library = Library::load(fixture.runtime());
+        stress(&fixture.release().to_string(), &library, 1);
     });
 }

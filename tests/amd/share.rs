@@ -1,4 +1,4 @@
-//! Memory of one process in another: each runs AMD's runtime.
+//! Memory shared between two processes that both run AMD's runtime.
 
 use crate::machine::{Library, access};
 use crate::process::handover::{receive, send};
@@ -13,29 +13,29 @@ use std::os::unix::net::UnixStream;
 const SIZE: usize = 256 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// One of two processes, and its line to the other.
+/// One of two processes, and its connection to the other.
 struct Side {
     library: Library,
     line: UnixStream,
 }
 
 impl Side {
-    /// Tells the other that it may go on.
+    /// Signals the other process to continue.
     fn go(&mut self) {
         self.line.write_all(b"!").unwrap();
     }
 
-    /// Waits until the other says so; fails if it has ended instead.
+    /// Waits for the signal of the other process; fails if it has ended instead.
     fn wait(&mut self) {
         self.line.read_exact(&mut [0]).unwrap();
     }
 
-    /// Waits until the other has ended, its runtime and all.
+    /// Waits until the other process has ended.
     fn wait_for_the_end(&mut self) {
         assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other has ended");
     }
 
-    /// Memory of the second GPU, for all to use.
+    /// Maps memory of the second GPU for all agents.
     fn make(&self) -> (Address, Handle) {
         let (base, memory) = self.library.mapped(1, SIZE);
         self.grant_all(base);
@@ -53,7 +53,7 @@ impl Side {
         send(&self.line, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
     }
 
-    /// What the other sends, for all to use.
+    /// Receives memory and maps it for all agents.
     fn receive(&self) -> (Address, Handle) {
         let vmm = &self.library.vmm;
         let memory = vmm.import_from_shareable_handle(receive(&self.line), FILE).unwrap();
@@ -80,12 +80,12 @@ impl Side {
     }
 }
 
-/// Two processes on each release: the first makes memory, the second is sent it.
+/// Runs two processes on each release: the first creates memory and sends it to the second.
 fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2]) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        let library = || Library::load(ground.runtime());
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let library = || Library::load(fixture.runtime());
         let mut lines = UnixStream::pair().ok();
-        // In a child only its own end stays open, so that the other learns when it ends.
+        // Each child closes the other's end, so that the other detects its end.
         let first = Child::start(|| {
             let line = lines.take().unwrap().0;
             maker(Side { library: library(), line });
@@ -97,20 +97,20 @@ fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2
             0
         });
         drop(lines);
-        assert_eq!([first.wait(), second.wait()], ends, "{}", ground.release());
+        assert_eq!([first.wait(), second.wait()], ends, "{}", fixture.release());
     });
 }
 
 /// Ends this process as a crash does.
 fn die() {
-    // SAFETY: ends this process, whatever it is doing.
+    // SAFETY: kills this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
 const DIES: End = End::Signal(libc::SIGKILL);
 
 #[test]
-fn both_read_what_the_other_writes() {
+fn both_processes_read_what_the_other_writes() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"ping").unwrap();
@@ -134,15 +134,15 @@ fn both_read_what_the_other_writes() {
         side.library.vmm.fill(taken.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
         side.go();
         side.wait();
-        // The maker has released it.
+        // The exporter has released it.
         assert_eq!(&side.text(taken.0), b"full");
         side.give_back(taken);
     };
-    between("share::both_read_what_the_other_writes", maker, taker, [End::Well; 2]);
+    between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Success; 2]);
 }
 
 #[test]
-fn memory_outlives_the_process_that_made_it() {
+fn memory_outlives_its_exporter() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"kept").unwrap();
@@ -159,11 +159,11 @@ fn memory_outlives_the_process_that_made_it() {
         assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
         side.give_back(taken);
     };
-    between("share::memory_outlives_the_process_that_made_it", maker, taker, [End::Well; 2]);
+    between("share::memory_outlives_its_exporter", maker, taker, [End::Success; 2]);
 }
 
 #[test]
-fn memory_outlives_a_process_that_is_killed() {
+fn memory_outlives_a_killed_exporter() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.library.vmm.write(made.0, b"kept").unwrap();
@@ -178,12 +178,12 @@ fn memory_outlives_a_process_that_is_killed() {
         assert_eq!(&side.text(taken.0), b"kept");
         side.give_back(taken);
     };
-    between("share::memory_outlives_a_process_that_is_killed", maker, taker, [DIES, End::Well]);
+    between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Success]);
 }
 
-/// Before it has even looked at what it was sent, or in the middle of using it.
+/// The importer is killed before it receives the memory, or while it uses it.
 #[test]
-fn the_maker_outlives_one_that_is_killed() {
+fn exporter_survives_a_killed_importer() {
     let maker = |mut side: Side| {
         let made = side.make();
         side.wait();
@@ -206,13 +206,13 @@ fn the_maker_outlives_one_that_is_killed() {
         die();
     };
     for taker in [&at_once as &dyn Fn(Side), &half_way] {
-        let test = "share::the_maker_outlives_one_that_is_killed";
-        between(test, maker, taker, [End::Well, DIES]);
+        let test = "share::exporter_survives_a_killed_importer";
+        between(test, maker, taker, [End::Success, DIES]);
     }
 }
 
 #[test]
-fn nothing_leaks_however_often_it_is_shared() {
+fn sharing_many_times_leaks_nothing() {
     let maker = |mut side: Side| {
         let mut open = None;
         for round in 0..100u32 {
@@ -236,5 +236,5 @@ fn nothing_leaks_however_often_it_is_shared() {
             side.go();
         }
     };
-    between("share::nothing_leaks_however_often_it_is_shared", maker, taker, [End::Well; 2]);
+    between("share::sharing_many_times_leaks_nothing", maker, taker, [End::Success; 2]);
 }

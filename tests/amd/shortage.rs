@@ -8,7 +8,7 @@ use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// As much as there is, in pieces.
+/// Allocates all memory, in pieces.
 fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
     let mut pieces = Vec::new();
     loop {
@@ -25,17 +25,17 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
 }
 
 #[test]
-fn memory_that_is_used_up_comes_back() {
-    on_each("shortage::memory_that_is_used_up_comes_back", |ground| {
+fn exhausted_memory_is_usable_after_free() {
+    on_each("shortage::exhausted_memory_is_usable_after_free", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(4 * MIB);
         let mut most = None;
         for _ in 0..3 {
             let pieces = all_of_it(&library, 0, 4 * MIB);
             assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
             assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "it has all come back");
-            // What is there can be used, and the other GPU has its own.
+            // Existing memory is usable, and the other GPU has its own.
             library.map(base, 4 * MIB, pieces[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
             library.grant(base, 4 * MIB, library.gpu(1), Access::ReadWrite);
@@ -54,10 +54,10 @@ fn memory_that_is_used_up_comes_back() {
 }
 
 #[test]
-fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
-    let test = "shortage::no_descriptor_left_is_an_error_of_its_own_and_changes_nothing";
-    on_each(test, |ground| {
-        let library = Library::load(ground.runtime());
+fn calls_without_descriptors_change_nothing() {
+    let test = "shortage::calls_without_descriptors_change_nothing";
+    on_each(test, |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let base = library.reserve(2 * size);
@@ -84,7 +84,7 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(out, "{name}: {answer:?}");
         }
-        // Of what is open already nothing more is opened.
+        // No more descriptors are opened for memory that is open already.
         let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
         vmm.release(imported).unwrap();
         no_limit();
@@ -99,11 +99,11 @@ fn no_descriptor_left_is_an_error_of_its_own_and_changes_nothing() {
     });
 }
 
-/// Each number of descriptors fails another step of the same call.
+/// Each number of free descriptors fails another step of the same call.
 #[test]
-fn running_out_of_descriptors_half_way_changes_nothing() {
-    on_each("shortage::running_out_of_descriptors_half_way_changes_nothing", |ground| {
-        let library = Library::load(ground.runtime());
+fn running_out_of_descriptors_half_way_rolls_back() {
+    on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let base = library.reserve(4 * size);
@@ -130,16 +130,16 @@ fn running_out_of_descriptors_half_way_changes_nothing() {
             assert_untouchable(base.get(), 4 * size, "half-way");
             assert!(more < 100, "it succeeds at last");
         }
-        println!("{}: {failures} failures", ground.release());
+        println!("{}: {failures} failures", fixture.release());
         vmm.check().unwrap();
     });
 }
 
-/// The runtime would end this process: it asserts that it is given a descriptor.
+/// The runtime would abort this process: it asserts that it gets a descriptor.
 #[test]
-fn no_gpu_is_let_in_without_a_descriptor() {
-    on_each("shortage::no_gpu_is_let_in_without_a_descriptor", |ground| {
-        let library = Library::load(ground.runtime());
+fn grant_to_gpu_needs_a_descriptor() {
+    on_each("shortage::grant_to_gpu_needs_a_descriptor", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
         let (base, _) = library.mapped(0, size);
@@ -153,7 +153,7 @@ fn no_gpu_is_let_in_without_a_descriptor() {
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
         no_limit();
         vmm.set_access(base, size, &gpus).unwrap();
-        // A change of what it may do needs none; to take it away and let the other in again does.
+        // A change of permission needs none; revoking and granting the other again does.
         allow_more(0);
         library.grant(base, size, library.gpu(1), Access::Read);
         let answer = vmm.revoke(base, size, &[library.gpu(1)]);

@@ -27,10 +27,10 @@ fn duration() -> Duration {
 #[test]
 fn vmms_runtimes_and_areas_share_a_library() {
     let patience = duration() + Duration::from_secs(240);
-    on_each_within("soak::vmms_runtimes_and_areas_share_a_library", patience, |ground| {
-        let first = Library::load(ground.runtime());
+    on_each_within("soak::vmms_runtimes_and_areas_share_a_library", patience, |fixture| {
+        let first = Library::load(fixture.runtime());
         // SAFETY: the file is AMD's runtime, which is loaded already.
-        let second = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let second = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let second = Library { vmm: Vmm::open(&second).unwrap(), runtime: second };
         let beside =
             Library { vmm: Vmm::open(&first.runtime).unwrap(), runtime: first.runtime.clone() };
@@ -62,7 +62,7 @@ fn vmms_runtimes_and_areas_share_a_library() {
             }
         });
         let lives = lives.into_inner();
-        println!("{}: {lives} lives in {:?}", ground.release(), duration());
+        println!("{}: {lives} lives in {:?}", fixture.release(), duration());
         assert_eq!(failures.into_inner().unwrap(), [""; 0], "after {lives} lives");
         assert!(lives > 100, "only {lives} lives");
         assert_eq!(descriptors(), before);

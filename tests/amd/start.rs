@@ -1,4 +1,4 @@
-//! A runtime that does not start, and one that is started again and again.
+//! A runtime that does not start, and one that is started repeatedly.
 
 use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::Library;
@@ -6,36 +6,36 @@ use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
 use hsa_vmm::{Access, ErrorKind, Runtime};
 
-/// The driver's first calls, each of which fails in another process.
+/// The driver's first calls. Each fails in a process of its own.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
 
 #[test]
-fn a_failing_driver_is_an_error_that_says_what_is_there() {
-    on_each("start::a_failing_driver_is_an_error_that_says_what_is_there", |ground| {
+fn start_error_describes_the_driver() {
+    on_each("start::start_error_describes_the_driver", |fixture| {
         for call in FIRST_CALLS {
             let end = in_child(|| {
                 kernel_fails(&format!("{call}=ENODEV"));
                 // SAFETY: AMD's own runtime.
-                let error = unsafe { Runtime::load_from(ground.runtime()) }.unwrap_err();
+                let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
                 match error.kind() {
                     ErrorKind::Start { path, driver, .. } => {
-                        assert_eq!(*path, ground.runtime().canonicalize().unwrap());
+                        assert_eq!(*path, fixture.runtime().canonicalize().unwrap());
                         assert_eq!(*driver, DriverState::Present);
                     }
                     other => panic!("{other:?}"),
                 }
             });
-            assert_eq!(end, End::Well, "{call}");
+            assert_eq!(end, End::Success, "{call}");
         }
     });
 }
 
 #[test]
-fn a_runtime_is_started_and_stopped_again_and_again() {
-    on_each("start::a_runtime_is_started_and_stopped_again_and_again", |ground| {
+fn runtime_starts_and_stops_repeatedly() {
+    on_each("start::runtime_starts_and_stops_repeatedly", |fixture| {
         let mut open = None;
         for round in 0..10 {
-            let library = Library::load(ground.runtime());
+            let library = Library::load(fixture.runtime());
             let (base, _) = library.mapped(round % 2, 64 << 10);
             for agent in [library.cpu(0), library.gpu(0), library.gpu(1)] {
                 library.grant(base, 64 << 10, agent, Access::ReadWrite);
@@ -49,9 +49,9 @@ fn a_runtime_is_started_and_stopped_again_and_again() {
 }
 
 #[test]
-fn two_vmms_on_one_runtime_do_not_meddle() {
-    on_each("start::two_vmms_on_one_runtime_do_not_meddle", |ground| {
-        let [one, other] = [(); 2].map(|()| Library::load(ground.runtime()));
+fn vmms_on_one_runtime_are_independent() {
+    on_each("start::vmms_on_one_runtime_are_independent", |fixture| {
+        let [one, other] = [(); 2].map(|()| Library::load(fixture.runtime()));
         let ((mine, memory), (theirs, _)) = (one.mapped(0, 64 << 10), other.mapped(0, 64 << 10));
         other.vmm.unmap(mine, 64 << 10).unwrap_err();
         other.vmm.release(memory).unwrap_err();

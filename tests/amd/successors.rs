@@ -1,13 +1,13 @@
-//! Owned values whose mappings were replaced by somebody else's.
+//! Owned values whose mappings were replaced by another owner's.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;
 use crate::successor;
 
 #[test]
-fn no_owned_value_acts_on_its_successor() {
-    on_each("successors::no_owned_value_acts_on_its_successor", |ground| {
-        let library = Library::load(ground.runtime());
+fn owned_values_never_act_on_successors() {
+    on_each("successors::owned_values_never_act_on_successors", |fixture| {
+        let library = Library::load(fixture.runtime());
         successor::of_mapping(&library);
         successor::of_growable_buffer(&library);
         successor::of_ring_buffer(&library);

@@ -1,12 +1,12 @@
-//! What GPUs reach of the process's own memory: what the simulation follows.
+//! GPU access to memory of this process on AMD's runtime, which the simulation reproduces.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, RW, Raw, SIZE};
 
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
-    on_each("transfers::gpu_faults_on_host_memory_that_is_not_locked", |ground| {
-        let raw = Raw::start(ground);
+    on_each("transfers::gpu_faults_on_host_memory_that_is_not_locked", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
         raw.write_by(raw.gpus[0], base, 6).expect("it may use the memory");
         let heap = vec![0u64; 512];
@@ -16,8 +16,8 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
 
 #[test]
 fn gpu_faults_on_host_memory_that_was_unlocked() {
-    on_each("transfers::gpu_faults_on_host_memory_that_was_unlocked", |ground| {
-        let raw = Raw::start(ground);
+    on_each("transfers::gpu_faults_on_host_memory_that_was_unlocked", |fixture| {
+        let raw = Raw::start(fixture);
         let mut heap = vec![7u64; 3 * 512];
         let page = heap.as_mut_ptr().addr().next_multiple_of(4096);
         let there = raw.lock(page, 4096, &raw.gpus).expect("host memory");

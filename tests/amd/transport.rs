@@ -1,4 +1,4 @@
-//! Memory sent from process to process with what describes it, each on AMD's runtime.
+//! Memory sent between processes with its description, each on AMD's runtime.
 
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};
@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 
 const SIZE: usize = 256 << 10;
 
-/// The memory, for the CPU and all GPUs.
+/// Maps the memory for the CPU and all GPUs.
 fn view(library: &Library, memory: &Allocation) -> Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
@@ -29,17 +29,17 @@ fn word(mapping: &Mapping) -> [u8; 4] {
 }
 
 #[test]
-fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
-    let name = "transport::both_ends_see_what_the_other_writes_and_memory_outlives_its_sender";
-    on_each_release(name, &Emulation::gpus(2), |ground| {
+fn received_memory_outlives_its_sender() {
+    let name = "transport::received_memory_outlives_its_sender";
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (here, there) = Channel::pair().unwrap();
         let (back, forth) = Channel::pair().unwrap();
-        // A fork copies all ends; those of the other side would keep it from being seen to end.
+        // A fork copies all ends. Close the other side's, so that its end is detected.
         let (mut senders, mut receivers) = (Some((here, forth)), Some((there, back)));
         let sender = Child::start(|| {
             drop(receivers.take());
             let (here, forth) = senders.take().unwrap();
-            let library = Library::load(ground.runtime());
+            let library = Library::load(fixture.runtime());
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
             let mapping = view(&library, &memory);
             mapping.write(0, b"here").unwrap();
@@ -52,14 +52,14 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
         let receiver = Child::start(|| {
             drop(senders.take());
             let (there, back) = receivers.take().unwrap();
-            let library = Library::load(ground.runtime());
+            let library = Library::load(fixture.runtime());
             let (memory, description) = there.receive(&library.vmm).unwrap();
             assert_eq!((description.name.as_str(), description.size), ("mine", SIZE as u64));
             let owner = library.runtime.gpus().nth(1).and_then(|gpu| gpu.pci);
             assert_eq!(description.owner, owner);
             let mapping = view(&library, &memory);
             assert_eq!(&word(&mapping), b"here");
-            // What was received can be sent again.
+            // Received memory can be sent again.
             mapping.write(0, b"back").unwrap();
             back.send(&library.vmm, &memory, "yours").unwrap();
             // Until the sender has ended.
@@ -70,17 +70,17 @@ fn both_ends_see_what_the_other_writes_and_memory_outlives_its_sender() {
             0
         });
         drop((senders, receivers));
-        assert_eq!(sender.wait(), End::Well, "{}: sender", ground.release());
-        assert_eq!(receiver.wait(), End::Well, "{}: receiver", ground.release());
+        assert_eq!(sender.wait(), End::Success, "{}: sender", fixture.release());
+        assert_eq!(receiver.wait(), End::Success, "{}: receiver", fixture.release());
     });
 }
 
 #[test]
 fn three_generations_share_memory() {
     let name = "transport::three_generations_share_memory";
-    on_each_release(name, &Emulation::gpus(2), |ground| {
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
         for killed in [Role::Parent, Role::Child, Role::Grandchild] {
-            exchange::share_among_generations(&|| Library::load(ground.runtime()), killed);
+            exchange::share_among_generations(&|| Library::load(fixture.runtime()), killed);
         }
     });
 }
@@ -91,8 +91,8 @@ fn another_user_is_rejected_until_trusted() {
     if !may(Need::OtherUser, name) {
         return;
     }
-    on_each_release(name, &Emulation::gpus(2), |ground| {
-        exchange::share_with_another_user(&|| Library::load(ground.runtime()));
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
+        exchange::share_with_another_user(&|| Library::load(fixture.runtime()));
     });
 }
 
@@ -102,20 +102,20 @@ fn channels_cross_pid_namespaces() {
     if !may(Need::PidNamespace, name) {
         return;
     }
-    on_each_release(name, &Emulation::gpus(2), |ground| {
-        exchange::share_with_another_namespace(&|| Library::load(ground.runtime()));
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
+        exchange::share_with_another_namespace(&|| Library::load(fixture.runtime()));
     });
 }
 
 #[test]
-fn a_ticket_fetches_memory_of_another_process() {
+fn ticket_fetches_memory_of_another_process() {
     on_each_release(
-        "transport::a_ticket_fetches_memory_of_another_process",
+        "transport::ticket_fetches_memory_of_another_process",
         &Emulation::gpus(2),
-        |ground| {
+        |fixture| {
             let (mut line, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             let exporter = Child::start(|| {
-                let library = Library::load(ground.runtime());
+                let library = Library::load(fixture.runtime());
                 let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
                 let mapping = view(&library, &memory);
                 mapping.write(0, b"here").unwrap();
@@ -126,7 +126,7 @@ fn a_ticket_fetches_memory_of_another_process() {
                 0
             });
             let importer = Child::start(|| {
-                let library = Library::load(ground.runtime());
+                let library = Library::load(fixture.runtime());
                 let mut text = [0; 101];
                 line.read_exact(&mut text).unwrap();
                 let ticket: Ticket = std::str::from_utf8(&text).unwrap().trim().parse().unwrap();
@@ -137,16 +137,16 @@ fn a_ticket_fetches_memory_of_another_process() {
                 line.write_all(b"!").unwrap();
                 0
             });
-            assert_eq!(importer.wait(), End::Well, "{}: importer", ground.release());
-            assert_eq!(exporter.wait(), End::Well, "{}: exporter", ground.release());
+            assert_eq!(importer.wait(), End::Success, "{}: importer", fixture.release());
+            assert_eq!(exporter.wait(), End::Success, "{}: exporter", fixture.release());
         },
     );
 }
 
 #[test]
-fn ten_thousand_rounds_leave_nothing() {
-    on_each("transport::ten_thousand_rounds_leave_nothing", |ground| {
-        let library = Library::load(ground.runtime());
+fn ten_thousand_rounds_leak_nothing() {
+    on_each("transport::ten_thousand_rounds_leak_nothing", |fixture| {
+        let library = Library::load(fixture.runtime());
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let (here, there) = Channel::pair().unwrap();
         let round = || {

@@ -1,11 +1,11 @@
-//! Which calls of the kernel driver something makes, so that each can be refused in turn.
+//! Lists the calls of the kernel driver that a function makes, so that each can be refused in turn.
 
 use super::set_variable;
 use crate::process::{End, in_child};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// How often each call of the driver was made in a process, and by now.
+/// The number of calls of the driver, by name.
 type Calls = BTreeMap<String, u64>;
 
 /// Reads the driver's log: `process:thread time device CALL arguments`.
@@ -18,14 +18,15 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Calls that nothing of an operation depends on, or that no driver refuses.
-fn is_beside_the_point(call: &str) -> bool {
-    let beside = ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
-    beside.contains(&call)
+/// Returns whether a call does not affect the operation, or no driver refuses it.
+fn is_irrelevant(call: &str) -> bool {
+    let irrelevant =
+        ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
+    irrelevant.contains(&call)
 }
 
-/// The driver's calls that an operation makes: each call, and which of its kind since the process
-/// began.
+/// Returns the driver's calls that an operation makes, each with its number among calls of its name since
+/// the process began.
 pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));
@@ -37,13 +38,13 @@ pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<Strin
         let mut made = String::new();
         for (call, count) in calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {
-                if !is_beside_the_point(&call) {
+                if !is_irrelevant(&call) {
                     made += &format!("{call}#{number}\n");
                 }
             }
         }
         std::fs::write(&list, made).unwrap();
     });
-    assert_eq!(end, End::Well, "when nothing fails");
+    assert_eq!(end, End::Success, "when nothing fails");
     std::fs::read_to_string(&list).unwrap().lines().map(str::to_owned).collect()
 }

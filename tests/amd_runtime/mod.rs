@@ -1,4 +1,4 @@
-//! AMD's runtime over the emulated kernel driver, in processes that a test may ruin.
+//! AMD's runtime over the emulated kernel driver, in processes that a test may crash.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -6,26 +6,26 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Ground, on_each_release, on_within};
+use hsa_rocr::test::{Fixture, on_each_release, on_within};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
-/// Does something on each release, on a machine with two GPUs, in a process that has no runtime
-/// yet and must end well.
-pub fn on_each(test: &str, act: impl Fn(&Ground)) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
-        assert_eq!(in_child(|| act(ground)), End::Well, "{}", ground.release());
+/// Calls `act` on each release, on a machine with two GPUs, in a process that has no runtime yet and must
+/// succeed.
+pub fn on_each(test: &str, act: impl Fn(&Fixture)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        assert_eq!(in_child(|| act(fixture)), End::Success, "{}", fixture.release());
     });
 }
 
-/// The same, for a test that takes longer than others.
-pub fn on_each_within(test: &str, patience: Duration, act: impl Fn(&Ground)) {
-    on_within(&Release::ALL, test, &Emulation::gpus(2), patience, |ground| {
+/// As [`on_each`], for a test that takes longer than others.
+pub fn on_each_within(test: &str, patience: Duration, act: impl Fn(&Fixture)) {
+    on_within(&Release::ALL, test, &Emulation::gpus(2), patience, |fixture| {
         let child = Child::start(|| {
-            act(ground);
+            act(fixture);
             0
         });
-        assert_eq!(child.wait_for(patience), End::Well, "{}", ground.release());
+        assert_eq!(child.wait_for(patience), End::Success, "{}", fixture.release());
     });
 }
 

@@ -1,7 +1,7 @@
 //! AMD's runtime itself, as a program in C would use it.
 
 use core::ffi::{c_int, c_void};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_sys::*;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +12,13 @@ pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
 pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
 pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 
-/// Sizes of mappings in these tests: a few pages, so that a part of one can be told from it.
+/// The size of mappings in these tests: a few pages, so that a part differs from the whole.
 pub const SIZE: usize = 64 << 10;
 pub const PAGE: usize = 4096;
 
 type Answer<T = ()> = Result<T, hsa_status_t>;
 
-/// A GPU used an address that its page table does not have.
+/// A GPU accessed an address that is not in its page table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault;
 
@@ -29,9 +29,9 @@ pub struct Raw {
     pub cpu: hsa_agent_t,
     pub gpus: Vec<hsa_agent_t>,
     pub pools: Vec<hsa_amd_memory_pool_t>,
-    /// Memory that every agent may use.
+    /// Memory that every agent can access.
     scratch: usize,
-    // Last: the functions are its.
+    // Last, because it contains the functions.
     _library: Library,
 }
 
@@ -61,13 +61,13 @@ unsafe extern "C" fn keep<T: Copy>(found: T, list: *mut c_void) -> hsa_status_t 
 }
 
 // Each unsafe block in here calls a function of the loaded runtime with pointers to locals of the
-// right type. Whether the numbers make sense to the runtime is what the tests are about; a probe
-// that the runtime may answer with a crash runs in a child.
+// right type. The tests check how the runtime treats the numbers; a call that may crash it runs in a child.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "said once, above")]
 impl Raw {
     #[track_caller]
-    pub fn start(ground: &Ground) -> Self {
-        let library = unsafe { Library::load(&Search::only(ground.runtime())) }.expect("a runtime");
+    pub fn start(fixture: &Fixture) -> Self {
+        let library =
+            unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("a runtime");
         let core = library.table().core;
         let vmem = library.table().vmem.expect("virtual memory");
         answer(unsafe { (core.hsa_init)() }, ()).expect("it starts");
@@ -178,7 +178,7 @@ impl Raw {
         answer(unsafe { fill(at(address), value, words) }, ())
     }
 
-    /// Locks memory of this process for some agents, and says where they find it.
+    /// Locks memory of this process for some agents, and returns their address of it.
     pub fn lock(&self, address: usize, size: usize, agents: &[hsa_agent_t]) -> Answer<usize> {
         let (mut there, lock) = (null_mut(), self.core.hsa_amd_memory_lock.expect("there"));
         let mut agents = agents.to_vec();
@@ -196,7 +196,7 @@ impl Raw {
         self.pointer_info(address).type_ == HSA_EXT_POINTER_TYPE_LOCKED
     }
 
-    /// What the runtime knows of an address.
+    /// Returns the runtime's information about an address.
     pub fn pointer_info(&self, address: usize) -> hsa_amd_pointer_info_t {
         let ask = self.core.hsa_amd_pointer_info.expect("there");
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
@@ -205,8 +205,8 @@ impl Raw {
         answer(status, info).expect("any address may be asked about")
     }
 
-    /// Memory of the first GPU that is handed out to whoever asks for it: where it is, and the words
-    /// to ask with.
+    /// Exports memory of the first GPU through the IPC server. Returns its address and the words of its
+    /// handle.
     pub fn share(&self, size: usize) -> Answer<(usize, [u32; 8])> {
         let (mut memory, allocate) =
             (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("there"));
@@ -236,7 +236,7 @@ impl Raw {
         answer(unsafe { detach(at(address)) }, ())
     }
 
-    /// Unmaps what copies go through, so that nothing is mapped.
+    /// Unmaps the scratch memory of copies, so that nothing is mapped.
     pub fn end_copies(&self) -> Answer {
         self.unmap(self.scratch, PAGE)
     }
@@ -261,21 +261,21 @@ impl Raw {
         (address, memory)
     }
 
-    /// What a GPU finds at an address, by copying it from there. Once it has faulted, the runtime
-    /// tells of no other fault in this process.
+    /// Has a GPU read an address, by a copy. After a fault, the runtime reports no other fault in this
+    /// process.
     pub fn read_by(&self, gpu: hsa_agent_t, address: usize) -> Result<u64, Fault> {
         self.copy(gpu, self.scratch, address)?;
         Ok(load(self.scratch))
     }
 
-    /// Has a GPU write at an address, by copying to there.
+    /// Has a GPU write to an address, by a copy.
     pub fn write_by(&self, gpu: hsa_agent_t, address: usize, value: u64) -> Result<(), Fault> {
         store(self.scratch, value);
         self.copy(gpu, address, self.scratch)
     }
 
-    /// Has the CPU copy eight bytes, waits until the runtime says that it is done, and destroys the
-    /// signal. `begun` is told where the signal is.
+    /// Has the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
+    /// Passes the signal's address to `begun`.
     pub fn copy_by_cpu(&self, to: usize, from: usize, begun: impl FnOnce(u64)) {
         let core = &self.core;
         let mut done = hsa_signal_t { handle: 0 };
@@ -342,17 +342,17 @@ fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
     kind
 }
 
-/// What the CPU reads.
+/// Has the CPU read.
 pub fn load(address: usize) -> u64 {
     number(address).load(Ordering::SeqCst)
 }
 
-/// The CPU writes.
+/// Has the CPU write.
 pub fn store(address: usize, value: u64) {
     number(address).store(value, Ordering::SeqCst);
 }
 
 fn number(address: usize) -> &'static AtomicU64 {
-    // SAFETY: an aligned address where the test has memory, in a process that ends with it.
+    // SAFETY: an aligned address of the test's memory.
     unsafe { &*std::ptr::without_provenance::<AtomicU64>(address) }
 }

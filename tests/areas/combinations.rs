@@ -1,7 +1,6 @@
-//! Every combination of flags: whose memory it is, who reaches it, what is behind it, and whether
-//! it holds what is written.
+//! Every combination of flags: the memory's owner, the agents with access, its backing, and its contents.
 
-use crate::ground::{Ground, on_amd};
+use crate::fixture::{Fixture, on_amd};
 use crate::host_memory::Zeroed;
 use crate::{GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
@@ -13,14 +12,14 @@ use std::cell::LazyCell;
 use Backing::{Locked, Pool, Virtual};
 
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
-/// Where the size is not what is different.
+/// Sizes for tests that do not depend on the size.
 const FEW: [usize; 3] = [1, 4096, 3 * GIB];
-/// What is looked at as a whole.
+/// The largest size that is compared as a whole.
 const SMALL: usize = 64 << 10;
-/// What is copied to and fro at the most.
+/// The largest size that is copied.
 const LARGE: usize = 2 * MIB + 1;
 
-/// Whose memory it is.
+/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Gpu,
@@ -28,8 +27,7 @@ enum Owner {
 }
 use Owner::{Cpu as OfCpu, Gpu as OfGpu};
 
-/// What is expected of a combination: what is behind it, whose it is, whether the host reaches it,
-/// and whether all GPUs do.
+/// The expected backing and owner of a combination, and whether the host and all GPUs have access.
 type Row = (Backing, Owner, bool, bool);
 
 /// By the flags' bits: host 1, unified 2, mapped 4, global 8.
@@ -52,7 +50,7 @@ const EXPECTED: [Row; 16] = [
     (Virtual, OfGpu, true, true),   // host, unified, mapped, global
 ];
 
-/// What is expected where the CPU does not reach the GPU's memory, or the GPUs each other's.
+/// Returns what is expected if the CPU cannot access the GPU's memory, or GPUs each other's.
 fn by_way_of_the_host(bits: u32) -> Row {
     match EXPECTED[bits as usize] {
         (Virtual, OfGpu, true, all) => (Pool, OfCpu, true, all),
@@ -60,7 +58,7 @@ fn by_way_of_the_host(bits: u32) -> Row {
     }
 }
 
-/// What is expected where there is no virtual memory.
+/// Returns what is expected without virtual memory.
 fn without_virtual_memory(bits: u32) -> Row {
     match by_way_of_the_host(bits) {
         (Virtual, owner, host, all) => (Pool, owner, host, all),
@@ -68,13 +66,13 @@ fn without_virtual_memory(bits: u32) -> Row {
     }
 }
 
-/// Something to write, different at every place of it.
+/// Returns bytes to write, which differ at every offset.
 fn pattern(size: usize, seed: usize) -> Vec<u8> {
     (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
 }
 
-/// The parts of so many bytes that are looked at: all of what is small and of one size that is
-/// moved in several portions, else both ends and the middle.
+/// Returns the parts of a size that are compared: all of it if it is small or takes several portions, else
+/// both ends and the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
     if size <= SMALL || size == 2 * MIB + 1 {
         vec![(0, size)]
@@ -83,9 +81,9 @@ fn parts(size: usize) -> Vec<(usize, usize)> {
     }
 }
 
-/// What is at an address, for this process.
+/// Loads the byte at an address by this process.
 fn load(address: usize) -> u8 {
-    // SAFETY: memory of an area that says that the host may use it, and that is still there.
+    // SAFETY: live memory of an area to which the host has access.
     unsafe { (address as *const u8).read_volatile() }
 }
 
@@ -94,7 +92,7 @@ fn store(address: usize, value: u8) {
     unsafe { (address as *mut u8).write_volatile(value) };
 }
 
-/// It holds what is written: by the library, by the host if it may, by way of the device.
+/// Checks contents written by the library, by the host if it has access, and by the device.
 fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u8], when: &str) {
     let mut found = vec![0; bytes.len()];
     for (offset, size) in parts(memory.size()) {
@@ -124,12 +122,12 @@ fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u
     assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{when}: filled");
 }
 
-fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
-    let runtime = &ground.runtime;
+fn one(fixture: &Fixture, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
+    let runtime = &fixture.runtime;
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     let (backing, owner, host, all) = row;
     let when = format!("{flags} on device {device}, {size:#x} bytes");
-    let area = ground.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
+    let area = fixture.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
     let mut own = (backing == Locked).then(|| Zeroed::new(size));
     let options = match &mut own {
         Some(own) => MmapOptions::new().with_host_memory(own.bytes()),
@@ -152,46 +150,46 @@ fn one(ground: &Ground, flags: AreaFlags, device: usize, size: usize, row: Row, 
     for (number, &gpu) in gpus.iter().enumerate() {
         let visible = all || number == device;
         assert_eq!(memory.agents().contains(&gpu), visible, "{when}: GPU {number}");
-        // AMD's runtime locks memory for all GPUs, whichever is named.
+        // AMD's runtime locks memory for all GPUs, also for those not named.
         let visible = visible || backing == Locked;
         for offset in [0, size - 1] {
             let at = memory.device_address().checked_add(offset).unwrap();
-            assert_eq!(ground.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
+            assert_eq!(fixture.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
         }
     }
-    // Memory of the other device, so that a copy has a border to cross.
-    let other = ground.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
+    // Memory of the other device, for copies between devices.
+    let other = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
     let other = other.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
     holds(&memory, &other, host, bytes, &when);
 
     let gone = memory.device_address();
     memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}: {error}"));
-    // The simulation's GPUs reach whatever of the process the runtime does not know of.
-    if ground.simulation.is_none() {
-        assert!(!ground.reaches(device, gone), "{when}: after munmap");
+    // The simulation's GPUs can access memory of the process that the runtime does not know.
+    if fixture.simulation.is_none() {
+        assert!(!fixture.reaches(device, gone), "{when}: after munmap");
     }
-    // The caller's own memory has what was written last.
+    // The caller's own memory has the bytes written last.
     if let Some(own) = &mut own {
         let first = if size < 4 { bytes[0] } else { 0x0102_0304u32.to_ne_bytes()[0] };
         assert_eq!(own.bytes()[0], first, "{when}");
     }
 }
 
-/// All combinations, of so many sizes; each size on one of the devices, and a page on each.
-fn every(ground: &Ground, sizes: &[usize], expected: impl Fn(u32) -> Row) {
+/// Tests all combinations with some sizes: each size on one of the devices, and a page on each.
+fn every(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
     let bytes = LazyCell::new(|| pattern(LARGE, 11));
-    let devices = ground.runtime.gpus().count();
+    let devices = fixture.runtime.gpus().count();
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
         for (index, &size) in sizes.iter().enumerate() {
             for device in 0..devices {
                 if size == 4096 || device == (index + bits as usize) % devices {
-                    one(ground, flags, device, size, expected(bits), &bytes);
+                    one(fixture, flags, device, size, expected(bits), &bytes);
                 }
             }
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 fn listed(bits: u32) -> Row {
@@ -200,25 +198,25 @@ fn listed(bits: u32) -> Row {
 
 #[test]
 fn every_combination_on_the_simulation() {
-    every(&Ground::simulated(Config::mi300x(2)), &SIZES, listed);
+    every(&Fixture::simulated(Config::mi300x(2)), &SIZES, listed);
 }
 
 #[test]
 fn every_combination_on_amds_runtime() {
-    on_amd("combinations::every_combination_on_amds_runtime", |ground| {
-        every(ground, &SIZES, listed);
+    on_amd("combinations::every_combination_on_amds_runtime", |fixture| {
+        every(fixture, &SIZES, listed);
     });
 }
 
 #[test]
-fn every_combination_in_every_era() {
+fn every_combination_in_every_generation() {
     use hsa_vmm::simulation::Era;
-    for era in Era::ALL {
-        let ground = Ground::simulated(Config::mi300x(2).with_era(era));
+    for generation in Era::ALL {
+        let fixture = Fixture::simulated(Config::mi300x(2).with_era(generation));
         for bits in 0..16 {
             let flags = AreaFlags::from_bits_retain(bits);
             one(
-                &ground,
+                &fixture,
                 flags,
                 bits as usize % 2,
                 5000,
@@ -226,7 +224,7 @@ fn every_combination_in_every_era() {
                 &pattern(5000, 3),
             );
         }
-        ground.assert_idle();
+        fixture.assert_idle();
     }
 }
 
@@ -234,17 +232,17 @@ fn every_combination_in_every_era() {
 fn every_combination_without_virtual_memory() {
     let mut config = Config::mi300x(2);
     config.vmem = false;
-    every(&Ground::simulated(config), &FEW, without_virtual_memory);
+    every(&Fixture::simulated(config), &FEW, without_virtual_memory);
 }
 
 #[test]
-fn every_combination_where_the_cpu_does_not_reach_the_gpu() {
-    every(&Ground::simulated(Config::consumer()), &FEW, by_way_of_the_host);
+fn every_combination_without_large_bar() {
+    every(&Fixture::simulated(Config::consumer()), &FEW, by_way_of_the_host);
 }
 
 #[test]
 fn every_combination_on_an_apu() {
-    every(&Ground::simulated(Config::apu()), &FEW, listed);
+    every(&Fixture::simulated(Config::apu()), &FEW, listed);
 }
 
 /// The host's memory is that of the CPU nearest to the device.
@@ -254,56 +252,56 @@ fn every_combination_with_two_cpus() {
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
     config.gpus[1].nearest_cpu = 1;
-    every(&Ground::simulated(config), &FEW, listed);
+    every(&Fixture::simulated(config), &FEW, listed);
 }
 
-/// Granules of 2 MiB: the true size is kept, and what lies beyond it is not given away.
+/// Granules of 2 MiB: the requested size is kept, and bytes past it are not accessible.
 #[test]
 fn every_combination_in_large_granules() {
-    let ground = Ground::simulated(Config::mi300x(2).with_granule(2 << 20));
+    let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        one(&ground, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
+        one(&fixture, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
     }
-    let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+    let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     for (size, whole) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (size, whole));
     }
     drop(area);
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// Of GPUs that do not reach each other's memory, only the host's is visible to all.
+/// Without peer access, only memory of the host is accessible to all GPUs.
 #[test]
-fn global_memory_of_a_device_needs_peers() {
+fn global_device_memory_needs_peer_access() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
-    let ground = Ground::simulated(config);
+    let fixture = Fixture::simulated(config);
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
         let global = flags.contains(AreaFlags::GLOBAL);
         match EXPECTED[bits as usize] {
             (Virtual, _, false, true) => {
-                let area = ground.area(1, flags).unwrap();
+                let area = fixture.area(1, flags).unwrap();
                 let error = area.mmap(1, MmapOptions::new()).unwrap_err();
                 assert_eq!(error.aml(), 5, "{error}");
                 assert_eq!(area.backing(), Err(error));
             }
             (Virtual, _, true, _) if global => {
-                one(&ground, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
+                one(&fixture, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
             }
-            row => one(&ground, flags, 1, 99, row, &pattern(99, 1)),
+            row => one(&fixture, flags, 1, 99, row, &pattern(99, 1)),
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// Areas of one `Vmm` are among what it lists; a large one begins where a large page can.
+/// A `Vmm` lists the memory of its areas. Large memory is aligned for large pages.
 #[test]
-fn virtual_memory_is_that_of_the_vmm() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    let vmm = Vmm::open(&ground.runtime).unwrap();
+fn virtual_memory_is_listed_by_the_vmm() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    let vmm = Vmm::open(&fixture.runtime).unwrap();
     let area = Area::new(&vmm, 1, AreaFlags::UNIFIED).unwrap();
     for size in [5, 2 * MIB, 3 * MIB + 1] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
@@ -314,7 +312,7 @@ fn virtual_memory_is_that_of_the_vmm() {
         assert_eq!(listed[0].access.len(), 2, "the second GPU and the CPU");
         let alignment = if size >= 2 * MIB { 2 * MIB } else { 4096 };
         assert_eq!(memory.address().get() % alignment, 0);
-        // Its memory can also be taken by the calls of virtual memory; then it is an error.
+        // A call by address can unmap its memory; then accesses are errors.
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");
@@ -325,5 +323,5 @@ fn virtual_memory_is_that_of_the_vmm() {
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0));
     }
     drop((area, vmm));
-    ground.assert_idle();
+    fixture.assert_idle();
 }

@@ -1,11 +1,11 @@
-//! The kernel driver refuses one call, each in turn, of an `mmap` and its `munmap` on AMD's
-//! runtime: it fails and has changed nothing, and works when it is asked for again.
+//! The kernel driver refuses each call of an `mmap` and its `munmap` in turn, on AMD's runtime: the operation
+//! fails, changes nothing, and succeeds when it is repeated.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::kernel_fails;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Ground, on_each_release};
+use hsa_rocr::test::{Fixture, on_each_release};
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::{Area, Runtime, Vmm};
@@ -19,8 +19,8 @@ const KINDS: [AreaFlags; 5] = [
     AreaFlags::GLOBAL,
 ];
 
-/// An area, and memory of it that is there already.
-struct Stage {
+/// An area, and memory that it has already allocated.
+struct AreaSetup {
     vmm: Vmm,
     area: Area,
     memory: AreaMemory<'static>,
@@ -34,10 +34,10 @@ fn options(flags: AreaFlags) -> MmapOptions<'static> {
     }
 }
 
-impl Stage {
-    fn new(ground: &Ground, flags: AreaFlags) -> Self {
+impl AreaSetup {
+    fn new(fixture: &Fixture, flags: AreaFlags) -> Self {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("a runtime");
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");
         let vmm = Vmm::open(&runtime).expect("virtual memory");
         let area = Area::new(&vmm, 0, flags).unwrap();
         let memory = area.mmap(SIZE, options(flags)).unwrap();
@@ -58,22 +58,22 @@ impl Stage {
     }
 }
 
-/// The calls of an `mmap` and its `munmap` but for those that take memory back, of which AMD's
-/// runtime asserts that they work.
-fn calls_of(ground: &Ground, flags: AreaFlags) -> Vec<String> {
+/// Returns the driver calls of an `mmap` and its `munmap`, without those that unmap: AMD's runtime asserts
+/// that these succeed.
+fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     let mut calls = driver_calls(
-        || Stage::new(ground, flags),
-        |stage| stage.area.mmap(SIZE, options(flags)).unwrap().munmap().unwrap(),
+        || AreaSetup::new(fixture, flags),
+        |setup| setup.area.mmap(SIZE, options(flags)).unwrap().munmap().unwrap(),
     );
     calls.retain(|call| !call.starts_with("UNMAP_MEMORY_FROM_GPU"));
     calls
 }
 
-/// One failure, in a process of its own.
-fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
+/// Tests one failure, in a process of its own.
+fn fails_well(fixture: &Fixture, flags: AreaFlags, plan: &str, when: &str) {
     kernel_fails(plan);
-    let stage = Stage::new(ground, flags);
-    let made = stage.area.mmap(SIZE, options(flags));
+    let setup = AreaSetup::new(fixture, flags);
+    let made = setup.area.mmap(SIZE, options(flags));
     match made.map(AreaMemory::munmap) {
         Ok(Ok(())) => {}
         Ok(Err(Rejected { value: memory, error })) => {
@@ -84,37 +84,37 @@ fn fails_well(ground: &Ground, flags: AreaFlags, plan: &str, when: &str) {
         }
         Err(error) => println!("{when}: {error}"),
     }
-    stage.assert_as_it_was(when);
-    let again = stage.area.mmap(SIZE, options(flags));
+    setup.assert_as_it_was(when);
+    let again = setup.area.mmap(SIZE, options(flags));
     let again = again.unwrap_or_else(|error| panic!("{when}, then again: {error}"));
     again.write(1, b"again").unwrap();
     again.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}, then again: {error}"));
-    stage.assert_as_it_was(when);
+    setup.assert_as_it_was(when);
 }
 
 #[test]
 fn one_refused_call_changes_nothing() {
     let test = "driver::one_refused_call_changes_nothing";
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for flags in KINDS {
-            for call in calls_of(ground, flags) {
-                let when = format!("{}: {flags}, {call}", ground.release());
+            for call in calls_of(fixture, flags) {
+                let when = format!("{}: {flags}, {call}", fixture.release());
                 let plan = format!("{call}=ENOMEM");
-                let end = in_child(|| fails_well(ground, flags, &plan, &when));
+                let end = in_child(|| fails_well(fixture, flags, &plan, &when));
                 tried += 1;
-                // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: letting a GPU in, it
-                // asserts that the driver gives it what it asks for.
+                // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: when it grants a GPU access,
+                // it asserts that the driver's calls succeed.
                 let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
                 let may_abort = asserted.iter().any(|it| call.starts_with(it));
                 let aborted = may_abort && end == End::Signal(libc::SIGABRT);
                 aborts += usize::from(aborted);
-                if end != End::Well && !aborted {
+                if end != End::Success && !aborted {
                     failures.push((when, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls, of which {aborts} abort", ground.release());
+        println!("{}: {tried} refused calls, of which {aborts} abort", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         assert!(tried >= 30, "only {tried} calls were refused");
     });

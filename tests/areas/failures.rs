@@ -1,7 +1,7 @@
-//! The runtime fails at every call it can fail at: what was asked for fails and has changed
-//! nothing, and works when it is asked for again; nothing is left in the end.
+//! Each call of the runtime fails in turn: the operation fails, changes nothing, and succeeds when it is
+//! repeated. At the end everything is freed.
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Usage};
@@ -11,17 +11,17 @@ const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;
 
 /// Two areas, memory of each, and memory for the next `mmap`.
-struct Stage {
-    ground: Ground,
+struct Areas {
+    fixture: Fixture,
     vmm: Option<Vmm>,
     area: Area,
-    // Some until an act unmaps it.
+    // `Some` until an act unmaps it.
     memory: Option<AreaMemory<'static>>,
     other: AreaMemory<'static>,
     made: Option<AreaMemory<'static>>,
 }
 
-/// Memory of the test's own that stays for ever.
+/// Leaks memory of the test, so that it stays allocated.
 fn own() -> MmapOptions<'static> {
     MmapOptions::new().with_host_memory(Vec::leak(vec![0; SIZE]))
 }
@@ -30,20 +30,20 @@ fn options(flags: AreaFlags) -> MmapOptions<'static> {
     if flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED { own() } else { MmapOptions::new() }
 }
 
-impl Stage {
+impl Areas {
     fn new(config: &Config, flags: AreaFlags) -> Self {
-        let ground = Ground::simulated(config.clone());
-        let vmm = Vmm::open(&ground.runtime).ok();
+        let fixture = Fixture::simulated(config.clone());
+        let vmm = Vmm::open(&fixture.runtime).ok();
         let make = |device: usize, flags| match &vmm {
             Some(vmm) => Area::new(vmm, device, flags).unwrap(),
-            None => Area::without_vmm(&ground.runtime, device, flags).unwrap(),
+            None => Area::without_vmm(&fixture.runtime, device, flags).unwrap(),
         };
         let (area, peer) = (make(0, flags), make(1, AreaFlags::GLOBAL));
         let memory = area.mmap(SIZE, options(flags)).unwrap();
         let other = peer.mmap(SIZE, MmapOptions::new()).unwrap();
         memory.write(0, &[1; SIZE]).unwrap();
         other.write(0, &[2; SIZE]).unwrap();
-        Self { vmm, area, memory: Some(memory), other, made: None, ground }
+        Self { vmm, area, memory: Some(memory), other, made: None, fixture }
     }
 
     fn memory(&self) -> &AreaMemory<'static> {
@@ -51,22 +51,22 @@ impl Stage {
     }
 
     fn set_faults(&self, plan: FaultPlan) {
-        self.ground.simulation.as_ref().unwrap().set_faults(plan);
+        self.fixture.simulation.as_ref().unwrap().set_faults(plan);
     }
 
     fn usage(&self) -> Usage {
-        self.ground.simulation.as_ref().unwrap().usage()
+        self.fixture.simulation.as_ref().unwrap().usage()
     }
 
     fn calls(&self) -> Vec<(&'static str, u64)> {
-        self.ground.simulation.as_ref().unwrap().all_calls()
+        self.fixture.simulation.as_ref().unwrap().all_calls()
     }
 
     fn quarantined(&self) -> usize {
         self.vmm.as_ref().map_or(0, |vmm| vmm.quarantine().len())
     }
 
-    /// All that was written is still there.
+    /// Fails unless all contents are intact.
     fn assert_contents(&self, when: &str) {
         for (memory, value) in
             self.memory.iter().map(|memory| (memory, 1)).chain([(&self.other, 2)])
@@ -77,57 +77,61 @@ impl Stage {
         }
     }
 
-    /// Everything goes, and nothing is left: what areas could not give back their `Vmm` does, but
-    /// for what is in quarantine.
+    /// Drops everything. The `Vmm` frees what areas could not free; nothing is left unless something is
+    /// quarantined.
     fn tear_down(self, when: &str) {
         let quarantined = self.quarantined();
-        let Self { ground, vmm, area, memory, other, made } = self;
+        let Self { fixture, vmm, area, memory, other, made } = self;
         drop((memory, other, made, area));
         if let Some(vmm) = &vmm {
             vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         }
         drop(vmm);
         if quarantined == 0 {
-            ground.assert_idle();
+            fixture.assert_idle();
         }
     }
 }
 
-type Act = fn(&mut Stage) -> Result<(), Error>;
+type Act = fn(&mut Areas) -> Result<(), Error>;
 
 const ACTS: &[(&str, Act)] = &[
-    ("mmap", |stage| {
-        stage.made = Some(stage.area.mmap(SIZE, options(stage.area.flags()))?);
+    ("mmap", |areas| {
+        areas.made = Some(areas.area.mmap(SIZE, options(areas.area.flags()))?);
         Ok(())
     }),
-    ("munmap", |stage| {
-        let memory = stage.memory.take().expect("once");
+    ("munmap", |areas| {
+        let memory = areas.memory.take().expect("once");
         memory.munmap().map_err(|Rejected { value: memory, error }| {
-            stage.memory = Some(memory);
+            areas.memory = Some(memory);
             error
         })
     }),
-    ("read", |stage| stage.memory().read(1, &mut [0; 4000])),
-    ("write", |stage| stage.memory().write(1, &[1; 4000])),
-    ("fill", |stage| stage.memory().fill(4, 0x0101_0101, 4000)),
-    ("copy to itself", |stage| stage.memory().copy(0, stage.memory(), 3000, 1000)),
-    ("copy to and fro", |stage| {
-        stage.memory().copy(0, &stage.other, 0, 2000)?;
-        stage.memory().copy(0, stage.memory(), 3000, 2000)
+    ("read", |areas| areas.memory().read(1, &mut [0; 4000])),
+    ("write", |areas| areas.memory().write(1, &[1; 4000])),
+    ("fill", |areas| areas.memory().fill(4, 0x0101_0101, 4000)),
+    ("copy to itself", |areas| areas.memory().copy(0, areas.memory(), 3000, 1000)),
+    ("copy to and fro", |areas| {
+        areas.memory().copy(0, &areas.other, 0, 2000)?;
+        areas.memory().copy(0, areas.memory(), 3000, 2000)
     }),
 ];
 
-/// The areas: each kind, and what is different on other machines.
-fn stages() -> Vec<(&'static str, Config, AreaFlags)> {
+/// Returns the configurations: each kind of area, and other machines.
+fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
     let mut without = config.clone();
     without.vmem = false;
-    let mut stages = Vec::new();
-    for (name, era) in [("era A", Era::A), ("era B", Era::B), ("era C", Era::C), ("era D", Era::D)]
-    {
-        let config = config.clone().with_era(era);
+    let mut configurations = Vec::new();
+    for (name, generation) in [
+        ("generation A", Era::A),
+        ("generation B", Era::B),
+        ("generation C", Era::C),
+        ("generation D", Era::D),
+    ] {
+        let config = config.clone().with_era(generation);
         for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED | AreaFlags::GLOBAL] {
-            stages.push((name, config.clone(), flags));
+            configurations.push((name, config.clone(), flags));
         }
     }
     for flags in [
@@ -138,30 +142,30 @@ fn stages() -> Vec<(&'static str, Config, AreaFlags)> {
         AreaFlags::MAPPED,
         AreaFlags::MAPPED | AreaFlags::GLOBAL,
     ] {
-        stages.push(("era B", config.clone(), flags));
+        configurations.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        // `other` is memory of the second device that the first sees: of a pool.
-        stages.push(("no virtual memory", without.clone(), flags));
+        // `other` is pool memory of the second device, to which the first has access.
+        configurations.push(("no virtual memory", without.clone(), flags));
     }
-    stages
+    configurations
 }
 
-/// Which calls an act makes that can fail.
+/// Returns the calls of an act that can fail.
 fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
-    let mut stage = Stage::new(config, flags);
-    let before = stage.calls();
-    act(&mut stage).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
-    let after = stage.calls();
-    stage.tear_down(name);
+    let mut areas = Areas::new(config, flags);
+    let before = areas.calls();
+    act(&mut areas).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    let after = areas.calls();
+    areas.tear_down(name);
     let made = before.into_iter().zip(after).map(|((name, old), (_, new))| (name, new - old));
     made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
 }
 
-/// Calls whose failure an act survives: it did what was asked for.
+/// Returns whether an act succeeds although this function fails.
 fn is_survived(act: &str, function: &str) -> bool {
     match function {
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" => true,
         "hsa_amd_memory_unlock" => act != "munmap",
         _ => false,
@@ -171,7 +175,7 @@ fn is_survived(act: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     let mut tried = 0;
-    for (machine, config, flags) in stages() {
+    for (machine, config, flags) in configurations() {
         for &(name, act) in ACTS {
             for (function, calls) in calls_of(&config, flags, act, name) {
                 for number in 1..=calls {
@@ -179,52 +183,52 @@ fn one_failure_changes_nothing() {
                         let when = format!(
                             "{machine}, {flags}: {name}, {function} #{number} is {status:#x}"
                         );
-                        let mut stage = Stage::new(&config, flags);
-                        let before = stage.usage();
-                        stage.set_faults(FaultPlan::none().fail(function, number, status));
-                        let answer = act(&mut stage);
-                        stage.set_faults(FaultPlan::none());
+                        let mut areas = Areas::new(&config, flags);
+                        let before = areas.usage();
+                        areas.set_faults(FaultPlan::none().fail(function, number, status));
+                        let answer = act(&mut areas);
+                        areas.set_faults(FaultPlan::none());
                         tried += 1;
                         match answer {
                             Ok(()) => {
                                 assert!(is_survived(name, function), "{when}: it worked");
-                                // The caller's memory stays locked, which nobody can undo.
+                                // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
-                                    stage.tear_down(&when);
+                                    areas.tear_down(&when);
                                 }
                             }
                             Err(error) => {
-                                // With its sources: an area that is partly freed has one.
+                                // With its sources, because a partly freed area has one.
                                 let text = format!("{error:?}");
                                 assert!(text.contains(function), "{when}: {text}");
                                 if function == "hsa_amd_vmem_handle_release" {
-                                    // It is unmapped by then, and no more.
-                                    let error = stage.memory().read(0, &mut [0]).unwrap_err();
+                                    // The memory is unmapped, and nothing else was freed.
+                                    let error = areas.memory().read(0, &mut [0]).unwrap_err();
                                     let not_mapped =
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
                                     assert!(not_mapped, "{when}: {error}");
-                                    act(&mut stage).unwrap_or_else(|e| panic!("{when}: {e}"));
-                                    let held = stage.vmm.as_ref().map(Vmm::usage);
+                                    act(&mut areas).unwrap_or_else(|e| panic!("{when}: {e}"));
+                                    let held = areas.vmm.as_ref().map(Vmm::usage);
                                     assert_eq!(held.map(|it| it.handles), Some(1), "{when}");
-                                    stage.tear_down(&when);
+                                    areas.tear_down(&when);
                                     continue;
                                 }
-                                // A fill or copy of two steps may have done the first.
+                                // A fill or copy in two steps may have completed the first.
                                 if !matches!(name, "fill" | "copy to and fro" | "copy to itself") {
-                                    stage.assert_contents(&when);
+                                    areas.assert_contents(&when);
                                 }
-                                let after = stage.usage();
+                                let after = areas.usage();
                                 assert_eq!(before, after, "{when}");
-                                assert_eq!(stage.quarantined(), 0, "{when}");
-                                act(&mut stage).unwrap_or_else(|e| panic!("{when}, again: {e}"));
+                                assert_eq!(areas.quarantined(), 0, "{when}");
+                                act(&mut areas).unwrap_or_else(|e| panic!("{when}, again: {e}"));
                                 if name != "munmap" {
-                                    stage.assert_contents(&when);
+                                    areas.assert_contents(&when);
                                 }
-                                stage.made = None;
+                                areas.made = None;
                                 if name == "mmap" {
-                                    assert_eq!(before, stage.usage(), "{when}: made and unmapped");
+                                    assert_eq!(before, areas.usage(), "{when}: made and unmapped");
                                 }
-                                stage.tear_down(&when);
+                                areas.tear_down(&when);
                             }
                         }
                     }
@@ -236,41 +240,41 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// From some call on a function fails for ever, or one failure is followed by another: what was
-/// asked for fails, or is done; and when the runtime is well again, everything can be given back.
+/// A function fails from some call on, or one failure is followed by another: the operation fails or
+/// succeeds, and when the runtime works again, everything can be freed.
 #[test]
-fn further_failures_leave_nothing_that_cannot_be_given_back() {
+fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
-    for (machine, config, flags) in stages() {
+    for (machine, config, flags) in configurations() {
         for &(name, act) in &ACTS[..2] {
             for (function, calls) in calls_of(&config, flags, act, name) {
                 for number in 1..=calls {
                     let once = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
-                    // Whichever call it is that comes after, or all of them.
+                    // Any of the following calls fails, or all of them.
                     plans.extend((1..20).map(|nth| once.clone().fail_any(nth, 0x1001)));
                     plans.extend((1..20).map(|nth| once.clone().fail_any_from(nth, 0x1001)));
                     for (index, plan) in plans.into_iter().enumerate() {
                         let when =
                             format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
-                        let mut stage = Stage::new(&config, flags);
-                        stage.set_faults(plan);
-                        let answer = act(&mut stage);
-                        let failed = stage.ground.simulation.as_ref().unwrap().failed_calls();
-                        stage.set_faults(FaultPlan::none());
+                        let mut areas = Areas::new(&config, flags);
+                        areas.set_faults(plan);
+                        let answer = act(&mut areas);
+                        let failed = areas.fixture.simulation.as_ref().unwrap().failed_calls();
+                        areas.set_faults(FaultPlan::none());
                         tried += 1;
-                        if let Some(vmm) = &stage.vmm {
+                        if let Some(vmm) = &areas.vmm {
                             vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
                         }
-                        if name == "munmap" && answer.is_err() && stage.quarantined() == 0 {
-                            act(&mut stage)
+                        if name == "munmap" && answer.is_err() && areas.quarantined() == 0 {
+                            act(&mut areas)
                                 .unwrap_or_else(|error| panic!("{when}, again: {error}"));
                         }
-                        // What pools and locks do not take back when `mmap` has failed already,
-                        // nobody knows any more.
+                        // Memory that could not be freed or unlocked after `mmap` had failed is
+                        // lost.
                         let lost = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
                         if name == "munmap" || !failed.iter().any(|(it, _)| lost.contains(it)) {
-                            stage.tear_down(&when);
+                            areas.tear_down(&when);
                         }
                     }
                 }

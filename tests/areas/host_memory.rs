@@ -1,7 +1,7 @@
-//! Memory of the test's own: borrowed, pointed at, mapped twice, locked for good.
+//! Host memory of the caller: borrowed, by pointer, mapped twice, and leaked.
 
 use crate::GIB;
-use crate::ground::{Ground, on_amd};
+use crate::fixture::{Fixture, on_amd};
 use crate::process;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem};
@@ -9,7 +9,7 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
-/// Zeroed memory that takes no more than is touched.
+/// Zeroed memory of which only accessed pages use physical memory.
 pub struct Zeroed {
     start: *mut u8,
     size: usize,
@@ -20,7 +20,7 @@ impl Zeroed {
     pub fn new(size: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Self { start: start.cast(), size }
@@ -34,7 +34,7 @@ impl Zeroed {
 
 impl Drop for Zeroed {
     fn drop(&mut self) {
-        // SAFETY: this value's own mapping, which nobody borrows any more.
+        // SAFETY: this value's own mapping, which is not borrowed any more.
         unsafe { libc::munmap(self.start.cast(), self.size) };
     }
 }
@@ -46,28 +46,28 @@ fn resident() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-fn areas(ground: &Ground) -> [Area; 2] {
-    let make = |flags| ground.area(0, flags).unwrap();
+fn areas(fixture: &Fixture) -> [Area; 2] {
+    let make = |flags| fixture.area(0, flags).unwrap();
     [make(AreaFlags::MAPPED), make(AreaFlags::DEFAULT)]
 }
 
-/// Bytes anywhere in a page, next to bytes that are mapped too; what the device writes is there
-/// when the borrow ends.
-fn parts_of_a_page(ground: &Ground) {
-    let [mapping, device] = areas(ground);
+/// Maps bytes in the middle of a page, next to other mapped bytes. The bytes that the device writes are there when
+/// the borrow ends.
+fn parts_of_a_page(fixture: &Fixture) {
+    let [mapping, device] = areas(fixture);
     let memory = device.mmap(200, MmapOptions::new()).unwrap();
     memory.fill(0, 0x0707_0707, 200).unwrap();
     let mut page = vec![1u8; 1000];
     let (left, right) = page[300..].split_at_mut(100);
     let first = mapping.mmap(left.len(), MmapOptions::new().with_host_memory(left)).unwrap();
-    // Less than there is.
+    // Fewer bytes than the memory has.
     let second = mapping.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
     assert_eq!(second.address().get(), first.address().get() + 100);
-    assert!(ground.reaches(0, first.device_address()));
-    assert!(ground.reaches(0, second.device_address()));
+    assert!(fixture.reaches(0, first.device_address()));
+    assert!(fixture.reaches(0, second.device_address()));
     first.copy(10, &memory, 0, 80).unwrap();
     second.write(70, b"written").unwrap();
-    // Back by way of the device, which must see both.
+    // Copies back by the device, which must access both.
     memory.copy(0, &first, 0, 100).unwrap();
     memory.copy(100, &second, 0, 77).unwrap();
     let mut bytes = [0; 177];
@@ -83,9 +83,9 @@ fn parts_of_a_page(ground: &Ground) {
 
 #[test]
 fn parts_of_a_page_on_the_simulation() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    parts_of_a_page(&ground);
-    ground.assert_idle();
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    parts_of_a_page(&fixture);
+    fixture.assert_idle();
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn parts_of_a_page_on_amds_runtime() {
     on_amd("host_memory::parts_of_a_page_on_amds_runtime", parts_of_a_page);
 }
 
-/// AMD's runtime counts locks of the same bytes, and loses track of two that begin at one place.
-fn what_is_mapped_is_busy(ground: &Ground) {
-    let [mapping, _] = areas(ground);
+/// AMD's runtime counts locks of the same range, and confuses two ranges with one start.
+fn mapped_host_memory_is_busy(fixture: &Fixture) {
+    let [mapping, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
-        // SAFETY: inside the page, which outlives what is mapped of it and is not touched here.
+        // SAFETY: inside the page, which outlives its mappings and is not accessed here.
         let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
         mapping.mmap(size, options)
     };
@@ -122,24 +122,24 @@ fn what_is_mapped_is_busy(ground: &Ground) {
 }
 
 #[test]
-fn what_is_mapped_is_busy_on_the_simulation() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    what_is_mapped_is_busy(&ground);
-    ground.assert_idle();
+fn mapped_host_memory_is_busy_on_the_simulation() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    mapped_host_memory_is_busy(&fixture);
+    fixture.assert_idle();
 }
 
 #[test]
-fn what_is_mapped_is_busy_on_amds_runtime() {
-    on_amd("host_memory::what_is_mapped_is_busy_on_amds_runtime", what_is_mapped_is_busy);
+fn mapped_host_memory_is_busy_on_amds_runtime() {
+    on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", mapped_host_memory_is_busy);
 }
 
-/// AMD's library that is opened twice is one runtime, which would unlock neither.
-fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
+/// AMD's library opened twice is one runtime, which would unlock neither range.
+fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    let [one, other] = grounds.map(|ground| areas(ground)[0].clone());
+    let [one, other] = fixtures.map(|fixture| areas(fixture)[0].clone());
     let map = |area: &Area, size| {
-        // SAFETY: the bytes outlive what is mapped of them, and nobody touches them.
+        // SAFETY: the bytes outlive their mapping, and nothing accesses them.
         area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
     };
     let held = map(&one, 64).unwrap();
@@ -150,31 +150,31 @@ fn what_another_runtime_has_mapped_is_busy(grounds: [&Ground; 2]) {
 }
 
 #[test]
-fn what_another_runtime_has_mapped_is_busy_on_the_simulation() {
-    let grounds = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
-    what_another_runtime_has_mapped_is_busy([&grounds[0], &grounds[1]]);
-    grounds.iter().for_each(Ground::assert_idle);
+fn other_runtimes_host_memory_is_busy_on_the_simulation() {
+    let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
+    other_runtimes_host_memory_is_busy([&fixtures[0], &fixtures[1]]);
+    fixtures.iter().for_each(Fixture::assert_idle);
 }
 
 #[test]
-fn what_another_runtime_has_mapped_is_busy_on_amds_runtime() {
-    let test = "host_memory::what_another_runtime_has_mapped_is_busy_on_amds_runtime";
-    on_amd(test, |ground| {
-        let path = ground.runtime.info().path.clone().unwrap();
+fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
+    let test = "host_memory::other_runtimes_host_memory_is_busy_on_amds_runtime";
+    on_amd(test, |fixture| {
+        let path = fixture.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
-        let again = Ground { runtime, simulation: None };
-        what_another_runtime_has_mapped_is_busy([ground, &again]);
+        let again = Fixture { runtime, simulation: None };
+        other_runtimes_host_memory_is_busy([fixture, &again]);
     });
 }
 
 #[test]
-fn host_memory_must_be_there_and_enough_and_wanted() {
-    let ground = Ground::simulated(Config::mi300x(2));
+fn mmap_rejects_missing_small_and_unused_host_memory() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
     let mut bytes = [0u8; 10];
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        let area = ground.area(0, flags).unwrap();
+        let area = fixture.area(0, flags).unwrap();
         let refused = |error: hsa_vmm::Error, argument, problem| {
             assert_eq!(error.operation(), Operation::Mmap, "{flags}");
             assert_eq!(error.argument().zip(error.problem()), Some((argument, problem)), "{flags}");
@@ -190,7 +190,7 @@ fn host_memory_must_be_there_and_enough_and_wanted() {
                 Problem::TooLarge { maximum: 10, whole: Argument::Host },
             );
             area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
-            // SAFETY: nothing is mapped, since there cannot be that much.
+            // SAFETY: nothing is mapped, because the size is impossible.
             let options =
                 unsafe { MmapOptions::new().with_host_pointer(NonNull::from(&mut bytes[0])) };
             let error = area.mmap(usize::MAX, options).unwrap_err();
@@ -200,18 +200,18 @@ fn host_memory_must_be_there_and_enough_and_wanted() {
             refused(error, Argument::Host, Problem::UnusedHostMemory);
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// Nothing of it is touched but what is written.
-fn three_gib(ground: &Ground) {
-    let [mapping, _] = areas(ground);
+/// Only written pages use physical memory.
+fn three_gib(fixture: &Fixture) {
+    let [mapping, _] = areas(fixture);
     let mut memory = Zeroed::new(3 * GIB);
     let before = resident();
     let mapped =
         mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
-        assert!(ground.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
+        assert!(fixture.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
         mapped.write(offset, b"x").unwrap();
     }
     drop(mapped);
@@ -221,17 +221,17 @@ fn three_gib(ground: &Ground) {
 }
 
 #[test]
-fn three_gib_of_the_simulation() {
+fn three_gib_on_the_simulation() {
     if process::ran_alone() {
         return;
     }
-    // In a process whose memory no other test touches.
+    // In a process of its own, where no other test uses memory.
     let end = process::in_child(|| {
-        let ground = Ground::simulated(Config::mi300x(2));
-        three_gib(&ground);
-        ground.assert_idle();
+        let fixture = Fixture::simulated(Config::mi300x(2));
+        three_gib(&fixture);
+        fixture.assert_idle();
     });
-    assert_eq!(end, process::End::Well);
+    assert_eq!(end, process::End::Success);
 }
 
 #[test]
@@ -239,25 +239,25 @@ fn three_gib_on_amds_runtime() {
     on_amd("host_memory::three_gib_on_amds_runtime", three_gib);
 }
 
-/// A borrow that ends because its memory was forgotten stays locked, and says so.
+/// Memory whose value was leaked by `mem::forget` stays locked, and a new `mmap` of it is an error.
 #[test]
-fn forgotten_memory_stays_busy() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let [mapping, _] = areas(&ground);
-    // Of no other test's, ever after.
+fn leaked_host_memory_stays_busy() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let [mapping, _] = areas(&fixture);
+    // No other test uses this memory later.
     let bytes = Vec::leak(vec![0u8; 100]);
     std::mem::forget(mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
     let error = mapping.mmap(50, MmapOptions::new().with_host_memory(bytes)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
-/// Then the runtime is asked whether the memory may be mapped anew; as it counts locks of the same
-/// memory, it may.
+/// After a failed unlock the runtime decides whether the memory can be locked again. It counts locks of the
+/// same range, so it can.
 #[test]
-fn memory_that_could_not_be_unlocked_is_not_busy_for_ever() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let simulation = ground.simulation.as_ref().unwrap();
-    let [mapping, _] = areas(&ground);
+fn failed_unlock_does_not_keep_memory_busy() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let [mapping, _] = areas(&fixture);
     let mut bytes = vec![0u8; 100];
     let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
@@ -267,7 +267,7 @@ fn memory_that_could_not_be_unlocked_is_not_busy_for_ever() {
     assert!(again.is_ok(), "{:?}", again.err());
     assert_eq!(simulation.calls("hsa_amd_memory_lock"), 2);
     drop(again);
-    // Of the two locks one was given back; a part of what is locked still is refused, by the runtime.
+    // One of the two locks was released. The runtime refuses to lock a part of the range.
     let error = mapping.mmap(50, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     assert_eq!(error.call().map(|(call, _)| call), Some("hsa_amd_memory_lock"), "{error}");
 }

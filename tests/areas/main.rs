@@ -2,11 +2,11 @@
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;
-mod ground;
+mod fixture;
 #[path = "../process/mod.rs"]
 mod process;
 
-mod amls_defects;
+mod aml_defects;
 mod combinations;
 mod driver;
 mod failures;

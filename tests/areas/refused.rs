@@ -1,6 +1,6 @@
-//! What is refused, and that nothing comes of it.
+//! Rejected calls on areas, which change nothing.
 
-use crate::ground::{Ground, on_amd};
+use crate::fixture::{Fixture, on_amd};
 use crate::process::{self, End};
 use crate::{GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Device, MmapOptions};
@@ -18,24 +18,24 @@ fn maps_existing(flags: AreaFlags) -> bool {
 }
 
 #[test]
-fn flags_that_mean_nothing() {
-    let ground = Ground::simulated(Config::mi300x(1));
+fn new_rejects_undefined_flags() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
     for bits in [0x10, 0x1f, 0x8000_0000, u32::MAX] {
-        let error = ground.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
+        let error = fixture.area(0, AreaFlags::from_bits_retain(bits)).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
         assert_eq!(error.aml(), 3);
     }
 }
 
 #[test]
-fn agents_that_are_no_gpus_of_this_runtime() {
-    let [ground, other] = [(); 2].map(|()| Ground::simulated(Config::mi300x(1)));
+fn new_rejects_agents_that_are_not_gpus() {
+    let [fixture, other] = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
     let foreign = other.runtime.gpus().next().unwrap().id();
-    for agent in [foreign, ground.runtime.host().id()] {
-        let error = ground.area(agent, AreaFlags::DEFAULT).unwrap_err();
+    for agent in [foreign, fixture.runtime.host().id()] {
+        let error = fixture.area(agent, AreaFlags::DEFAULT).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
         assert_eq!(error.hip(HipProfile::default()), HipError::InvalidDevice);
-        let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+        let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
         let error = area.mmap(1, MmapOptions::new().with_device(agent)).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
     }
@@ -43,7 +43,7 @@ fn agents_that_are_no_gpus_of_this_runtime() {
 
 /// The host's memory too: HIP's `hipErrorNoDevice` is AML's "not supported".
 #[test]
-fn a_machine_without_gpus() {
+fn areas_need_a_gpu() {
     let mut config = Config::mi300x(1);
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
@@ -64,12 +64,12 @@ fn a_machine_without_gpus() {
     }
 }
 
-/// Sizes that cannot be had, of whatever kind of memory.
-fn sizes(ground: &Ground) {
+/// Sizes that are too large, for every kind of memory.
+fn sizes(fixture: &Fixture) {
     let has = |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
-    let most = ground.runtime.agents().iter().map(has).max().unwrap();
+    let most = fixture.runtime.agents().iter().map(has).max().unwrap();
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
-        let area = ground.area(0, flags).unwrap();
+        let area = fixture.area(0, flags).unwrap();
         let error = area.mmap(0, MmapOptions::new()).unwrap_err();
         assert_eq!(error.operation(), Operation::Mmap, "{flags}");
         let blamed = error.argument().zip(error.problem());
@@ -81,19 +81,19 @@ fn sizes(ground: &Ground) {
         }
         area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
     }
-    // AMD's runtime 6.4.3 is not to be asked for that many addresses.
-    let vmm = Vmm::open(&ground.runtime).unwrap();
+    // AMD's runtime 6.4.3 would accept that many addresses.
+    let vmm = Vmm::open(&fixture.runtime).unwrap();
     for size in [1 << 63, usize::MAX - 4095] {
         let error = vmm.address_reserve(size, 0, None).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
     }
     drop(vmm);
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 #[test]
 fn sizes_on_the_simulation() {
-    sizes(&Ground::simulated(Config::mi300x(1)));
+    sizes(&Fixture::simulated(Config::mi300x(1)));
 }
 
 #[test]
@@ -101,12 +101,12 @@ fn sizes_on_amds_runtime() {
     on_amd("refused::sizes_on_amds_runtime", sizes);
 }
 
-/// All that there is, and then what is left.
+/// Allocates all memory, frees it, and allocates again.
 #[test]
-fn memory_that_is_used_up_comes_back() {
-    let ground = Ground::simulated(Config::mi300x(1).with_vram(8 << 20));
+fn exhausted_memory_is_usable_after_free() {
+    let fixture = Fixture::simulated(Config::mi300x(1).with_vram(8 << 20));
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        let area = ground.area(0, flags).unwrap();
+        let area = fixture.area(0, flags).unwrap();
         for _ in 0..3 {
             let mut held: Vec<AreaMemory<'_>> = Vec::new();
             let error = loop {
@@ -118,14 +118,14 @@ fn memory_that_is_used_up_comes_back() {
             assert_eq!((held.len(), error.aml()), (8, 2), "{error}");
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 #[test]
-fn copies_that_cannot_be() {
-    let ground = Ground::simulated(Config::mi300x(2));
+fn copy_rejects_invalid_ranges() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
-        let area = ground.area(1, flags).unwrap();
+        let area = fixture.area(1, flags).unwrap();
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
         let other = area.mmap(500, MmapOptions::new()).unwrap();
         memory.write(0, &[7; 1000]).unwrap();
@@ -158,20 +158,20 @@ fn copies_that_cannot_be() {
             assert_eq!(blamed, Some((argument, Problem::NotMultipleOfFour)), "{flags}");
         }
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// Between any two kinds of memory, of either device and even of two runtimes.
+/// Copies between any two kinds of memory, of either device and of two runtimes.
 #[test]
 fn copies_between_all_kinds() {
-    let grounds = [Ground::simulated(Config::mi300x(2)), Ground::simulated(Config::mi300x(2))];
+    let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];
     let mut own: Vec<Vec<u8>> = vec![vec![0; 3000]; 128];
     let mut own = own.iter_mut();
     let mut all = Vec::new();
-    for ground in &grounds {
+    for fixture in &fixtures {
         for flags in all_flags() {
             for device in [0usize, 1] {
-                let area = ground.area(device, flags).unwrap();
+                let area = fixture.area(device, flags).unwrap();
                 let options = if maps_existing(flags) {
                     MmapOptions::new().with_host_memory(own.next().unwrap())
                 } else {
@@ -200,14 +200,14 @@ fn copies_between_all_kinds() {
         }
     }
     drop(all);
-    grounds.iter().for_each(Ground::assert_idle);
+    fixtures.iter().for_each(Fixture::assert_idle);
 }
 
-/// Two threads that copy either way between the same two do not wait for each other for ever.
+/// Two threads that copy in opposite directions do not deadlock.
 #[test]
-fn copies_in_both_directions_come_to_an_end() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    let area = ground.area(0, AreaFlags::GLOBAL).unwrap();
+fn copies_in_both_directions_do_not_deadlock() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    let area = fixture.area(0, AreaFlags::GLOBAL).unwrap();
     let [one, other] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
     let (one, other) = (std::sync::Arc::new(one), std::sync::Arc::new(other));
     let (a, b) = (one.clone(), other.clone());
@@ -219,18 +219,18 @@ fn copies_in_both_directions_come_to_an_end() {
         });
     });
     drop((one, other, area));
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
 #[test]
-fn every_call_of_a_child_is_refused() {
+fn forked_child_gets_errors() {
     if process::ran_alone() {
         return;
     }
-    let ground = Ground::simulated(Config::mi300x(2));
+    let fixture = Fixture::simulated(Config::mi300x(2));
     let mut own = [5u8; 100];
     let mut second = [5u8; 100];
-    let areas: Vec<_> = all_flags().map(|flags| ground.area(0, flags).unwrap()).collect();
+    let areas: Vec<_> = all_flags().map(|flags| fixture.area(0, flags).unwrap()).collect();
     let mut own = [&mut own[..], &mut second[..]].into_iter();
     let all: Vec<_> = areas
         .iter()
@@ -249,7 +249,7 @@ fn every_call_of_a_child_is_refused() {
                 (1, HipError::NotInitialized)
             );
         };
-        forked(Area::without_vmm(&ground.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
+        forked(Area::without_vmm(&fixture.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
         for (area, memory) in areas.iter().zip(all) {
             forked(area.mmap(1, MmapOptions::new()).unwrap_err());
             forked(memory.read(0, &mut [0]).unwrap_err());
@@ -261,5 +261,5 @@ fn every_call_of_a_child_is_refused() {
             drop(memory);
         }
     });
-    assert_eq!(end, End::Well);
+    assert_eq!(end, End::Success);
 }

@@ -1,13 +1,13 @@
-//! Agents and addresses that access cannot be given to or asked of.
+//! Invalid agents and addresses in calls on access.
 
-use crate::ground::{check, invented_agent, no_agent, state, top};
 use crate::machine::{Machine, access, at};
+use crate::setup::{check, invented_agent, no_agent, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Allocation};
 
 #[test]
-fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
+fn set_access_and_revoke_reject_bad_agents() {
     check(&[
         (
             "nobody",
@@ -65,7 +65,7 @@ fn set_access_and_revoke_refuse_bad_agents_before_the_first_takes_effect() {
 }
 
 #[test]
-fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
+fn set_access_rejects_agents_without_peer_access() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = Machine::new(config);
@@ -76,7 +76,7 @@ fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
         machine.map(at(address, gpu * granule), granule, handle);
     }
     let before = state(&machine);
-    // The first mapping could be granted; the second could not.
+    // The first mapping could be granted, the second could not.
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);
@@ -88,7 +88,7 @@ fn set_access_refuses_agents_out_of_reach_before_the_first_takes_effect() {
 }
 
 #[test]
-fn get_access_and_retain_refuse_bad_input() {
+fn get_access_and_retain_reject_bad_input() {
     check(&[
         (
             "null",

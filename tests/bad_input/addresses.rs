@@ -1,12 +1,12 @@
 //! Addresses that cannot be reserved or freed.
 
-use crate::ground::{check, top};
 use crate::machine::{self, MIB, Machine, at};
+use crate::setup::{check, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Address, Error, ErrorKind, Reservation};
 
 #[test]
-fn address_reserve_refuses_bad_input() {
+fn address_reserve_rejects_bad_input() {
     check(&[
         ("no size", |s| s.machine.vmm.address_reserve(0, 0, None).map(drop), A::Size, |_| P::Zero),
         (
@@ -75,7 +75,7 @@ fn address_reserve_refuses_bad_input() {
 }
 
 #[test]
-fn address_free_refuses_bad_input() {
+fn address_free_rejects_bad_input() {
     check(&[
         ("null", |s| s.machine.vmm.address_free(Address::NULL, s.granule), A::Address, |_| P::Null),
         ("no size", |s| s.machine.vmm.address_free(s.used, 0), A::Size, |_| P::Zero),
@@ -131,7 +131,7 @@ fn address_free_refuses_bad_input() {
 }
 
 #[test]
-fn more_addresses_than_there_are_is_out_of_memory() {
+fn reserve_of_too_much_is_out_of_memory() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -147,9 +147,9 @@ fn more_addresses_than_there_are_is_out_of_memory() {
     }
 }
 
-/// AMD's runtime would reserve them, and never free them.
+/// AMD's runtime would reserve them, and could not free them.
 #[test]
-fn addresses_below_those_of_gpus_are_not_reserved() {
+fn addresses_below_gpu_addresses_are_not_reserved() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -166,7 +166,7 @@ fn addresses_below_those_of_gpus_are_not_reserved() {
 }
 
 #[test]
-fn a_bad_hint_is_no_error() {
+fn bad_hints_are_ignored() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();

@@ -1,56 +1,56 @@
-//! Handles that are none.
+//! Invalid handles.
 
-use crate::ground::{FILE, Scene, state, top};
+use crate::setup::{FILE, Setup, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Error, Handle};
 
-fn invented_handle(s: &Scene) -> Handle {
+fn invented_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
-/// The same slot, a number that was not given yet.
-fn future_handle(s: &Scene) -> Handle {
-    Handle::from_bits(s.handle.to_bits() | 1 << 63)
+/// Returns a handle with its highest bit changed: a number far above those in use.
+fn future_handle(s: &Setup) -> Handle {
+    Handle::from_bits(s.handle.to_bits() ^ 1 << 63)
 }
 
-/// The same slot, number zero, which is never given.
-fn zeroth_handle(s: &Scene) -> Handle {
+/// Returns a small odd number, which is not the value of a handle.
+fn zeroth_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
-/// A call that takes nothing but a handle.
-type ByHandle = fn(&Scene, Handle) -> Result<(), Error>;
+/// A call that takes only a handle.
+type ByHandle = fn(&Setup, Handle) -> Result<(), Error>;
 
 #[test]
-fn every_call_that_takes_a_handle_refuses_one_that_is_none() {
+fn calls_reject_invalid_handles() {
     let calls: &[(&str, ByHandle)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
         ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),
-        // The handle is told first, whatever the range.
+        // The handle is reported first, before the range.
         ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
         ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE).map(drop)),
     ];
-    let scene = Scene::new();
+    let setup = Setup::new();
     let bad = [
         ("zero", Handle::from_bits(0), P::Null),
-        ("released", scene.stale, P::Released),
-        ("released and still mapped", scene.dying, P::Released),
-        ("another's", scene.foreign, P::ForeignHandle),
+        ("released", setup.stale, P::Released),
+        ("released and still mapped", setup.dying, P::Released),
+        ("another's", setup.foreign, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
-        ("a slot that never was", invented_handle(&scene), P::UnknownHandle),
-        ("a time to come", future_handle(&scene), P::UnknownHandle),
-        ("a time before all", zeroth_handle(&scene), P::UnknownHandle),
+        ("low bits set", invented_handle(&setup), P::UnknownHandle),
+        ("highest bit changed", future_handle(&setup), P::UnknownHandle),
+        ("small number", zeroth_handle(&setup), P::UnknownHandle),
     ];
     for (call, act) in calls {
         for (kind, handle, problem) in bad {
-            let before = (state(&scene.machine), state(&scene.other));
-            let error = act(&scene, handle).expect_err(kind);
+            let before = (state(&setup.machine), state(&setup.other));
+            let error = act(&setup, handle).expect_err(kind);
             assert_eq!(error.argument(), Some(A::Handle), "{call}, {kind}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
-            assert_eq!(before, (state(&scene.machine), state(&scene.other)), "{call}, {kind}");
+            assert_eq!(before, (state(&setup.machine), state(&setup.other)), "{call}, {kind}");
         }
     }
 }

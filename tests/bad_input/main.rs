@@ -1,13 +1,13 @@
-//! Bad input to any call gives an error that names the argument; nothing else changes, and the
-//! runtime is not even asked.
+//! Invalid input to any call is an error that names the argument, changes nothing, and does not reach the
+//! runtime.
 
 #[path = "../machine/mod.rs"]
 mod machine;
 
 mod access;
 mod addresses;
-mod ground;
 mod handles;
 mod mapping;
 mod memory;
+mod setup;
 mod transfer;

@@ -1,16 +1,16 @@
 //! Ranges and memory that cannot be mapped or unmapped.
 
-use crate::ground::{Scene, check, state, top};
 use crate::machine::{access, at};
+use crate::setup::{Setup, check, state, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Allocation, Error, Handle};
 
-fn map(s: &Scene, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
+fn map(s: &Setup, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
     s.machine.vmm.map(address, size, 0, handle)
 }
 
 #[test]
-fn map_refuses_bad_input() {
+fn map_rejects_bad_input() {
     check(&[
         ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
         ("no size", |s| map(s, s.next, 0, s.handle), A::Size, |_| P::Zero),
@@ -55,8 +55,8 @@ fn map_refuses_bad_input() {
         (
             "another's reservation",
             |s| {
-                let stranger = s.other.vmm.reservations();
-                assert!(stranger.is_empty());
+                let foreign = s.other.vmm.reservations();
+                assert!(foreign.is_empty());
                 s.other.vmm.map(s.next, s.granule, 0, s.foreign)
             },
             A::Address,
@@ -90,8 +90,8 @@ fn map_refuses_bad_input() {
 }
 
 #[test]
-fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings() {
-    type OnRange = fn(&Scene, Address, usize) -> Result<(), Error>;
+fn range_calls_reject_partial_mappings() {
+    type OnRange = fn(&Setup, Address, usize) -> Result<(), Error>;
     let calls: &[(&str, OnRange)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
         ("set_access", |s, address, size| {
@@ -100,7 +100,7 @@ fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings()
         }),
         ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
     ];
-    let s = Scene::new();
+    let s = Setup::new();
     let g = s.granule;
     let bad: &[(&str, Address, usize, A, P)] = &[
         ("null", Address::NULL, g, A::Address, P::Null),
@@ -132,8 +132,8 @@ fn unmap_set_access_and_revoke_refuse_a_range_that_is_no_run_of_whole_mappings()
 }
 
 #[test]
-fn a_reservation_refuses_the_memory_of_another() {
-    let s = Scene::new();
+fn reservation_rejects_foreign_memory() {
+    let s = Setup::new();
     let theirs = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
     let before = state(&s.machine);
     let error = s.mapping.reservation().map(s.granule, &theirs).unwrap_err();

@@ -1,17 +1,17 @@
-//! Memory that cannot be made, or shared.
+//! Memory that cannot be created or shared.
 
-use crate::ground::{FILE, Scene, check, invented_agent, no_agent, state};
+use crate::setup::{FILE, Setup, check, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::vmm::{Granularity, Location};
 use hsa_vmm::{AgentId, AllocationProperties, Error, ErrorKind, HandleType};
 use std::fs::File;
 
-fn create(s: &Scene, size: usize, agent: AgentId) -> Result<(), Error> {
+fn create(s: &Setup, size: usize, agent: AgentId) -> Result<(), Error> {
     s.machine.vmm.create(size, &AllocationProperties::on(agent)).map(drop)
 }
 
 #[test]
-fn create_refuses_bad_input() {
+fn create_rejects_bad_input() {
     check(&[
         ("no size", |s| create(s, 0, s.machine.gpu(0)), A::Size, |_| P::Zero),
         (
@@ -73,7 +73,7 @@ fn create_refuses_bad_input() {
 
 /// An interface that has HIP's `flags` checks them this way.
 #[test]
-fn flags_other_than_zero_are_invalid() {
+fn flags_must_be_zero() {
     use hsa_vmm::error::Operation as O;
     for operation in [O::AddressReserve, O::Create, O::Map, O::ExportToShareableHandle] {
         assert_eq!(operation.check_flags(0), Ok(()));
@@ -88,8 +88,8 @@ fn flags_other_than_zero_are_invalid() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_out_of_memory() {
-    let s = Scene::new();
+fn create_of_too_much_is_out_of_memory() {
+    let s = Setup::new();
     let gpu = s.machine.gpu(0);
     let all = s.machine.simulation.config().gpus[0].vram as usize;
     for size in [all, all + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
@@ -104,7 +104,7 @@ fn more_memory_than_there_is_is_out_of_memory() {
 }
 
 #[test]
-fn sharing_refuses_bad_input() {
+fn sharing_rejects_bad_input() {
     check(&[
         (
             "a type that was not asked for",
@@ -152,9 +152,9 @@ fn sharing_refuses_bad_input() {
 }
 
 #[test]
-fn what_is_not_supported_says_so_before_the_runtime_is_asked() {
-    let s = Scene::new();
-    type Act = fn(&Scene) -> Result<(), Error>;
+fn unsupported_calls_never_reach_the_runtime() {
+    let s = Setup::new();
+    type Act = fn(&Setup) -> Result<(), Error>;
     let acts: &[(&str, Act)] = &[
         ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0))),
         ("the granularity of the CPU", |s| {

@@ -1,16 +1,16 @@
 //! What cannot be read, written, copied or filled.
 
-use crate::ground::{Scene, check, invented_agent, top};
 use crate::machine::at;
+use crate::setup::{Setup, check, invented_agent, top};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Error};
 
 #[test]
-fn reading_and_writing_refuse_bad_input() {
-    fn read(s: &Scene, address: Address, size: usize) -> Result<(), Error> {
+fn read_and_write_reject_bad_input() {
+    fn read(s: &Setup, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.read(address, &mut vec![0; size])
     }
-    fn write(s: &Scene, address: Address, size: usize) -> Result<(), Error> {
+    fn write(s: &Setup, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.write(address, &vec![0; size])
     }
     check(&[
@@ -99,9 +99,9 @@ fn reading_and_writing_refuse_bad_input() {
 
 #[test]
 fn offset_errors_name_the_end_of_the_mapping() {
-    let scene = Scene::new();
-    let page = scene.granule;
-    let error = scene.mapping.write(page - 1, &[0; 2]).unwrap_err();
+    let setup = Setup::new();
+    let page = setup.granule;
+    let error = setup.mapping.write(page - 1, &[0; 2]).unwrap_err();
     let expected = format!(
         "cannot write: offset {:#x} is out of bounds: 0x2 bytes from there extend past the end at {page:#x}",
         page - 1
@@ -110,8 +110,8 @@ fn offset_errors_name_the_end_of_the_mapping() {
 }
 
 #[test]
-fn copy_and_fill_refuse_bad_input() {
-    fn copy(s: &Scene, to: Address, from: Address, size: usize) -> Result<(), Error> {
+fn copy_and_fill_reject_bad_input() {
+    fn copy(s: &Setup, to: Address, from: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
     }
     check(&[
@@ -201,7 +201,7 @@ fn copy_and_fill_refuse_bad_input() {
             |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
         ),
         (
-            "fill what nobody may use",
+            "fill memory without access",
             |s| s.machine.vmm.fill(s.granule_at(1), 1, 4),
             A::Address,
             |s| P::NotGranted {

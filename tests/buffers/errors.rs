@@ -2,24 +2,24 @@
 
 use hsa_vmm::error::{Argument, ErrorKind, Problem, Value};
 
-/// Blames a page.
+/// Returns the error for a page.
 pub fn page_error(page: usize, problem: Problem) -> ErrorKind {
     let value = Value::Number(page as u64);
     ErrorKind::InvalidArgument { argument: Argument::Page, value, problem }
 }
 
-/// Blames an offset.
+/// Returns the error for an offset.
 pub fn out_of_bounds(offset: usize, size: usize, end: usize) -> ErrorKind {
     let (value, problem) = (Value::from(offset), Problem::OutOfBounds { size, end });
     ErrorKind::InvalidArgument { argument: Argument::Offset, value, problem }
 }
 
-/// Blames a size.
+/// Returns the error for a size.
 pub fn size_error(size: usize, problem: Problem) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Size, value: Value::from(size), problem }
 }
 
-/// Blames the destination of pages.
+/// Returns the error for the destination of pages.
 pub fn different_pages() -> ErrorKind {
     let (argument, value) = (Argument::Destination, Value::None);
     ErrorKind::InvalidArgument { argument, value, problem: Problem::DifferentPages }

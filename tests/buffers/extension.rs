@@ -1,6 +1,6 @@
 //! Growing past a reservation by reserving at its end.
 
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Access;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -8,42 +8,46 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 const STEP: usize = 16 * KIB;
 
 #[test]
-fn an_extended_buffer_is_one_buffer() {
-    for (era, config) in eras() {
+fn extended_buffer_is_contiguous() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut buffer = machine.extended(STEP, &[1, 3]);
-        assert_eq!(buffer.maximum(), 8 * STEP, "{era}");
+        assert_eq!(buffer.maximum(), 8 * STEP, "{generation}");
         buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(3 * STEP).unwrap();
         buffer.grow(5 * STEP).unwrap();
-        assert_eq!(machine.vmm.reservations().len(), 3, "{era}");
-        // Over both seams.
+        assert_eq!(machine.vmm.reservations().len(), 3, "{generation}");
+        // Across both ends of reservations.
         let text: Vec<u8> = (0..3 * STEP).map(|byte| (byte % 251) as u8).collect();
         buffer.write(3 * STEP - 5, &text).unwrap();
         let mut found = vec![0; text.len()];
         buffer.read(3 * STEP - 5, &mut found).unwrap();
-        assert!(found == text, "{era}");
+        assert!(found == text, "{generation}");
         buffer.fill(4 * STEP - 4, 0x0909_0909, STEP + 8).unwrap();
         buffer.read(4 * STEP - 5, &mut found).unwrap();
-        assert_eq!(found[..2], [text[STEP], 9], "{era}");
-        assert!(found[1..STEP + 9].iter().all(|&byte| byte == 9), "{era}");
-        assert_eq!(found[STEP + 9], text[2 * STEP + 9], "{era}");
+        assert_eq!(found[..2], [text[STEP], 9], "{generation}");
+        assert!(found[1..STEP + 9].iter().all(|&byte| byte == 9), "{generation}");
+        assert_eq!(found[STEP + 9], text[2 * STEP + 9], "{generation}");
         buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
         for mapping in machine.vmm.mappings() {
             assert_eq!(machine.vmm.get_access(machine.gpu(1), mapping.address), Ok(Access::Read));
         }
         buffer.revoke(&[machine.gpu(1)]).unwrap();
-        assert_eq!(machine.simulation.page(1, buffer.address().get() + 6 * STEP), None, "{era}");
+        assert_eq!(
+            machine.simulation.page(1, buffer.address().get() + 6 * STEP),
+            None,
+            "{generation}"
+        );
         buffer.shrink(6 * STEP).unwrap();
-        assert_eq!((buffer.size(), machine.vmm.usage().mappings), (2 * STEP, 2), "{era}");
+        assert_eq!((buffer.size(), machine.vmm.usage().mappings), (2 * STEP, 2), "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
-    for (era, config) in eras() {
+fn extend_into_taken_addresses_changes_nothing() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let (mut buffer, neighbour) = machine.extended_to_a_neighbour(STEP);
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -52,20 +56,20 @@ fn addresses_that_are_taken_leave_the_buffer_as_it_was() {
         let before = (machine.vmm.reservations(), machine.vmm.mappings());
         for _ in 0..2 {
             let error = buffer.extend(1).expect_err("the addresses are taken");
-            assert_eq!(error.problem(), Some(Problem::AddressTaken), "{era}");
+            assert_eq!(error.problem(), Some(Problem::AddressTaken), "{generation}");
         }
-        assert_eq!((machine.vmm.reservations(), machine.vmm.mappings()), before, "{era}");
-        assert_eq!(buffer.maximum(), 6 * STEP, "{era}");
+        assert_eq!((machine.vmm.reservations(), machine.vmm.mappings()), before, "{generation}");
+        assert_eq!(buffer.maximum(), 6 * STEP, "{generation}");
         let mut text = [0; 4];
         buffer.read(5 * STEP, &mut text).unwrap();
-        assert_eq!(&text, b"kept", "{era}");
+        assert_eq!(&text, b"kept", "{generation}");
         drop((buffer, neighbour));
         machine.assert_empty();
     }
 }
 
 #[test]
-fn a_reservation_that_fails_extends_nothing() {
+fn failed_reservation_extends_nothing() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = machine.extended(STEP, &[1]);
     let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);

@@ -1,8 +1,8 @@
-//! Native calls fail while something is done to buffers: one call, each in turn, or all from one on.
-//! What must come of it each subject says for itself.
+//! Native calls fail during operations on buffers: each call in turn, or all calls from one on. Each test
+//! defines the expected result.
 
-use crate::machine::{Machine, eras, without_cpu_mapping};
-use crate::process::rights;
+use crate::machine::{Machine, generations, without_cpu_mapping};
+use crate::process::merged_permissions;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
 use hsa_vmm::vmm::MappingInfo;
@@ -11,9 +11,9 @@ use std::fmt::Debug;
 pub const ERROR: u32 = 0x1000;
 pub const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// Buffers to do something to, with something in them.
-pub trait Stage: Sized {
-    /// What must not change when one call fails.
+/// The buffers of a test, with contents.
+pub trait Setup: Sized {
+    /// The state that must not change when one call fails.
     type State: Debug + PartialEq;
 
     fn new(config: &Config) -> Self;
@@ -25,8 +25,8 @@ pub trait Stage: Sized {
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
-/// What must not change below the buffers: what the library believes, what the GPUs and this
-/// process may do, and what the runtime has in use.
+/// The state below the buffers that must not change: the library's, the access of GPUs and of this process,
+/// and the runtime's usage.
 #[derive(Debug, PartialEq)]
 pub struct Below {
     mappings: Vec<MappingInfo>,
@@ -45,114 +45,119 @@ impl Below {
         let ranges = machine.vmm.reservations().into_iter().map(|(at, size)| (at.get(), size));
         Self {
             pages: mappings.iter().map(page).collect(),
-            process: rights(ranges).unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
+            process: merged_permissions(ranges)
+                .unwrap_or_else(|hole| panic!("a hole at {hole:#x}")),
             mappings,
-            usage: machine.usage_but_for_lingering(),
+            usage: machine.usage_without_lingering_memory(),
             quarantined: machine.vmm.quarantine().len(),
         }
     }
 }
 
-/// The machines: one of each era, ROCm 6.1, which begins the first, and one on which the CPU
-/// cannot map memory by itself.
-pub fn grounds() -> Vec<(&'static str, Config)> {
-    let era_a = || Config::mi300x(2).with_era(Era::A);
-    let mut grounds = eras();
-    grounds.push(("6.1", era_a().with_extension(4)));
-    grounds.push(("era A, the CPU by the runtime", without_cpu_mapping(era_a())));
-    grounds
+/// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
+/// dma-bufs.
+pub fn configurations() -> Vec<(&'static str, Config)> {
+    let generation_a = || Config::mi300x(2).with_era(Era::A);
+    let mut configurations = generations();
+    configurations.push(("6.1", generation_a().with_extension(4)));
+    configurations
+        .push(("generation A, the CPU by the runtime", without_cpu_mapping(generation_a())));
+    configurations
 }
 
-/// An act during which something failed.
-pub struct Failed<S: Stage> {
-    pub ground: &'static str,
+/// An act during which calls failed.
+pub struct Failed<S: Setup> {
+    pub configuration: &'static str,
     pub name: &'static str,
     pub act: Act<S>,
     /// The first function that failed.
     pub function: &'static str,
     pub answer: Result<(), Error>,
-    /// The calls work again.
-    pub stage: S,
+    /// The buffers; the calls succeed again.
+    pub setup: S,
     pub before: S::State,
-    /// All that in words.
+    /// A description of all that.
     pub when: String,
 }
 
-impl<S: Stage> Failed<S> {
+impl<S: Setup> Failed<S> {
     /// Fails unless nothing has changed.
     #[track_caller]
     pub fn assert_unchanged(&self) {
-        assert_eq!(self.stage.state(), self.before, "{}: {:?}", self.when, self.answer);
+        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.answer);
     }
 
-    /// Does it once more, which must work.
+    /// Repeats the act, which must succeed.
     #[track_caller]
     pub fn again(&mut self) {
-        (self.act)(&mut self.stage).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
+        (self.act)(&mut self.setup).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
     }
 }
 
-/// Each act on each ground, with each call of it answering each status. Says how many failed.
-pub fn one_call<S: Stage>(
+/// Runs each act on each configuration, with each of its calls returning each status. Returns the number of
+/// failures.
+pub fn one_call<S: Setup>(
     acts: &[(&'static str, Act<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
     mut judge: impl FnMut(Failed<S>),
 ) -> usize {
     let mut failures = 0;
-    for (ground, config) in grounds() {
+    for (configuration, config) in configurations() {
         for &(name, act) in acts {
-            for status in statuses(ground) {
-                let what = |call| format!("{ground}: {name}, call {call} answers {status:#x}");
+            for status in statuses(configuration) {
+                let what =
+                    |call| format!("{configuration}: {name}, call {call} answers {status:#x}");
                 let plan = |call| FaultPlan::none().fail_any(call, *status);
-                failures += each_call(&config, (ground, name, act), what, plan, &mut judge);
+                failures += each_call(&config, (configuration, name, act), what, plan, &mut judge);
             }
         }
     }
     failures
 }
 
-/// Each act on these grounds, with every call from some on failing, not even taking back what was
-/// done; then the calls work again. Says how often that was.
-pub fn all_calls_from_one_on<S: Stage>(
-    grounds: impl IntoIterator<Item = (&'static str, Config)>,
+/// Runs each act on these configurations, with every call from some call on failing, also during the
+/// rollback. Then the calls succeed again. Returns the number of runs.
+pub fn all_calls_from_one_on<S: Setup>(
+    configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],
     mut judge: impl FnMut(Failed<S>),
 ) -> usize {
     let mut ends = 0;
-    for (ground, config) in grounds {
+    for (configuration, config) in configurations {
         for &(name, act) in acts {
-            let what = |call| format!("{ground}: {name}, from call {call} on everything fails");
+            let what =
+                |call| format!("{configuration}: {name}, from call {call} on everything fails");
             let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
-            ends += each_call(&config, (ground, name, act), what, plan, &mut judge);
+            ends += each_call(&config, (configuration, name, act), what, plan, &mut judge);
         }
     }
     ends
 }
 
-fn each_call<S: Stage>(
+fn each_call<S: Setup>(
     config: &Config,
-    (ground, name, act): (&'static str, &'static str, Act<S>),
+    (configuration, name, act): (&'static str, &'static str, Act<S>),
     what: impl Fn(u64) -> String,
     plan: impl Fn(u64) -> FaultPlan,
     judge: &mut impl FnMut(Failed<S>),
 ) -> usize {
     for call in 1.. {
         let when = what(call);
-        let mut stage = S::new(config);
-        let simulation = stage.machine().simulation.clone();
-        let before = stage.state();
+        let mut setup = S::new(config);
+        let simulation = setup.machine().simulation.clone();
+        let before = setup.state();
         simulation.set_faults(plan(call));
-        let answer = act(&mut stage);
+        let answer = act(&mut setup);
         let failed = simulation.failed_calls();
         simulation.set_faults(FaultPlan::none());
-        stage.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let Some(&(function, _)) = failed.first() else {
             answer.unwrap_or_else(|error| panic!("{when}: {error}"));
             assert!(call > 1, "{when}: it calls nothing");
             return call as usize - 1;
         };
         let when = format!("{when}: {function}");
-        judge(Failed { ground, name, act, function, answer, stage, before, when });
+        judge(Failed { configuration, name, act, function, answer, setup, before, when });
     }
     unreachable!("an act comes to an end")
 }

@@ -1,7 +1,7 @@
-//! Every native call on the way fails: the buffer is as it was, and nothing is lost.
+//! Each native call fails in turn: the buffers do not change, and nothing is lost.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -13,17 +13,17 @@ use std::sync::LazyLock;
 
 const STEP: usize = 16 * KIB;
 
-/// Two buffers and a ring, with something in them.
+/// Two buffers and a ring, with contents.
 struct Buffers {
-    /// Two steps of six, of which four are in the first reservation.
+    /// Two of six steps are used; four are in the first reservation.
     small: GrowableVec<u8>,
-    /// Six of six.
+    /// Six of six steps are used.
     full: GrowableBuffer,
     ring: RingBuffer,
     machine: Machine,
 }
 
-/// Made once: it is compared with after each of some thousand failures.
+/// Created once, because it is compared after each of thousands of failures.
 static TEXT: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|byte| (byte % 253) as u8 + 1).collect());
 
@@ -31,8 +31,8 @@ fn text(length: usize) -> &'static [u8] {
     &TEXT[..length]
 }
 
-impl Stage for Buffers {
-    /// Of each buffer its size, what is mapped, and how far it may grow.
+impl Setup for Buffers {
+    /// The size, the mapped bytes and the maximum of each buffer.
     type State = ([(usize, usize, usize); 2], Below);
 
     fn new(config: &Config) -> Self {
@@ -63,7 +63,7 @@ impl Stage for Buffers {
 }
 
 impl Buffers {
-    /// Whether what is left of the buffers holds what was in it.
+    /// Checks that the buffers still have their contents.
     fn assert_contents(&self, when: &str) {
         for buffer in [&self.small.buffer, &self.full] {
             let known = buffer.size().min(6 * STEP);
@@ -104,14 +104,14 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
 ];
 
-/// Calls whose failure an operation survives.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
-        // The memory is kept for the next growth, or for the end of all.
+        // The memory is kept for the next growth, or until the end.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // Of what is only there to be dropped.
+        // Only drops fail.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
-        // Before aligned reservations it is tried until it works.
+        // Without aligned reservations it is retried until it succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
         _ => false,
     }
@@ -119,11 +119,11 @@ fn is_survived(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        // What the runtime answers makes the less difference.
-        let statuses = |ground: &str| {
-            if ground == "era A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+        // The status makes little difference.
+        let statuses = |configuration: &str| {
+            if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());
@@ -133,11 +133,11 @@ fn one_failure_changes_nothing() {
                     let lost = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(!lost, "{when}: {error}");
                     failed.assert_unchanged();
-                    failed.stage.assert_contents(&when);
+                    failed.setup.assert_contents(&when);
                     failed.again();
                 }
             }
-            let Buffers { small, full, ring, machine } = failed.stage;
+            let Buffers { small, full, ring, machine } = failed.setup;
             drop((small, full, ring));
             if name.starts_with("make") {
                 machine.close();
@@ -151,19 +151,19 @@ fn one_failure_changes_nothing() {
 }
 
 #[test]
-fn a_runtime_that_goes_on_failing_loses_no_contents() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+fn repeated_failures_lose_no_contents() {
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
+        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
             let when = failed.when.clone();
-            let vmm = failed.stage.machine.vmm.clone();
+            let vmm = failed.setup.machine.vmm.clone();
             if vmm.quarantine().is_empty() {
-                failed.stage.assert_contents(&when);
-                if failed.answer.is_err() && failed.stage.full.size() == 6 * STEP {
+                failed.setup.assert_contents(&when);
+                if failed.answer.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.again();
                 }
-                // Whatever was left behind the ends is gone with the next change of size.
-                let Buffers { small, full, .. } = &mut failed.stage;
+                // The next change of size removes memory that was left past the ends.
+                let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
@@ -175,7 +175,7 @@ fn a_runtime_that_goes_on_failing_loses_no_contents() {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
                 }
             }
-            let Buffers { small, full, ring, machine } = failed.stage;
+            let Buffers { small, full, ring, machine } = failed.setup;
             drop((small, full, ring, vmm));
             if machine.vmm.quarantine().is_empty() {
                 machine.close();

@@ -1,13 +1,13 @@
 //! Growing and shrinking in place.
 
-use crate::machine::{KIB, MIB, Machine, at, eras, releases};
+use crate::machine::{KIB, MIB, Machine, at, generations, releases};
 use hsa_vmm::simulation::Era;
 use hsa_vmm::{Access, GrowableBuffer};
 
 const STEP: usize = 64 * KIB;
 
 #[test]
-fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
+fn growth_keeps_address_and_contents() {
     for (release, config) in releases() {
         let machine = Machine::new(config);
         let options = GrowableBuffer::builder(16 * STEP).with_step(STEP);
@@ -17,7 +17,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
         let step = buffer.step();
         for number in 0..16u8 {
             buffer.grow(step).unwrap();
-            // Over the seam to the step before, where there is one.
+            // Across the boundary to the step before, if there is one.
             let start = (number as usize * step).saturating_sub(1);
             buffer.write(start, &[number; 3]).unwrap();
         }
@@ -26,7 +26,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
             buffer.read((number as usize + 1) * step - 1, &mut bytes).unwrap();
             assert_eq!(bytes, [number + 1; 3], "{release}");
         }
-        // A GPU sees the same at the same addresses, across the mappings.
+        // A GPU reads the same at the same addresses, across mappings.
         let other = machine.mapped(1, 4 * KIB).0;
         machine.grant(other, 4 * KIB, machine.gpu(1), Access::ReadWrite);
         machine.grant(other, 4 * KIB, machine.cpu(0), Access::Read);
@@ -38,7 +38,7 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
         let mut bytes = [0; 18];
         buffer.read(3 * step - 9, &mut bytes).unwrap();
         assert_eq!(bytes[1..17], [1; 16], "{release}");
-        // Shrunk, the rest is as it was.
+        // After shrinking, the rest is unchanged.
         buffer.shrink(15 * step - 1).unwrap();
         assert_eq!((buffer.size(), buffer.mapped()), (step + 1, 2 * step), "{release}");
         assert_eq!(buffer.address(), address, "{release}");
@@ -51,8 +51,8 @@ fn what_grows_stays_where_it_is_and_keeps_what_is_in_it() {
 }
 
 #[test]
-fn memory_is_mapped_a_whole_step_at_a_time() {
-    let machine = Machine::new(eras()[1].1.clone());
+fn growth_maps_whole_steps() {
+    let machine = Machine::new(generations()[1].1.clone());
     let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
         GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -68,13 +68,13 @@ fn memory_is_mapped_a_whole_step_at_a_time() {
     assert_eq!(buffer.allocations().count(), 1);
 }
 
-/// To 64 GiB: each step makes the same calls, however large the buffer is by then.
+/// Growth to 64 GiB: each step makes the same calls, whatever the size of the buffer.
 ///
-/// By 2 MiB, but for ROCm 7.14 (era C), which has a descriptor open for every handle
+/// By 2 MiB, but for ROCm 7.14 (generation C), which has a descriptor open for every handle
 /// (rocm-systems#10604): there the limit of descriptors is reached first, and larger steps help.
 #[test]
 fn every_step_to_64_gib_makes_the_same_calls() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let step = if config.era == Era::C { 256 * MIB } else { 2 * MIB };
         let steps = (64 << 30) / step;
         let machine = Machine::new(config);
@@ -97,16 +97,16 @@ fn every_step_to_64_gib_makes_the_same_calls() {
                 .collect();
             before = after;
             let expected = per_step.get_or_insert_with(|| made.clone());
-            assert_eq!(*expected, made, "{era}, step {number}");
+            assert_eq!(*expected, made, "{generation}, step {number}");
         }
         let made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
-        assert_eq!(made, 3, "{era}: create, map and set_access");
-        assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{era}");
-        assert_eq!(vmm.usage().mappings, steps, "{era}");
-        // Both GPUs reach all of it; what the one writes far out the other reads.
+        assert_eq!(made, 3, "{generation}: create, map and set_access");
+        assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
+        assert_eq!(vmm.usage().mappings, steps, "{generation}");
+        // Both GPUs can access all of it: one writes near the end, the other reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
-            assert!(page.is_some(), "{era}, GPU {gpu}");
+            assert!(page.is_some(), "{generation}, GPU {gpu}");
         }
         let (first, last) = (address, at(address, (steps - 1) * step));
         buffer.fill(0, 0x600d_600d, 64).unwrap();
@@ -117,8 +117,8 @@ fn every_step_to_64_gib_makes_the_same_calls() {
         vmm.copy(gpu, window, last, 64).unwrap();
         let mut word = [0; 4];
         vmm.read(window, &mut word).unwrap();
-        assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{era}");
+        assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{generation}");
         buffer.resize(0).unwrap();
-        assert_eq!(vmm.usage().mappings, 1, "{era}");
+        assert_eq!(vmm.usage().mappings, 1, "{generation}");
     }
 }

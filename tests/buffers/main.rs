@@ -1,15 +1,17 @@
-//! The buffers that are built on virtual-memory management, on simulations of every era.
+//! Buffers on simulations of every ROCm generation.
 
 #[path = "../machine/mod.rs"]
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
 
+mod access;
 mod errors;
 mod extension;
 mod failing_calls;
 mod failures;
 mod growth;
+mod handle_pool;
 mod model;
 mod paged;
 mod paged_failures;
@@ -18,9 +20,7 @@ mod pages_model;
 mod pausable;
 mod pausable_failures;
 mod remap;
-mod rights;
 mod ring;
 mod sharing;
 mod sizes;
-mod stock;
 mod typed;

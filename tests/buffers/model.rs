@@ -1,6 +1,6 @@
-//! A growable buffer against a plain vector: whatever is done to both, they hold the same.
+//! Compares a growable buffer with a plain vector under random operations.
 
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, GrowableBuffer};
@@ -25,7 +25,7 @@ enum Operation {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    // Around whole steps something may be wrong that is not elsewhere.
+    // Sizes near whole steps are more likely, because they find more defects.
     let size = || {
         prop_oneof![
             0..8 * STEP,
@@ -51,7 +51,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What the buffer should be. A byte that nobody has written may be anything.
+/// The expected state of the buffer. A byte that was never written may have any value.
 struct Model {
     bytes: Vec<Option<u8>>,
     maximum: usize,
@@ -63,12 +63,12 @@ impl Model {
         offset + size <= self.bytes.len()
     }
 
-    /// Whether an agent may use bytes, of which it is always allowed to use none.
+    /// Returns whether an agent can access `size` bytes; always if it is 0.
     fn may(&self, agent: usize, access: Access, size: usize) -> bool {
         size == 0 || self.access[agent] >= access
     }
 
-    /// Whether the operation should work; what the buffer should be then is in the model.
+    /// Applies an operation to the model. Returns whether it should succeed.
     fn apply(&mut self, operation: &Operation) -> bool {
         let len = self.bytes.len();
         let resized = match *operation {
@@ -126,7 +126,7 @@ struct Pair {
     model: Model,
     buffer: GrowableBuffer,
     machine: Machine,
-    /// Something outside of the buffer is left in the runtime.
+    /// Whether the runtime has leaked something outside of the buffer.
     pinned: bool,
 }
 
@@ -159,7 +159,7 @@ impl Pair {
         }
     }
 
-    /// One operation, of which perhaps a call of the runtime fails.
+    /// Performs one operation, during which a call of the runtime may fail.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, 0x1000));
         let simulation = self.machine.simulation.clone();
@@ -167,15 +167,15 @@ impl Pair {
         let answer = self.perform(operation);
         let failed_calls = simulation.failed_calls();
         let failed = !failed_calls.is_empty();
-        // Memory of this process that a fill copies from, and that the runtime then keeps.
+        // Memory of this process that a fill copies from stays pinned.
         self.pinned |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
-            // Whether the addresses are free is up to the rest of the process.
+            // Other threads of the process may use the addresses.
             self.model.maximum += answer.map_or(0, |()| steps * STEP);
         } else if failed && answer.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {
-                // Copies that were made before the one that failed are not undone.
+                // Copies before the failed one are not rolled back.
                 self.model.bytes[offset..offset + size].fill(None);
             }
         } else {
@@ -210,14 +210,14 @@ proptest! {
     ) })]
 
     #[test]
-    fn a_growable_buffer_is_a_vector(
-        era in 0..4usize,
+    fn growable_buffer_matches_a_vector(
+        generation in 0..4usize,
         operations in proptest::collection::vec(
             (operation(), proptest::option::weighted(0.2, 1..12u64)),
             1..40,
         ),
     ) {
-        let machine = Machine::new(eras()[era].1.clone());
+        let machine = Machine::new(generations()[generation].1.clone());
         let options = GrowableBuffer::builder(6 * STEP).with_step(STEP);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         let address = buffer.address();

@@ -1,7 +1,7 @@
-//! Pages that get memory and lose it, and zeros where they have none.
+//! Paged buffers: mapping and unmapping pages, with and without a zero page.
 
 use crate::errors::{out_of_bounds, page_error};
-use crate::machine::{KIB, MIB, Machine, eras};
+use crate::machine::{KIB, MIB, Machine, generations};
 use crate::process::{FAULT, assert_untouchable, loading_from, ran_alone, storing_at};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -20,12 +20,12 @@ fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
 }
 
 #[test]
-fn any_size_of_page_and_buffer_will_do() {
-    for (era, config) in eras() {
+fn paged_buffers_accept_any_size() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
             for zero in [false, true] {
-                let when = format!("{era}: pages of {size}, zeros: {zero}");
+                let when = format!("{generation}: pages of {size}, zeros: {zero}");
                 let options = PagedBuffer::builder(3 * size).with_page_size(size);
                 let options = if zero { options.with_zero_page() } else { options };
                 let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -55,14 +55,14 @@ fn any_size_of_page_and_buffer_will_do() {
 
 #[test]
 fn three_gibibytes_in_pages_and_in_one_run() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(4 << 30));
         for zero in [false, true] {
             let options = PagedBuffer::builder(3 << 30);
             let options = if zero { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-            assert_eq!((buffer.page_size(), buffer.pages()), (2 * MIB, 1536), "{era}");
+            assert_eq!((buffer.page_size(), buffer.pages()), (2 * MIB, 1536), "{generation}");
             buffer.map(0..1536).unwrap();
             buffer.write((3 << 30) - 4, b"last").unwrap();
             buffer.unmap(0..1535).unwrap();
@@ -71,58 +71,66 @@ fn three_gibibytes_in_pages_and_in_one_run() {
             }
             let mut text = [0; 4];
             buffer.read((3 << 30) - 4, &mut text).unwrap();
-            assert_eq!(&text, b"last", "{era}");
+            assert_eq!(&text, b"last", "{generation}");
             drop(buffer);
             machine.assert_empty();
         }
         let beyond = PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
         let full = beyond.map(0..4096).unwrap_err();
         let full = matches!(full.kind(), ErrorKind::OutOfMemory { .. });
-        assert!(full && beyond.statistics().mapped == 0, "{era}");
-        assert_eq!(machine.used_by(0), 0, "{era}");
+        assert!(full && beyond.statistics().mapped == 0, "{generation}");
+        assert_eq!(machine.used_by(0), 0, "{generation}");
     }
 }
 
 #[test]
-fn pages_that_are_not_mapped_are_empty_and_reserved() {
-    for (era, config) in eras() {
+fn unmapped_pages_are_empty_and_reserved() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, false);
         buffer.map(3..6).unwrap();
         buffer.unmap(4..5).unwrap();
         let states: Vec<_> = (2..7).map(|page| buffer.state(page).unwrap()).collect();
         use PageState::{Empty, Mapped};
-        assert_eq!(states, [Empty, Mapped, Empty, Mapped, Empty], "{era}");
+        assert_eq!(states, [Empty, Mapped, Empty, Mapped, Empty], "{generation}");
         for page in [2, 4, 6] {
             let address = buffer.address_of(page).unwrap();
-            assert_untouchable(address.get(), PAGE, era);
-            assert!(machine.simulation.page(0, address.get()).is_none(), "{era}");
+            assert_untouchable(address.get(), PAGE, generation);
+            assert!(machine.simulation.page(0, address.get()).is_none(), "{generation}");
             let refused = Err(page_error(page, Problem::PageNotMapped));
             assert_eq!(
                 buffer.read(page * PAGE, &mut [0]).map_err(Error::into_kind),
                 refused,
-                "{era}"
+                "{generation}"
             );
-            assert_eq!(buffer.write(page * PAGE, &[0]).map_err(Error::into_kind), refused, "{era}");
-            assert_eq!(buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind), refused, "{era}");
+            assert_eq!(
+                buffer.write(page * PAGE, &[0]).map_err(Error::into_kind),
+                refused,
+                "{generation}"
+            );
+            assert_eq!(
+                buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind),
+                refused,
+                "{generation}"
+            );
         }
         assert_eq!(
             buffer.write(4 * PAGE - 1, &[0; 2]).map_err(Error::into_kind),
             Err(page_error(4, Problem::PageNotMapped))
         );
         buffer.write(4 * PAGE - 1, &[0]).unwrap();
-        assert!(buffer.zero_page_is_clean().unwrap(), "{era}: there is none");
+        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}: there is none");
     }
 }
 
 #[test]
-fn a_zero_page_is_behind_all_that_is_not_mapped() {
+fn zero_page_backs_unmapped_pages() {
     if ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
-        // The memory that becomes the zero page was somebody else's.
+        // The memory of the zero page was used before.
         let (dirty, handle) = machine.mapped(0, PAGE);
         machine.grant(dirty, PAGE, machine.gpu(0), Access::ReadWrite);
         machine.vmm.fill(dirty, 0xdead_beef, PAGE).unwrap();
@@ -131,7 +139,7 @@ fn a_zero_page_is_behind_all_that_is_not_mapped() {
         machine.vmm.address_free(dirty, PAGE).unwrap();
 
         let buffer = buffer(&machine, true);
-        assert_eq!(machine.used_by(0), PAGE, "{era}: one page for all");
+        assert_eq!(machine.used_by(0), PAGE, "{generation}: one page for all");
         buffer.map(3..6).unwrap();
         buffer.fill(3 * PAGE, 0x0707_0707, 3 * PAGE).unwrap();
         buffer.unmap(4..5).unwrap();
@@ -141,13 +149,17 @@ fn a_zero_page_is_behind_all_that_is_not_mapped() {
             bytes.iter().all(|&byte| byte == 0)
         };
         for page in [0, 2, 4, 6, 15] {
-            assert_eq!(buffer.state(page), Ok(PageState::Zero), "{era}");
-            assert!(zeros(page), "{era}: {page}");
+            assert_eq!(buffer.state(page), Ok(PageState::Zero), "{generation}");
+            assert!(zeros(page), "{generation}: {page}");
             let address = buffer.address_of(page).unwrap().get();
-            assert_eq!(loading_from(address), crate::process::End::Well, "{era}: no fault");
-            assert_eq!(storing_at(address), FAULT, "{era}: but to store");
+            assert_eq!(
+                loading_from(address),
+                crate::process::End::Success,
+                "{generation}: no fault"
+            );
+            assert_eq!(storing_at(address), FAULT, "{generation}: but to store");
             let entry = machine.simulation.page(0, address).expect("for GPUs, too");
-            assert_eq!((entry.readable, entry.writable), (true, false), "{era}");
+            assert_eq!((entry.readable, entry.writable), (true, false), "{generation}");
             assert_eq!(
                 buffer.write(page * PAGE, &[1]).map_err(Error::into_kind),
                 Err(page_error(page, Problem::PageNotMapped))
@@ -155,26 +167,26 @@ fn a_zero_page_is_behind_all_that_is_not_mapped() {
         }
         let mut both = [1; 2];
         buffer.read(4 * PAGE - 1, &mut both).unwrap();
-        assert_eq!(both, [7, 0], "{era}: over the edge");
-        assert_eq!(buffer.statistics().zero, 14, "{era}");
+        assert_eq!(both, [7, 0], "{generation}: over the edge");
+        assert_eq!(buffer.statistics().zero, 14, "{generation}");
         let ready = buffer.statistics().ready;
-        assert_eq!(machine.used_by(0), (3 + ready) * PAGE, "{era}: two and the zero page");
-        assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{era}");
+        assert_eq!(machine.used_by(0), (3 + ready) * PAGE, "{generation}: two and the zero page");
+        assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{generation}");
 
-        // A GPU that stores there all the same is found out.
-        assert!(buffer.zero_page_is_clean().unwrap(), "{era}");
+        // A GPU's store to the zero page is detected.
+        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}");
         let last = buffer.address_of(15).unwrap();
         let owner = AccessDescriptor { agent: machine.gpu(0), access: Access::ReadWrite };
         machine.vmm.set_access(last, PAGE, &[owner]).unwrap();
         machine.vmm.fill(hsa_vmm::Address::new(last.get() + PAGE - 4), 1, 4).unwrap();
-        assert!(!buffer.zero_page_is_clean().unwrap(), "{era}");
+        assert!(!buffer.zero_page_is_clean().unwrap(), "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     for zero in [false, true] {
         let buffer = buffer(&machine, zero);
@@ -212,7 +224,7 @@ fn ranges_that_make_no_sense_are_refused() {
         assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind), Err(end));
         let end = out_of_bounds(usize::MAX, 2, 16 * PAGE);
         assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(end));
-        assert_eq!(machine.simulation.all_calls(), calls, "nobody was asked");
+        assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not called");
     }
     let refuse = |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| {
         options.reserve(&machine.vmm, properties).unwrap_err()
@@ -229,8 +241,8 @@ fn ranges_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn access_is_granted_to_what_is_mapped_now_and_later() {
-    for (era, config) in eras() {
+fn grants_hold_for_later_pages() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
         for zero in [false, true] {
             let buffer = buffer(&machine, zero);
@@ -244,17 +256,20 @@ fn access_is_granted_to_what_is_mapped_now_and_later() {
             };
             let idle = zero.then_some(Access::Read);
             let all = |mapped| [Some(mapped), Some(mapped), idle, idle, Some(mapped)];
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::ReadWrite), "{era}, {zero}");
+            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::ReadWrite), "{generation}, {zero}");
             buffer.grant(&[peer], Access::Read).unwrap();
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::Read), "{era}, {zero}");
+            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::Read), "{generation}, {zero}");
             buffer.revoke(&[peer]).unwrap();
             let idle = zero.then_some(Access::None);
             let none = Some(Access::None);
-            assert_eq!([0, 1, 2, 3, 4].map(access), [none, none, idle, idle, none], "{era}");
+            assert_eq!([0, 1, 2, 3, 4].map(access), [none, none, idle, idle, none], "{generation}");
             buffer.map(8..9).unwrap();
             for page in 0..9 {
                 let address = buffer.address_of(page).unwrap().get();
-                assert!(machine.simulation.page(1, address).is_none(), "{era}, {zero}: {page}");
+                assert!(
+                    machine.simulation.page(1, address).is_none(),
+                    "{generation}, {zero}: {page}"
+                );
             }
             drop(buffer);
             machine.assert_empty();
@@ -262,9 +277,9 @@ fn access_is_granted_to_what_is_mapped_now_and_later() {
     }
 }
 
-/// ROCm 7.2 takes memory back with the addresses only; the buffer never uses more than once.
+/// ROCm 7.2 frees memory only with its addresses. The buffer reuses it, and never uses more.
 #[test]
-fn memory_that_is_not_taken_back_is_used_again() {
+fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::B));
     for zero in [false, true] {
         let buffer = buffer(&machine, zero);
@@ -286,7 +301,7 @@ fn memory_that_is_not_taken_back_is_used_again() {
 }
 
 #[test]
-fn pages_are_counted() {
+fn statistics_count_pages() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = buffer(&machine, true);
     buffer.map(0..10).unwrap();

@@ -1,8 +1,8 @@
-//! Every native call on the way of mapping, unmapping and moving pages fails: the buffers are as
-//! they were, or the pages that are lost are known.
+//! Each native call of mapping, unmapping and moving pages fails in turn: the buffers do not change, or lost
+//! pages are reported.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -14,14 +14,14 @@ use hsa_vmm::simulation::Config;
 const PAGE: usize = 16 * KIB;
 const PAGES: usize = 8;
 
-/// Two buffers with some pages mapped, the second one with zeros behind the others.
+/// Two buffers with some pages mapped. The second one has a zero page.
 struct Buffers {
     plain: PagedBuffer,
     zero: PagedBuffer,
     machine: Machine,
 }
 
-impl Stage for Buffers {
+impl Setup for Buffers {
     type State = (Vec<PageState>, Below);
 
     fn new(config: &Config) -> Self {
@@ -44,7 +44,7 @@ impl Stage for Buffers {
 
     fn state(&self) -> Self::State {
         let mut below = Below::of(&self.machine);
-        // Memory that the runtime would not give back is kept for the next page.
+        // Memory that the runtime failed to release is kept for the next page.
         let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
         below.usage.handles -= ready;
         below.usage.vram_used[0] -= (ready * PAGE) as u64;
@@ -59,7 +59,7 @@ impl Buffers {
         [&self.plain, &self.zero]
     }
 
-    /// Whether every page has what it should have, if it is not lost.
+    /// Checks that every page that is not lost has its contents.
     fn assert_contents(&self, exchanged: bool, when: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
@@ -111,13 +111,13 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     }),
 ];
 
-/// Calls whose failure an operation survives.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The memory is kept for the next page, or for the end of all.
+        // The memory is kept for the next page, or until the end.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // Of what is only there to be dropped; before aligned reservations it is tried again.
+        // Only drops fail; without aligned reservations it is retried.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -127,11 +127,11 @@ fn is_survived(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        // Which status it is makes no difference but to memory that is made.
-        let statuses = |ground: &str| {
-            if ground == "era C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
+        // The status only matters for the creation of memory.
+        let statuses = |configuration: &str| {
+            if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = one_call(ACTS, statuses, |mut failed| {
             if failed.answer.is_ok() {
@@ -139,10 +139,10 @@ fn one_failure_changes_nothing() {
                 assert!(survived, "{}: it came about", failed.when);
             } else {
                 failed.assert_unchanged();
-                failed.stage.assert_contents(false, &failed.when);
+                failed.setup.assert_contents(false, &failed.when);
                 failed.again();
             }
-            failed.stage.end();
+            failed.setup.end();
         });
         println!("{failures} failures");
         assert!(failures > 1000, "only {failures}");
@@ -150,22 +150,22 @@ fn one_failure_changes_nothing() {
 }
 
 #[test]
-fn what_a_runtime_that_goes_on_failing_takes_is_known() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+fn repeated_failures_report_lost_pages() {
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         let (mut lost, mut quarantined) = (0, 0);
-        // Three of them, for this takes long and the others say the same.
-        let three = grounds().into_iter().step_by(2);
+        // Three configurations, because this takes long and the others behave alike.
+        let three = configurations().into_iter().step_by(2);
         let ends = all_calls_from_one_on(three, ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
-            let in_quarantine = !failed.stage.machine.vmm.quarantine().is_empty();
+            let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
             quarantined += usize::from(in_quarantine);
-            let missing: usize = failed.stage.buffers().iter().map(|it| it.statistics().lost).sum();
+            let missing: usize = failed.setup.buffers().iter().map(|it| it.statistics().lost).sum();
             if missing > 0 {
                 lost += 1;
-                let told = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
-                assert!(told, "{when}: {answer:?}");
-                let again = (failed.act)(&mut failed.stage).unwrap_err();
+                let reported = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
+                assert!(reported, "{when}: {answer:?}");
+                let again = (failed.act)(&mut failed.setup).unwrap_err();
                 let refused = matches!(
                     again.kind(),
                     ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }
@@ -175,8 +175,8 @@ fn what_a_runtime_that_goes_on_failing_takes_is_known() {
             }
             if !in_quarantine {
                 let exchanged = name == EXCHANGE && answer.is_ok();
-                failed.stage.assert_contents(exchanged, when);
-                failed.stage.end();
+                failed.setup.assert_contents(exchanged, when);
+                failed.setup.end();
             }
         });
         println!("{ends} runtimes that failed: {lost} lost pages, {quarantined} quarantines");

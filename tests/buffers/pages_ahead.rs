@@ -1,7 +1,7 @@
-//! The thread that maps pages before they are asked for.
+//! The thread that maps pages ahead.
 
 use crate::errors::page_error;
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::pausable::alone;
 use crate::process::{End, in_child, within};
 use hsa_vmm::Access;
@@ -22,7 +22,7 @@ fn buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     buffer
 }
 
-/// Waits for the thread to have done something, however busy the machine is.
+/// Waits until the thread has reached a state, also on a busy machine.
 #[track_caller]
 fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     let begun = Instant::now();
@@ -37,15 +37,15 @@ fn ahead(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
 }
 
 #[test]
-fn a_sequence_that_grows_finds_its_pages_there() {
-    for (era, config) in eras() {
+fn growing_sequence_finds_pages_mapped_ahead() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, 3);
         buffer.map(10..12).unwrap();
         wait_for(&buffer, ahead(3));
-        assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{era}");
-        assert_eq!(buffer.state(15), Ok(PageState::Empty), "{era}");
-        // Nobody has asked for them yet.
+        assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{generation}");
+        assert_eq!(buffer.state(15), Ok(PageState::Empty), "{generation}");
+        // They are not in use yet.
         assert_eq!(
             buffer.read(12 * PAGE, &mut [0]).map_err(Error::into_kind),
             Err(page_error(12, Problem::PageNotMapped))
@@ -53,22 +53,22 @@ fn a_sequence_that_grows_finds_its_pages_there() {
         let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
         buffer.map(12..14).unwrap();
         buffer.write(13 * PAGE, &[5]).unwrap();
-        assert_eq!(buffer.statistics().found_ahead, 2, "{era}");
+        assert_eq!(buffer.statistics().found_ahead, 2, "{generation}");
         wait_for(&buffer, ahead(3));
         let more = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
-        assert_eq!(more, 2, "{era}: only the thread has granted anything");
-        // One that is not where pages were mapped ahead.
+        assert_eq!(more, 2, "{generation}: only the thread has granted anything");
+        // A page that was not mapped ahead.
         buffer.map(60..63).unwrap();
         wait_for(&buffer, ahead(4));
-        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{era}: the last there is");
+        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last there is");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn pages_in_stock_need_no_new_memory() {
-    for (era, config) in eras() {
+fn pooled_pages_need_no_new_memory() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -76,27 +76,27 @@ fn pages_in_stock_need_no_new_memory() {
         wait_for(&buffer, |found| found.ready == 3);
         let plan = FaultPlan::none().always(CREATE, 0x1008);
         machine.simulation.set_faults(plan);
-        // Wherever they are: nothing is mapped before it is asked for.
+        // At any page: nothing is mapped before it is requested.
         for pages in [5..6, 0..2] {
-            assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{era}");
+            assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{generation}");
             buffer.map(pages.clone()).unwrap();
             buffer.write(pages.start * PAGE, &[7]).unwrap();
         }
         let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
-        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {error}");
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn pages_ahead_go_with_the_sequence_that_needed_them() {
+fn unmap_removes_pages_ahead() {
     let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
     let buffer = buffer(&machine, 4);
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead(8));
-    // It becomes shorter: its last page is still within four of those ahead of it.
+    // The sequence becomes shorter; four pages after its last page stay mapped ahead.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};
@@ -114,26 +114,26 @@ fn pages_ahead_go_with_the_sequence_that_needed_them() {
 }
 
 #[test]
-fn a_failure_of_the_thread_is_seen_and_harms_nobody() {
-    for (era, config) in eras() {
+fn thread_failure_is_reported_and_harmless() {
+    for (generation, config) in generations() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
             let buffer = buffer(&machine, 2);
-            // The first call is the one that is asked for, all later ones are the thread's.
+            // The caller makes the first call, the thread all later ones.
             let plan = (2..50).fold(FaultPlan::none(), |it, n| it.fail(function, n, 0x1000));
             machine.simulation.set_faults(plan);
             buffer.map(0..1).unwrap();
             wait_for(&buffer, |found| found.failures_ahead == 1);
             let found = buffer.statistics();
             let failure = found.last_failure_ahead.clone().expect("it is kept");
-            assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{era}: {failure}");
+            assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{generation}: {failure}");
             assert!(found.to_string().contains("failed 1 times"), "{found}");
-            assert!(found.thread_runs && found.ahead == 0, "{era}, {function}");
+            assert!(found.thread_runs && found.ahead == 0, "{generation}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
-            // It goes on with the next that is asked for.
+            // It continues after the next request.
             buffer.map(1..2).unwrap();
             wait_for(&buffer, ahead(2));
-            assert_eq!(buffer.statistics().failures_ahead, 1, "{era}");
+            assert_eq!(buffer.statistics().failures_ahead, 1, "{generation}");
             drop(buffer);
             machine.assert_empty();
         }
@@ -160,17 +160,17 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
 }
 
 #[test]
-fn pages_ahead_make_room_where_memory_is_short() {
-    for (era, config) in eras() {
+fn pages_ahead_are_released_when_memory_is_short() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead(3));
-        buffer.map(20..26).unwrap_or_else(|error| panic!("{era}: eight in all: {error}"));
-        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        buffer.map(20..26).unwrap_or_else(|error| panic!("{generation}: eight in all: {error}"));
+        assert_eq!(buffer.statistics().mapped, 8, "{generation}");
         wait_for(&buffer, |found| found.failures_ahead > 0);
         let full = buffer.map(40..41).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
         buffer.unmap(0..2).unwrap();
         buffer.map(40..42).unwrap();
         drop(buffer);
@@ -179,33 +179,33 @@ fn pages_ahead_make_room_where_memory_is_short() {
 }
 
 #[test]
-fn pages_ahead_that_are_wanted_now_make_no_room() {
-    for (era, config) in eras() {
+fn requested_pages_ahead_are_not_released() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead(3));
         let full = buffer.map(2..10).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {full}");
+        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
         let states: Vec<_> = (1..6).map(|page| buffer.state(page).unwrap()).collect();
         use PageState::{Ahead, Empty, Mapped};
-        assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{era}");
+        assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{generation}");
         buffer.map(2..8).unwrap();
         buffer.write(4 * PAGE, &[7]).unwrap();
-        assert_eq!(buffer.statistics().mapped, 8, "{era}");
+        assert_eq!(buffer.statistics().mapped, 8, "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
-/// How many threads of that name this process has.
+/// Returns the number of threads of that name in this process.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
     names.filter(|found| found.as_ref().is_ok_and(|found| found.trim() == name)).count()
 }
 
-/// Waits for there to be so many threads that map ahead.
+/// Waits until this process has `count` threads that map ahead.
 #[track_caller]
 fn wait_for_threads(expected: usize) {
     let begun = Instant::now();
@@ -215,7 +215,7 @@ fn wait_for_threads(expected: usize) {
 }
 
 #[test]
-fn the_thread_ends_with_the_buffer() {
+fn thread_ends_with_the_buffer() {
     alone(|| {
         for round in 0..30 {
             let machine = Machine::new(Config::mi300x(1));
@@ -226,7 +226,7 @@ fn the_thread_ends_with_the_buffer() {
             if round % 3 == 0 {
                 wait_for(&buffer, |found| found.ahead > 0 || round % 2 == 1);
             }
-            // A thread names itself, and is still listed for a moment after it has been joined.
+            // A thread sets its own name, and is still listed for a moment after it was joined.
             wait_for_threads(1);
             drop(buffer);
             machine.assert_empty();
@@ -236,27 +236,27 @@ fn the_thread_ends_with_the_buffer() {
 }
 
 #[test]
-fn with_a_zero_page_memory_is_made_and_nothing_mapped() {
-    for (era, config) in eras() {
+fn zero_page_buffers_only_create_memory_ahead() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(3);
         let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();
         wait_for(&buffer, |found| found.ready == 3);
-        assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{era}");
+        assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{generation}");
         let mut byte = [1];
         buffer.read(2 * PAGE, &mut byte).unwrap();
-        assert_eq!(byte, [0], "{era}");
+        assert_eq!(byte, [0], "{generation}");
         drop(buffer);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn threads_that_map_and_unmap_never_wait_for_ever() {
+fn threads_that_map_and_unmap_do_not_deadlock() {
     within(Duration::from_secs(120), || {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let buffer = buffer(&machine, 3);
             std::thread::scope(|scope| {
@@ -278,7 +278,7 @@ fn threads_that_map_and_unmap_never_wait_for_ever() {
                 }
                 for _ in 0..30 {
                     let found = buffer.statistics();
-                    assert!(found.mapped <= 15 && found.lost == 0, "{era}: {found}");
+                    assert!(found.mapped <= 15 && found.lost == 0, "{generation}: {found}");
                     buffer.trim().unwrap();
                 }
             });
@@ -292,9 +292,9 @@ fn threads_that_map_and_unmap_never_wait_for_ever() {
     });
 }
 
-/// The thread is the parent's: a child neither waits for it nor finds its lock taken.
+/// The child of a fork lacks the thread: it must not wait for it, nor for a lock that it held.
 #[test]
-fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
+fn forked_child_can_drop_and_exit() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(1));
         let mut buffer = Some(buffer(&machine, 5));
@@ -302,7 +302,7 @@ fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
             let inner = buffer.as_ref().unwrap();
             let first = round % 30;
             inner.map(first..first + 1).unwrap();
-            // The thread is at work, or not yet, or by now again.
+            // The thread is in any state at the fork.
             let end = in_child(|| {
                 let buffer = buffer.take().unwrap();
                 let answers = [
@@ -327,7 +327,7 @@ fn a_fork_at_any_moment_leaves_the_child_able_to_go_on() {
                 assert_eq!(buffer.statistics(), PagedStatistics::default());
                 drop(buffer);
             });
-            assert_eq!(end, End::Well, "round {round}");
+            assert_eq!(end, End::Success, "round {round}");
             buffer.as_ref().unwrap().unmap(first..first + 1).unwrap();
         }
         drop(buffer);

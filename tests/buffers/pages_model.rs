@@ -1,7 +1,7 @@
-//! Paged and pausable buffers against plain vectors: whatever is done to both, they hold the same.
+//! Compares paged and pausable buffers with plain vectors under random operations.
 
 use crate::errors::page_error;
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::pausable::alone;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 const PAGE: usize = 4 * KIB;
 const PAGES: usize = 12;
 
-/// A byte that nobody has written may be anything.
+/// The contents of memory. A byte that was never written may have any value.
 type Bytes = Vec<Option<u8>>;
 
 fn config() -> ProptestConfig {
@@ -64,10 +64,10 @@ fn page_operation() -> impl Strategy<Value = PageOperation> {
     ]
 }
 
-/// What two paged buffers should be.
+/// The expected state of two paged buffers.
 #[derive(Clone)]
 struct Model {
-    /// Of each page the memory, by its number. Shared pages have the same.
+    /// The number of each page's memory. Shared pages have the same number.
     pages: [Vec<Option<usize>>; 2],
     memory: Vec<Bytes>,
     zeros: [bool; 2],
@@ -88,12 +88,12 @@ impl Model {
         possible.then_some(other)
     }
 
-    /// The contents of a page of the first buffer.
+    /// Returns the contents of a page of the first buffer.
     fn byte(&self, at: usize) -> Option<u8> {
         self.pages[0][at / PAGE].map_or(Some(0), |memory| self.memory[memory][at % PAGE])
     }
 
-    /// What can be read there, if that is allowed.
+    /// Returns what a read returns, if it should succeed.
     fn bytes(&self, offset: usize, size: usize, zeros: bool) -> Option<Bytes> {
         let end = offset + size;
         if end > PAGES * PAGE {
@@ -114,14 +114,14 @@ impl Model {
         }
     }
 
-    /// The number of pages with the memory of a page.
+    /// Returns the number of pages with the memory of a page.
     fn users(&self, buffer: usize, page: usize) -> usize {
         let memory = self.pages[buffer][page];
         let same = |other: &&Option<usize>| other.is_some() && **other == memory;
         self.pages.iter().flatten().filter(same).count()
     }
 
-    /// Does it; returns what is to be read, or `None` if it is to be rejected.
+    /// Applies an operation. Returns what a read returns, or `None` if the operation should be rejected.
     fn apply(&mut self, operation: &PageOperation) -> Option<Bytes> {
         match *operation {
             PageOperation::Map(first, count) => {
@@ -183,8 +183,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(era: usize, zeros: [bool; 2], ahead: usize) -> Self {
-        let machine = Machine::new(eras()[era].1.clone());
+    fn new(generation: usize, zeros: [bool; 2], ahead: usize) -> Self {
+        let machine = Machine::new(generations()[generation].1.clone());
         let buffers = zeros.map(|zero| {
             let options =
                 PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
@@ -197,7 +197,7 @@ impl Pair {
         Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
-    /// Does it to both; with a failure only if the model then stays as it was.
+    /// Applies an operation to both. A call may only fail if the model then stays unchanged.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
@@ -287,17 +287,17 @@ fn text(size: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn paged_buffers_are_vectors_of_pages() {
+fn paged_buffers_match_vectors() {
     let operations = proptest::collection::vec(
         (page_operation(), proptest::option::weighted(0.2, 1..10u64)),
         1..30,
     );
     let case = (0..4usize, any::<[bool; 2]>(), 0..3usize, operations);
     TestRunner::new(config())
-        .run(&case, |(era, zeros, ahead, operations)| {
-            let mut pair = Pair::new(era, zeros, ahead);
+        .run(&case, |(generation, zeros, ahead, operations)| {
+            let mut pair = Pair::new(generation, zeros, ahead);
             for (operation, fault) in &operations {
-                // With a thread, nobody knows whose call it would be that fails.
+                // With a thread, either thread's call could fail.
                 pair.step(operation, fault.filter(|_| ahead == 0));
             }
             let Pair { buffers, machine, .. } = pair;
@@ -336,7 +336,7 @@ fn pause_operation() -> impl Strategy<Value = PauseOperation> {
     ]
 }
 
-/// What a pausable buffer should be.
+/// The expected state of a pausable buffer.
 #[derive(Clone)]
 struct Sleeper {
     bytes: Bytes,
@@ -345,7 +345,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// Whether it should work, and what is to be read.
+    /// Returns whether an operation should succeed, and what a read returns.
     fn apply(&mut self, operation: &PauseOperation) -> Option<Bytes> {
         let may = |size: usize, access| size == 0 || self.access[0] >= access;
         match *operation {
@@ -383,23 +383,23 @@ impl Sleeper {
 }
 
 #[test]
-fn a_pausable_buffer_is_a_vector_that_sleeps() {
+fn pausable_buffer_matches_a_vector() {
     let operations = proptest::collection::vec(
         (pause_operation(), proptest::option::weighted(0.2, 1..12u64)),
         1..30,
     );
     alone(|| {
         TestRunner::new(config())
-            .run(&(0..4usize, operations), |(era, operations)| {
-                sleep(era, &operations);
+            .run(&(0..4usize, operations), |(generation, operations)| {
+                sleep(generation, &operations);
                 Ok(())
             })
             .unwrap();
     });
 }
 
-fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
-    let machine = Machine::new(eras()[era].1.clone());
+fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
+    let machine = Machine::new(generations()[generation].1.clone());
     let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
     let mut model = Sleeper { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
     let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -426,7 +426,7 @@ fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
         match (expected, answer) {
             (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
             (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
-            // It is paused all the same.
+            // The buffer is paused anyway.
             (Some(_), Err(error))
                 if !before.paused && matches!(error.kind(), ErrorKind::AddressLost { .. }) =>
             {
@@ -454,7 +454,7 @@ fn sleep(era: usize, operations: &[(PauseOperation, Option<u64>)]) {
     buffer.read(0, &mut found).unwrap();
     assert!(agrees(&found, &model.bytes), "in the end");
     drop(buffer);
-    // What was pinned when unpinning failed stays pinned.
+    // Memory whose unpinning failed stays pinned.
     machine.assert_nothing_held();
     assert_eq!(machine.used_by(0), 0);
 }

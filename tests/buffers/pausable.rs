@@ -1,10 +1,10 @@
-//! Memory that goes away and comes back at the same address.
+//! Pausable buffers: memory that is released, and mapped again at the same address.
 //!
-//! Where addresses are freed and reserved anew, any other thread may take them meanwhile; such tests
-//! run in a process of their own, which has one.
+//! If addresses are freed and reserved again, another thread may take them in between. Such tests run in a
+//! process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
-use crate::machine::{KIB, MIB, Machine, eras, with_two_cpus};
+use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
@@ -16,15 +16,15 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
 pub fn alone(act: impl FnOnce()) {
-    assert_eq!(in_child(act), End::Well);
+    assert_eq!(in_child(act), End::Success);
 }
 
-/// Bytes that differ from page to page.
+/// Returns bytes that differ from page to page.
 pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
     (0..size).map(|at| (at % 251) as u8 ^ (at >> 12) as u8 ^ seed).collect()
 }
 
-/// A buffer that the CPU and the owner may use, with something in it.
+/// Returns a buffer with contents, to which the CPU and the owner have access.
 pub fn filled(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -43,11 +43,11 @@ fn vram(machine: &Machine) -> u64 {
 }
 
 #[test]
-fn contents_and_address_come_back_at_every_size() {
+fn resume_restores_contents_and_address() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
-                let when = format!("{era}: {size}");
+                let when = format!("{generation}: {size}");
                 let machine = Machine::new(config.clone());
                 let mut buffer = filled(&machine, size);
                 buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
@@ -95,9 +95,9 @@ fn contents_and_address_come_back_at_every_size() {
 }
 
 #[test]
-fn three_gibibytes_are_given_back() {
+fn pause_releases_three_gibibytes() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
             let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
@@ -105,24 +105,24 @@ fn three_gibibytes_are_given_back() {
             let address = buffer.address();
             for _ in 0..3 {
                 buffer.write(size - 5, b"there").unwrap();
-                assert_eq!(vram(&machine), size as u64, "{era}");
+                assert_eq!(vram(&machine), size as u64, "{generation}");
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!(vram(&machine), 0, "{era}");
+                assert_eq!(vram(&machine), 0, "{generation}");
                 buffer.resume().unwrap();
-                assert_eq!(buffer.address(), address, "{era}");
+                assert_eq!(buffer.address(), address, "{generation}");
             }
             let beyond = buffer.write(size - 4, b"there");
             let expected = out_of_bounds(size - 4, 5, size);
-            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{era}");
+            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{generation}");
         }
     });
 }
 
 #[test]
-fn ten_thousand_rounds_leave_everything_where_it_was() {
+fn ten_thousand_pauses_change_nothing() {
     alone(|| {
-        for (era, config) in eras() {
-            // All of them where addresses are freed and reserved anew.
+        for (generation, config) in generations() {
+            // More rounds if addresses are freed and reserved again.
             let rounds: u32 = if config.era == Era::B { 10_000 } else { 1_000 };
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
@@ -131,7 +131,7 @@ fn ten_thousand_rounds_leave_everything_where_it_was() {
                 let usage = (machine.vmm.usage(), machine.simulation.usage());
                 (usage, machine.vmm.mappings(), descriptors())
             };
-            // The heap and the threads of the simulation have found their size after a while.
+            // The heap and the threads of the simulation stop growing after a while.
             let (mut before, mut mapped) = (None, 0);
             for round in 0..rounds {
                 let saved = round % 50 == 0;
@@ -143,19 +143,22 @@ fn ten_thousand_rounds_leave_everything_where_it_was() {
                 if saved {
                     let mut bytes = [0; 4];
                     buffer.read(0, &mut bytes).unwrap();
-                    assert_eq!(u32::from_ne_bytes(bytes), round, "{era}");
+                    assert_eq!(u32::from_ne_bytes(bytes), round, "{generation}");
                 }
-                // The simulation opens a file for what is touched.
+                // The simulation opens a file for accessed memory.
                 buffer.write(0, &[1]).unwrap();
                 if round == 200 {
                     (before, mapped) = (Some(state(&machine)), regions().len());
                 }
             }
-            assert_eq!(Some(state(&machine)), before, "{era}");
-            // Heaps and stacks come and go; what a round leaves behind would be one a round.
+            assert_eq!(Some(state(&machine)), before, "{generation}");
+            // Heaps and stacks change; a leak would add one in each round.
             let now = regions().len();
-            assert!(now < mapped + 100, "{era}: {now} regions of addresses, there were {mapped}");
-            assert_eq!(buffer.address(), address, "{era}");
+            assert!(
+                now < mapped + 100,
+                "{generation}: {now} regions of addresses, there were {mapped}"
+            );
+            assert_eq!(buffer.address(), address, "{generation}");
             machine.vmm.check().unwrap();
             drop(buffer);
             machine.assert_empty();
@@ -164,20 +167,20 @@ fn ten_thousand_rounds_leave_everything_where_it_was() {
 }
 
 #[test]
-fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
+fn paused_buffer_rejects_all_but_resume() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 100);
             assert_eq!(
                 buffer.resume().map_err(Error::into_kind),
                 Err(ErrorKind::NotPaused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.resume_anywhere().map_err(Error::into_kind),
                 Err(ErrorKind::NotPaused),
-                "{era}"
+                "{generation}"
             );
             buffer.pause(Contents::Save).unwrap();
             let calls = machine.simulation.all_calls();
@@ -185,29 +188,33 @@ fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
                 assert_eq!(
                     buffer.pause(again).map_err(Error::into_kind),
                     Err(ErrorKind::Paused),
-                    "{era}"
+                    "{generation}"
                 );
             }
             assert_eq!(
                 buffer.read(0, &mut [0]).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.write(0, &[0]).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
             assert_eq!(
                 buffer.fill(0, 0, 4).map_err(Error::into_kind),
                 Err(ErrorKind::Paused),
-                "{era}"
+                "{generation}"
             );
-            assert_eq!(machine.simulation.all_calls(), calls, "{era}: nobody was asked");
+            assert_eq!(
+                machine.simulation.all_calls(),
+                calls,
+                "{generation}: the runtime was not called"
+            );
             buffer.resume().unwrap();
-            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+            assert!(contents(&buffer) == pattern(100, 1), "{generation}");
             drop(buffer);
-            // Nor is a paused one in anybody's way when it is dropped.
+            // Dropping a paused buffer leaves nothing behind.
             let mut buffer = filled(&machine, 100);
             buffer.pause(Contents::Save).unwrap();
             drop(buffer);
@@ -217,9 +224,9 @@ fn nothing_can_be_done_to_a_paused_buffer_but_resume() {
 }
 
 #[test]
-fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
+fn grants_while_paused_apply_on_resume() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             let machine = Machine::new(with_two_cpus(config));
             let other = Machine::new(Config::mi300x(1));
             let mut buffer = filled(&machine, 100);
@@ -227,31 +234,31 @@ fn access_that_is_granted_meanwhile_counts_when_it_resumes() {
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
             buffer.revoke(&[machine.cpu(0)]).unwrap();
-            assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{era}");
+            assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{generation}");
             let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
-            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{era}");
+            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{generation}");
             assert!(
                 buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
-                "{era}"
+                "{generation}"
             );
             buffer.resume().unwrap();
             let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
             let expected = [Access::None, Access::Read, Access::None, Access::Read];
             for (agent, expected) in agents.into_iter().zip(expected) {
                 let found = machine.vmm.get_access(agent, buffer.address());
-                assert_eq!(found, Ok(expected), "{era}");
+                assert_eq!(found, Ok(expected), "{generation}");
             }
-            // Another CPU may read: it is this process's own view.
-            assert!(contents(&buffer) == pattern(100, 1), "{era}");
+            // Another CPU has read access, which this process's view has, too.
+            assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
 }
 
-/// Contents are copied by the owner, who then may not do more than before.
+/// The owner copies the contents; its access to the buffer does not change.
 #[test]
-fn an_owner_that_may_not_use_it_saves_it_all_the_same() {
+fn pause_saves_without_owner_access() {
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for usual in [Access::None, Access::Read] {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
                 let machine = Machine::new(config);
@@ -267,9 +274,13 @@ fn an_owner_that_may_not_use_it_saves_it_all_the_same() {
                 let before = page();
                 buffer.pause(Contents::Save).unwrap();
                 buffer.resume().unwrap();
-                assert_eq!(page(), before, "{era}, {usual}: what the owner's page table says");
+                assert_eq!(
+                    page(),
+                    before,
+                    "{generation}, {usual}: what the owner's page table says"
+                );
                 assert_eq!(machine.vmm.get_access(machine.gpu(0), buffer.address()), Ok(usual));
-                assert!(contents(&buffer) == pattern(5000, 9), "{era}, {usual}");
+                assert!(contents(&buffer) == pattern(5000, 9), "{generation}, {usual}");
                 drop(buffer);
                 machine.assert_empty();
             }
@@ -281,10 +292,10 @@ fn buffer_address(machine: &Machine) -> usize {
     machine.vmm.reservations()[0].0.get()
 }
 
-/// A buffer of ROCm 7.2 that could not get its addresses back.
+/// Returns a buffer on ROCm 7.2 that has lost its addresses.
 fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled(machine, size);
-    // The first reservation is the window that the contents are saved through.
+    // The first reservation is the window for saving the contents.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
     let lost = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
@@ -298,7 +309,7 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 }
 
 #[test]
-fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
+fn lost_addresses_keep_the_contents() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
         let mut buffer = without_addresses(&machine, 5000);
@@ -306,7 +317,7 @@ fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
         assert_eq!((buffer.saved(), vram(&machine)), (5000, 0), "the memory is given back");
         let (address, extent) = (buffer.address(), buffer.extent());
 
-        // Somebody else has them now.
+        // Another reservation has the addresses now.
         let taken = Reservation::builder(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
         for _ in 0..2 {
             let lost = buffer.resume().unwrap_err();
@@ -325,14 +336,14 @@ fn lost_addresses_are_an_error_and_the_contents_are_not_lost() {
 }
 
 #[test]
-fn a_buffer_without_addresses_resumes_anywhere() {
+fn buffer_without_addresses_resumes_anywhere() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
         let mut buffer = without_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
         let taken = Reservation::builder(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
         for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {
-            // The first reservation is the one that fails because somebody has the addresses.
+            // The first reservation fails, because the addresses are taken.
             let call = if function == RESERVE { 2 } else { 1 };
             machine.simulation.set_faults(FaultPlan::none().fail(function, call, 0x1000));
             buffer.resume_anywhere().unwrap_err();
@@ -346,7 +357,7 @@ fn a_buffer_without_addresses_resumes_anywhere() {
         assert_ne!(now, before);
         assert!(contents(&buffer) == pattern(5000, 1));
         assert_eq!(machine.vmm.get_access(machine.gpu(0), now), Ok(Access::ReadWrite));
-        // From now on that is where it is.
+        // The buffer keeps the new address.
         buffer.pause(Contents::Save).unwrap();
         assert_eq!(buffer.resume_anywhere(), Ok(now));
         drop((buffer, taken));
@@ -355,7 +366,7 @@ fn a_buffer_without_addresses_resumes_anywhere() {
 }
 
 #[test]
-fn what_makes_no_buffer_is_refused() {
+fn create_rejects_bad_arguments() {
     let machine = Machine::new(Config::mi300x(1));
     let create = |size, properties: &AllocationProperties| {
         PausableBuffer::create(&machine.vmm, size, properties).unwrap_err()
@@ -372,7 +383,7 @@ fn what_makes_no_buffer_is_refused() {
 }
 
 #[test]
-fn a_forks_child_can_do_nothing_and_harms_nobody() {
+fn forked_child_cannot_use_the_buffer() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));
@@ -398,7 +409,7 @@ fn a_forks_child_can_do_nothing_and_harms_nobody() {
                 assert!(refused, "{number}: {answer:?}");
             }
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
         (resident, paused) = both.take().unwrap();
         paused.resume().unwrap();
         for buffer in [resident, paused] {

@@ -1,7 +1,7 @@
-//! Every native call on the way of pausing and resuming fails: the buffer is as it was.
+//! Each native call of pausing and resuming fails in turn: the buffers do not change.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Stage, all_calls_from_one_on, grounds, one_call,
+    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
 };
 use crate::machine::Machine;
 use crate::pausable::{alone, contents, filled, pattern};
@@ -13,15 +13,15 @@ use hsa_vmm::{Access, Address};
 
 const SIZE: usize = 5000;
 
-/// Two buffers: one that is resident, and one that is paused.
+/// Two buffers, one resident and one paused.
 struct Buffers {
     resident: PausableBuffer,
     paused: PausableBuffer,
     machine: Machine,
 }
 
-impl Stage for Buffers {
-    /// Of each buffer whether it is paused and holds its addresses, what is saved, and where it is.
+impl Setup for Buffers {
+    /// For each buffer: whether it is paused, whether it holds its addresses, its saved contents, its address.
     type State = ([(bool, bool, usize, Address); 2], Below);
 
     fn new(config: &Config) -> Self {
@@ -43,7 +43,7 @@ impl Stage for Buffers {
 }
 
 impl Buffers {
-    /// Ends with both resident, and their contents there unless they were to be dropped.
+    /// Resumes both, and checks their contents unless they were discarded.
     fn assert_contents(&mut self, dropped: bool, when: &str) {
         for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
             if buffer.is_paused() {
@@ -73,17 +73,17 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("resume", |s| s.paused.resume()),
     ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
     ("let a peer in", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
-    ("let nobody in but the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
+    ("grant only the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
     ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
 ];
 
-/// Calls whose failure an operation survives.
+/// Returns whether an operation succeeds although this function fails.
 fn is_survived(name: &str, function: &str) -> bool {
     match function {
-        // What it costs is a signal, or memory of this process that stays pinned.
+        // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // Of what is only there to be dropped.
+        // Only drops fail.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             name.starts_with("make")
         }
@@ -101,20 +101,23 @@ fn one_failure_changes_nothing() {
             match &failed.answer {
                 Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
-                    assert!(name.starts_with("pause") && failed.ground == "era B", "{when}");
+                    assert!(
+                        name.starts_with("pause") && failed.configuration == "generation B",
+                        "{when}"
+                    );
                     assert!(function.contains("address_reserve"), "{when}");
-                    assert!(!failed.stage.resident.holds_addresses(), "{when}");
-                    assert_eq!(failed.stage.machine.used_by(0), 0, "{when}");
-                    failed.stage.assert_contents(name == DROPS, &when);
+                    assert!(!failed.setup.resident.holds_addresses(), "{when}");
+                    assert_eq!(failed.setup.machine.used_by(0), 0, "{when}");
+                    failed.setup.assert_contents(name == DROPS, &when);
                     lost += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
                     failed.again();
-                    failed.stage.assert_contents(name == DROPS, &when);
+                    failed.setup.assert_contents(name == DROPS, &when);
                 }
             }
-            failed.stage.end(&when);
+            failed.setup.end(&when);
         });
         println!("{failures} failures, {lost} lost addresses");
         assert!(failures > 400 && lost == 4, "{failures} failures, {lost} lost addresses");
@@ -122,27 +125,27 @@ fn one_failure_changes_nothing() {
 }
 
 #[test]
-fn a_runtime_that_goes_on_failing_loses_no_contents() {
+fn repeated_failures_lose_no_contents() {
     alone(|| {
         let mut kept = 0;
-        let ends = all_calls_from_one_on(grounds(), ACTS, |mut failed| {
+        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
             let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
             let quarantined = |answer: &Result<(), Error>| matches!(answer, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
-            let quarantine = failed.stage.machine.vmm.quarantine();
-            let places = [failed.stage.resident.address(), failed.stage.paused.address()];
+            let quarantine = failed.setup.machine.vmm.quarantine();
+            let places = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !places.contains(&entry.address)) {
-                // Paused against its will, it has kept the memory and what is in it.
+                // Paused after a failed rollback, the buffer still has its memory and contents.
                 let lost = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = answer.is_err() && !lost;
-                kept += usize::from(fails && failed.stage.resident.is_paused());
-                failed.stage.assert_contents(name == DROPS && !fails, when);
-                // What was only there for a copy may be in quarantine.
+                kept += usize::from(fails && failed.setup.resident.is_paused());
+                failed.setup.assert_contents(name == DROPS && !fails, when);
+                // The window for the copy may be quarantined.
                 if quarantine.is_empty() {
-                    failed.stage.end(when);
+                    failed.setup.end(when);
                 }
             } else {
-                // Nothing of it is used any more, and nobody waits for anything.
-                let again = (failed.act)(&mut failed.stage);
+                // The buffer is unusable, but no call waits.
+                let again = (failed.act)(&mut failed.setup);
                 let known = quarantined(answer) || quarantined(&again);
                 assert!(known || name.starts_with("make"), "{when}: {answer:?}, then {again:?}");
             }

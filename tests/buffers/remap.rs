@@ -1,7 +1,7 @@
-//! The same memory at other addresses, and other memory at the same ones.
+//! Relocating memory to other addresses, and exchanging memory at addresses.
 
 use crate::errors::{different_pages, page_error};
-use crate::machine::{KIB, Machine, access, at, eras, without_cpu_mapping};
+use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::alone;
 use crate::process::{assert_untouchable, within};
 use hsa_vmm::Error;
@@ -16,13 +16,13 @@ fn machine(config: Config) -> Machine {
     Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
 }
 
-/// What a GPU's page table allows at an address.
+/// Returns the permissions in a GPU's page table at an address.
 fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
     let page = machine.simulation.page(gpu, address.get());
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// A run of granules, each with memory of its own and its number in it.
+/// Maps a run of granules, each with memory of its own that contains its number.
 fn run(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -45,10 +45,10 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 }
 
 #[test]
-fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+fn exchange_swaps_memory_and_keeps_access() {
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
@@ -62,22 +62,22 @@ fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
                 assert_eq!(
                     vmm.mappings(),
                     before,
-                    "{era}: addresses, sizes and access are the same"
+                    "{generation}: addresses, sizes and access are the same"
                 );
                 for number in 0..3 {
                     let (here, there) = (at(one, number * granule), at(other, number * granule));
-                    assert_eq!(byte(&machine, here), 20 + number as u8, "{era}");
-                    assert_eq!(byte(&machine, there), 10 + number as u8, "{era}");
-                    assert_eq!(page(&machine, 0, here), (true, true), "{era}");
-                    assert_eq!(page(&machine, 1, here), (false, false), "{era}");
-                    assert_eq!(page(&machine, 0, there), (false, false), "{era}");
-                    assert_eq!(page(&machine, 1, there), (true, false), "{era}");
+                    assert_eq!(byte(&machine, here), 20 + number as u8, "{generation}");
+                    assert_eq!(byte(&machine, there), 10 + number as u8, "{generation}");
+                    assert_eq!(page(&machine, 0, here), (true, true), "{generation}");
+                    assert_eq!(page(&machine, 1, here), (false, false), "{generation}");
+                    assert_eq!(page(&machine, 0, there), (false, false), "{generation}");
+                    assert_eq!(page(&machine, 1, there), (true, false), "{generation}");
                 }
                 vmm.write(one, b"no").expect_err("the CPU may only read there");
-                // Part of one range with part of another, in one reservation.
+                // A part of one range and a part of another, in one reservation.
                 vmm.exchange(at(one, 2 * granule), at(one, granule), granule).unwrap();
-                assert_eq!(byte(&machine, at(one, granule)), 22, "{era}");
-                assert_eq!(byte(&machine, at(one, 2 * granule)), 21, "{era}");
+                assert_eq!(byte(&machine, at(one, granule)), 22, "{generation}");
+                assert_eq!(byte(&machine, at(one, 2 * granule)), 21, "{generation}");
                 vmm.check().unwrap();
                 for base in [one, other] {
                     vmm.unmap(base, 3 * granule).unwrap();
@@ -90,32 +90,32 @@ fn exchanged_ranges_have_each_others_memory_and_their_own_access() {
 }
 
 #[test]
-fn relocated_memory_takes_its_access_along_and_leaves_nothing() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+fn relocate_moves_memory_with_its_access() {
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        for (era, config) in eras() {
+        for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
                 let from = run(&machine, 3, 0, 10);
                 let to = machine.reserve(4 * granule);
                 let (gpu, peer) = (machine.gpu(0), machine.gpu(1));
-                let rights = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
-                vmm.set_access(at(from, granule), granule, &rights).unwrap();
+                let descriptors = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
+                vmm.set_access(at(from, granule), granule, &descriptors).unwrap();
                 vmm.relocate(at(to, granule), from, 3 * granule).unwrap();
                 for number in 0..3 {
                     assert_eq!(byte(&machine, at(to, (number + 1) * granule)), 10 + number as u8);
                 }
                 let moved = at(to, 2 * granule);
-                assert_eq!(vmm.get_access(peer, moved), Ok(Access::Read), "{era}");
-                assert_eq!(page(&machine, 0, moved), (true, true), "{era}");
-                assert_eq!(page(&machine, 1, moved), (true, false), "{era}");
-                assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{era}");
-                assert_untouchable(from.get(), 3 * granule, era);
+                assert_eq!(vmm.get_access(peer, moved), Ok(Access::Read), "{generation}");
+                assert_eq!(page(&machine, 0, moved), (true, true), "{generation}");
+                assert_eq!(page(&machine, 1, moved), (true, false), "{generation}");
+                assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
+                assert_untouchable(from.get(), 3 * granule, generation);
                 vmm.address_free(from, 3 * granule).expect("nothing is in it any more");
-                // Within a reservation, where there is room.
+                // Within a reservation.
                 vmm.relocate(to, at(to, granule), granule).unwrap();
-                assert_eq!(byte(&machine, to), 10, "{era}");
+                assert_eq!(byte(&machine, to), 10, "{generation}");
                 vmm.check().unwrap();
                 vmm.unmap(at(to, 2 * granule), 2 * granule).unwrap();
                 vmm.unmap(to, granule).unwrap();
@@ -127,7 +127,7 @@ fn relocated_memory_takes_its_access_along_and_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
+fn exchange_and_relocate_reject_bad_ranges() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = machine(config);
@@ -185,8 +185,8 @@ fn what_cannot_be_exchanged_or_relocated_is_refused_and_nobody_asked() {
 }
 
 #[test]
-fn owned_mappings_keep_what_they_own() {
-    for (era, config) in eras() {
+fn owned_mappings_follow_their_memory() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
@@ -205,33 +205,33 @@ fn owned_mappings_keep_what_they_own() {
         let (mut one, mut other) = (mapping(0), mapping(1));
         let handles = [&one, &other].map(|mapping| mapping.allocation().handle());
         one.exchange(&mut other).unwrap();
-        assert_eq!([byte(&one), byte(&other)], [1, 0], "{era}");
-        assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{era}");
+        assert_eq!([byte(&one), byte(&other)], [1, 0], "{generation}");
+        assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{generation}");
 
         let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let Rejected { value: one, error } =
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
-        assert_eq!(error.argument(), Some(Argument::Offset), "{era}: {error}");
+        assert_eq!(error.argument(), Some(Argument::Offset), "{generation}: {error}");
         let Rejected { value: one, error } =
             one.relocate(&reservation, granule).expect_err("the other is there");
         let problem = error.problem();
-        assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{era}: {problem:?}");
+        assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{generation}: {problem:?}");
         let one = one.relocate(&elsewhere, granule).unwrap();
-        assert_eq!(one.address(), at(elsewhere.address(), granule), "{era}");
-        assert_eq!(byte(&one), 1, "{era}");
-        // It keeps the reservation alive that it is in by now, and no other.
+        assert_eq!(one.address(), at(elsewhere.address(), granule), "{generation}");
+        assert_eq!(byte(&one), 1, "{generation}");
+        // The mapping keeps only its current reservation alive.
         let gone = elsewhere.address();
         drop((elsewhere, other));
-        assert!(reservation.free().is_ok(), "{era}");
-        assert!(machine.vmm.reservations().iter().any(|&(base, _)| base == gone), "{era}");
+        assert!(reservation.free().is_ok(), "{generation}");
+        assert!(machine.vmm.reservations().iter().any(|&(base, _)| base == gone), "{generation}");
         drop(one);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn a_stale_mapping_exchanges_nothing() {
-    let (machine, stranger) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
+fn stale_mapping_exchanges_nothing() {
+    let (machine, foreign) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
     let mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
@@ -239,13 +239,13 @@ fn a_stale_mapping_exchanges_nothing() {
         reservation.map(0, &memory).unwrap()
     };
     let (mut one, mut other, mut foreign) =
-        (mapping(&machine), mapping(&machine), mapping(&stranger));
+        (mapping(&machine), mapping(&machine), mapping(&foreign));
     let error = one.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut one, error } =
         one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    // Somebody unmapped it behind its back, and mapped something else there.
+    // A call by address unmapped it, and another mapped other memory there.
     machine.vmm.unmap(other.address(), granule).unwrap();
     let theirs = machine.create(0, granule);
     machine.map(other.address(), granule, theirs);
@@ -279,7 +279,7 @@ fn marked(buffer: &PagedBuffer, page: usize) -> u8 {
 
 #[test]
 fn pages_move_between_buffers_and_within_one() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         for (zero_here, zero_there) in [(false, false), (true, false), (false, true), (true, true)]
         {
             let machine = Machine::new(config.clone());
@@ -289,35 +289,43 @@ fn pages_move_between_buffers_and_within_one() {
             (0..4).for_each(|page| mark(&here, page, 10 + page as u8));
             let used = machine.used_by(0);
             here.move_pages(1..3, &there, 5).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (11, 12), "{era}");
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (11, 12), "{generation}");
             let may = |page: usize| {
                 machine.vmm.get_access(machine.gpu(1), there.address_of(page).unwrap()).unwrap()
             };
-            assert_eq!(may(5), Access::ReadWrite, "{era}: who may use the buffer may use that");
+            assert_eq!(
+                may(5),
+                Access::ReadWrite,
+                "{generation}: who may use the buffer may use that"
+            );
             let gone = here.read(PAGE + 100, &mut [0]);
             if zero_here {
-                assert_eq!(marked(&here, 1), 0, "{era}");
+                assert_eq!(marked(&here, 1), 0, "{generation}");
             } else {
                 assert_eq!(
                     gone.map_err(Error::into_kind),
                     Err(page_error(1, Problem::PageNotMapped)),
-                    "{era}"
+                    "{generation}"
                 );
             }
-            // Defragmentation: what is left moves together.
+            // Defragmentation: the remaining pages become adjacent.
             here.move_pages(3..4, &here, 1).unwrap();
-            assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{era}");
-            assert_eq!((here.statistics().mapped, there.statistics().mapped), (2, 2), "{era}");
-            assert_eq!(machine.used_by(0), used, "{era}: no memory was made");
+            assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{generation}");
+            assert_eq!(
+                (here.statistics().mapped, there.statistics().mapped),
+                (2, 2),
+                "{generation}"
+            );
+            assert_eq!(machine.used_by(0), used, "{generation}: no memory was made");
             there.exchange_pages(5..7, &here, 0).unwrap();
-            assert_eq!((marked(&here, 0), marked(&here, 1)), (11, 12), "{era}");
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (10, 13), "{era}");
-            assert_eq!(may(6), Access::ReadWrite, "{era}: access stays with the pages");
+            assert_eq!((marked(&here, 0), marked(&here, 1)), (11, 12), "{generation}");
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (10, 13), "{generation}");
+            assert_eq!(may(6), Access::ReadWrite, "{generation}: access stays with the pages");
             there.exchange_pages(5..6, &there, 6).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{era}");
-            // Whose the memory is by now is told by who gives it back.
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
+            // The buffer that owns the memory now is the one that releases it.
             here.unmap(0..2).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{era}");
+            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
             drop((here, there));
             machine.assert_empty();
         }
@@ -325,10 +333,10 @@ fn pages_move_between_buffers_and_within_one() {
 }
 
 #[test]
-fn pages_that_cannot_move_stay() {
-    let (machine, stranger) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
+fn failed_moves_change_nothing() {
+    let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
     let (here, there, foreign) =
-        (buffer(&machine, false), buffer(&machine, false), buffer(&stranger, false));
+        (buffer(&machine, false), buffer(&machine, false), buffer(&foreign, false));
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
@@ -375,7 +383,7 @@ fn pages_that_cannot_move_stay() {
 }
 
 #[test]
-fn threads_that_move_to_and_fro_do_not_wait_for_each_other_for_ever() {
+fn opposite_moves_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         let machine = Machine::new(Config::mi300x(1));
         let (one, other) = (buffer(&machine, false), buffer(&machine, true));

@@ -1,7 +1,7 @@
-//! The same memory several times in a row.
+//! Ring buffers.
 
 use crate::errors::size_error;
-use crate::machine::{KIB, Machine, at, eras, releases, without_cpu_mapping};
+use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
 use crate::pausable::alone;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -13,11 +13,15 @@ use std::collections::VecDeque;
 const SIZE: usize = 8 * KIB;
 
 #[test]
-fn reads_and_writes_go_over_the_seam() {
-    // A stranger might take addresses that a runtime gives up for a moment.
+fn reads_and_writes_wrap_around() {
+    // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
         let mut machines = releases();
-        machines.extend(eras().into_iter().map(|(era, config)| (era, without_cpu_mapping(config))));
+        machines.extend(
+            generations()
+                .into_iter()
+                .map(|(generation, config)| (generation, without_cpu_mapping(config))),
+        );
         for (release, config) in machines {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -28,13 +32,13 @@ fn reads_and_writes_go_over_the_seam() {
                 let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
                 ring.write(position, &text).unwrap();
-                // The same from every turn.
+                // The same through every mapping.
                 let mut found = vec![0; SIZE];
                 for turn in 0..4 {
                     ring.read(position % SIZE as u64 + turn * SIZE as u64, &mut found).unwrap();
                     assert!(found == text, "{release}, {times} times");
                 }
-                // And for a GPU, without a seam.
+                // A GPU reads across the end, too.
                 let elsewhere = machine.mapped(1, SIZE).0;
                 machine.grant(elsewhere, SIZE, machine.gpu(1), Access::ReadWrite);
                 machine.grant(elsewhere, SIZE, machine.cpu(0), Access::Read);
@@ -43,7 +47,7 @@ fn reads_and_writes_go_over_the_seam() {
                 machine.vmm.read(elsewhere, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
-                // What a GPU fills goes over the seam as well.
+                // A GPU's fill wraps around, too.
                 let over = (SIZE - 8) as u64;
                 ring.fill(over, 0x0403_0201, 16).unwrap();
                 let mut found = [0; 16];
@@ -55,7 +59,7 @@ fn reads_and_writes_go_over_the_seam() {
 }
 
 #[test]
-fn a_ring_holds_no_more_than_its_size() {
+fn ring_rejects_more_than_its_size() {
     let machine = Machine::new(Config::mi300x(1));
     let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -69,27 +73,27 @@ fn a_ring_holds_no_more_than_its_size() {
 }
 
 #[test]
-fn a_ring_is_taken_away_on_every_turn() {
-    for (era, config) in eras() {
+fn revoke_covers_every_mapping() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let ring = RingBuffer::create(&machine.vmm, SIZE, 3, &machine.on(0)).unwrap();
         ring.grant(&[machine.gpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.revoke(&[machine.gpu(1)]).unwrap();
-        assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{era}");
-        assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{era}");
+        assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{generation}");
+        assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{generation}");
         for turn in 0..3 {
             let address = ring.address().get() + turn * SIZE;
-            assert!(machine.simulation.page(0, address).is_some(), "{era}");
-            assert!(machine.simulation.page(1, address).is_none(), "{era}");
+            assert!(machine.simulation.page(0, address).is_some(), "{generation}");
+            assert!(machine.simulation.page(1, address).is_none(), "{generation}");
         }
         drop(ring);
         machine.assert_empty();
     }
 }
 
-/// Messages of all sizes through a ring, against a queue.
+/// Sends messages of all sizes through a ring, and compares with a queue.
 #[test]
-fn a_stream_goes_through_a_ring() {
+fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
     let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();

@@ -1,6 +1,6 @@
 //! Pages shared between paged buffers, and what `Debug` of buffers prints.
 
-use crate::machine::{KIB, MIB, Machine, eras};
+use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -24,7 +24,7 @@ fn byte(buffer: &PagedBuffer, page: usize) -> u8 {
 
 #[test]
 fn shared_memory_is_released_with_its_last_page() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let (one, other) = (buffer(&machine, 0), buffer(&machine, 0));
         one.map(0..2).unwrap();
@@ -32,21 +32,21 @@ fn shared_memory_is_released_with_its_last_page() {
         one.write(PAGE, &[2]).unwrap();
         one.share_pages(0..2, &other, 4).unwrap();
         one.share_pages(1..2, &one, 7).unwrap();
-        assert_eq!(machine.vmm.usage().handles, 2, "{era}");
-        assert_eq!([byte(&other, 4), byte(&other, 5), byte(&one, 7)], [1, 2, 2], "{era}");
+        assert_eq!(machine.vmm.usage().handles, 2, "{generation}");
+        assert_eq!([byte(&other, 4), byte(&other, 5), byte(&one, 7)], [1, 2, 2], "{generation}");
         let found = one.statistics();
-        assert_eq!((found.mapped, found.shared, found.repeated), (3, 3, 1), "{era}");
-        assert_eq!(found.memory(), (2 + found.ready) * PAGE, "{era}");
+        assert_eq!((found.mapped, found.shared, found.repeated), (3, 3, 1), "{generation}");
+        assert_eq!(found.memory(), (2 + found.ready) * PAGE, "{generation}");
 
         one.unmap(0..2).unwrap();
-        assert_eq!(machine.vmm.usage().handles, 2, "{era}: none had its last page");
-        assert_eq!([4, 5].map(|page| other.page_users(page)), [Ok(1), Ok(2)], "{era}");
+        assert_eq!(machine.vmm.usage().handles, 2, "{generation}: none had its last page");
+        assert_eq!([4, 5].map(|page| other.page_users(page)), [Ok(1), Ok(2)], "{generation}");
         other.unmap(5..6).unwrap();
-        assert_eq!((one.page_users(7), byte(&one, 7)), (Ok(1), 2), "{era}");
+        assert_eq!((one.page_users(7), byte(&one, 7)), (Ok(1), 2), "{generation}");
         drop(one);
-        assert_eq!(byte(&other, 4), 1, "{era}");
+        assert_eq!(byte(&other, 4), 1, "{generation}");
         let kept = other.statistics().ready;
-        assert_eq!(machine.vmm.usage().handles, 1 + kept, "{era}");
+        assert_eq!(machine.vmm.usage().handles, 1 + kept, "{generation}");
         drop(other);
         machine.assert_empty();
     }
@@ -60,7 +60,7 @@ fn the_pool_gets_memory_only_with_its_last_page() {
     other.write(0, &[7]).unwrap();
     other.share_pages(0..1, &one, 0).unwrap();
     for round in 0..20 {
-        // Would map the shared memory once more if it were in the pool.
+        // If the shared memory were in the pool, this would map it again.
         other.unmap(0..1).unwrap();
         other.map(0..1).unwrap();
         other.write(0, &[round]).unwrap();
@@ -72,7 +72,7 @@ fn the_pool_gets_memory_only_with_its_last_page() {
 
 #[test]
 fn share_changes_nothing_when_a_call_fails() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let (one, other) = (buffer(&machine, 0), buffer(&machine, 0));
         one.map(0..3).unwrap();
@@ -85,15 +85,15 @@ fn share_changes_nothing_when_a_call_fails() {
             machine.vmm.check().unwrap();
             if !failed {
                 answer.unwrap();
-                assert!(call > 3, "{era}: it maps three pages");
+                assert!(call > 3, "{generation}: it maps three pages");
                 break;
             }
             answer.unwrap_err();
-            assert_eq!(other.state(1), Ok(PageState::Empty), "{era}");
-            assert_eq!(one.page_users(0), Ok(1), "{era}");
-            assert_eq!(machine.vmm.usage().mappings, 3, "{era}");
+            assert_eq!(other.state(1), Ok(PageState::Empty), "{generation}");
+            assert_eq!(one.page_users(0), Ok(1), "{generation}");
+            assert_eq!(machine.vmm.usage().mappings, 3, "{generation}");
         }
-        assert_eq!((byte(&other, 3), other.page_users(3)), (3, Ok(2)), "{era}");
+        assert_eq!((byte(&other, 3), other.page_users(3)), (3, Ok(2)), "{generation}");
         drop((one, other));
         machine.assert_empty();
     }

@@ -1,7 +1,7 @@
-//! Every size from a byte on: rounded up inside, remembered as it was asked for.
+//! Sizes from one byte: rounded up internally, reported as requested.
 
 use crate::errors::{out_of_bounds, size_error};
-use crate::machine::{KIB, MIB, Machine, eras};
+use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::{Argument, Problem};
@@ -11,21 +11,21 @@ const GIB: usize = 1 << 30;
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
 
 #[test]
-fn a_buffer_may_be_of_any_size() {
-    for (era, config) in eras() {
+fn buffers_accept_any_size() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut buffer =
             GrowableBuffer::builder(4 * GIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
-        assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{era}");
+        assert_eq!((buffer.step(), buffer.maximum()), (2 * MIB, 4 * GIB), "{generation}");
         buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         for size in SIZES {
-            let when = format!("{era}, {size:#x}");
+            let when = format!("{generation}, {size:#x}");
             buffer.resize(size).unwrap();
             assert_eq!((buffer.size(), buffer.address()), (size, address), "{when}");
             assert_eq!(buffer.mapped(), size.next_multiple_of(2 * MIB), "{when}");
             assert_eq!(machine.used_by(0), buffer.mapped(), "{when}");
-            // The first byte and the last, and no further.
+            // The first and the last byte are accessible, the next one is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
             let mut byte = [0];
@@ -48,11 +48,11 @@ fn a_buffer_may_be_of_any_size() {
 }
 
 #[test]
-fn a_ring_may_be_of_any_size() {
-    for (era, config) in eras() {
+fn rings_accept_any_size() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         for size in SIZES {
-            let when = format!("{era}, {size:#x}");
+            let when = format!("{generation}, {size:#x}");
             let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.on(0)).unwrap();
             let whole = size.next_multiple_of(4 * KIB);
             assert_eq!((ring.size(), ring.times()), (whole, 2), "{when}");
@@ -67,8 +67,8 @@ fn a_ring_may_be_of_any_size() {
 }
 
 #[test]
-fn a_maximum_and_a_step_are_rounded_up() {
-    let machine = Machine::new(crate::machine::eras()[0].1.clone());
+fn maximum_and_step_are_rounded_up() {
+    let machine = Machine::new(crate::machine::generations()[0].1.clone());
     for (maximum, step, expected) in [
         (1, None, (2 * MIB, 2 * MIB)),
         (2 * MIB + 1, None, (2 * MIB, 4 * MIB)),
@@ -88,8 +88,8 @@ fn a_maximum_and_a_step_are_rounded_up() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
-    let machine = Machine::new(crate::machine::eras()[0].1.clone());
+fn invalid_sizes_are_rejected() {
+    let machine = Machine::new(crate::machine::generations()[0].1.clone());
     let (vmm, properties) = (&machine.vmm, machine.on(0));
     let problem = |error: Error| (error.argument(), error.problem());
     let zero = (Some(Argument::Size), Some(Problem::Zero));

@@ -1,7 +1,7 @@
-//! Values of one type.
+//! Vectors of values.
 
 use crate::errors::{out_of_bounds, size_error};
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use bytemuck::{Pod, Zeroable};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::GrowableVec;
@@ -9,7 +9,7 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, GrowableBuffer};
 
-/// Twelve bytes, so that values lie across the ends of steps.
+/// Twelve bytes, so that values cross the ends of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Point {
@@ -31,35 +31,35 @@ fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
 
 #[test]
 fn values_are_pushed_changed_and_popped() {
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut points = values::<Point>(&machine, 64 * KIB);
-        assert!(points.is_empty() && points.pop() == Ok(None), "{era}");
+        assert!(points.is_empty() && points.pop() == Ok(None), "{generation}");
         let address = points.buffer.address();
-        assert_eq!(address, points.buffer.address(), "{era}");
+        assert_eq!(address, points.buffer.address(), "{generation}");
         let expected: Vec<Point> = (0..1000).map(point).collect();
         for &value in &expected[..500] {
             points.push(value).unwrap();
         }
         points.extend(&expected[500..]).unwrap();
-        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{era}");
-        assert_eq!(points.to_vec().unwrap(), expected, "{era}");
+        assert_eq!((points.len(), points.buffer.address()), (1000, address), "{generation}");
+        assert_eq!(points.to_vec().unwrap(), expected, "{generation}");
         points.set(341, point(7)).unwrap();
-        assert_eq!(points.get(341), Ok(point(7)), "{era}: it lies across a step's end");
+        assert_eq!(points.get(341), Ok(point(7)), "{generation}: it lies across a step's end");
         let mut three = [point(0); 3];
         points.read(340, &mut three).unwrap();
-        assert_eq!(three, [point(340), point(7), point(342)], "{era}");
-        assert_eq!(points.pop(), Ok(Some(point(999))), "{era}");
+        assert_eq!(three, [point(340), point(7), point(342)], "{generation}");
+        assert_eq!(points.pop(), Ok(Some(point(999))), "{generation}");
         points.truncate(10).unwrap();
         points.truncate(10_000).unwrap();
-        assert_eq!(points.to_vec().unwrap(), expected[..10], "{era}");
+        assert_eq!(points.to_vec().unwrap(), expected[..10], "{generation}");
         let buffer = points.buffer;
-        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{era}");
+        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{generation}");
     }
 }
 
 #[test]
-fn values_that_are_not_there_are_refused() {
+fn indices_out_of_bounds_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = values::<u64>(&machine, 4 * KIB);
     words.extend(&[1, 2, 3]).unwrap();
@@ -80,7 +80,7 @@ fn values_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn values_that_cannot_be_written_are_not_added() {
+fn failed_writes_add_no_values() {
     let machine = Machine::new(Config::mi300x(1));
     let mut words = values::<u32>(&machine, 16 * KIB);
     words.extend(&[5; 1024]).unwrap();

@@ -1,4 +1,4 @@
-//! Alignment: of mappings it is not looked at, of reservations not always honoured.
+//! Alignment is not checked for mappings, and not always honoured for reservations.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
@@ -8,24 +8,24 @@ use hsa_vmm::Reservation;
 use hsa_vmm::error::{Argument, Problem};
 
 #[test]
-fn of_an_address_on_the_runtime() {
-    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::of_an_address_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+fn address_on_the_runtime() {
+    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::address_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base + 16, SIZE, 0, memory).is_ok()
     });
 }
 
 #[test]
-fn of_a_size_on_the_runtime() {
-    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::of_a_size_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+fn size_on_the_runtime() {
+    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::size_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base, PAGE - 1, 0, memory).is_ok()
     });
 }
 
-/// Addresses that are free, of which one but not the next is so aligned.
+/// Returns free addresses of which the first is aligned and the next is not.
 fn free_addresses(raw: &Raw) -> usize {
     let base = raw.reserve(8 * MIB).unwrap();
     raw.free(base, 8 * MIB).unwrap();
@@ -33,9 +33,9 @@ fn free_addresses(raw: &Raw) -> usize {
 }
 
 #[test]
-fn of_a_reservation_on_the_runtime() {
-    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::of_a_reservation_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+fn reservation_on_the_runtime() {
+    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let hint = free_addresses(&raw) + PAGE;
         let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
         !base.is_multiple_of(2 * MIB)
@@ -44,8 +44,8 @@ fn of_a_reservation_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("alignment::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("alignment::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, memory) = (library.reserve(2 * SIZE), library.create(0, SIZE));
         let vmm = &library.vmm;
         let misaligned =
@@ -57,7 +57,7 @@ fn through_the_library() {
         }
         assert_eq!(vmm.mappings(), []);
 
-        let free = free_addresses(&Raw::start(ground));
+        let free = free_addresses(&Raw::start(fixture));
         let hint = hsa_vmm::Address::new(free + PAGE);
         for alignment in [2 * MIB, 64 * MIB] {
             let aligned = Reservation::builder(SIZE).aligned_to(alignment).near(hint).reserve(vmm);

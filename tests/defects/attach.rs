@@ -1,4 +1,4 @@
-//! Memory that is opened by IPC, when it has been freed and before.
+//! Opening IPC handles of freed and of live memory.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
@@ -6,7 +6,7 @@ use crate::process::{Child, End, descriptors};
 use crate::table::{
     ATTACH_LEAVES_A_SOCKET, FREED_MEMORY_OPENED, FREED_MEMORY_WAITED_FOR, IPC_LENGTH_BELIEVED,
 };
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_vmm::error::{ErrorKind, Unavailable};
 use hsa_vmm::ipc::IpcHandle;
 use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -14,25 +14,25 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What the runtime keeps for later when it is freed, and more than that.
+/// A size that the runtime keeps in a pool after a free, and a larger one.
 const SMALL: usize = 2 << 20;
 const LARGE: usize = 64 << 20;
 
-/// How long it is waited for a call that does not come back: an answer comes at once.
+/// The time limit for a call that may never return. A successful one returns at once.
 const SHORT: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Gives one process what another shares: `export` gives the handle's bytes, `import` opens them after
-/// saying that it is about to. How the importer ended.
+/// Shares memory between two processes: `export` returns the handle's bytes, `import` signals and then opens
+/// them. Returns how the importer ended.
 fn pass<const BYTES: usize, K>(
     patience: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
     import: impl FnOnce([u8; BYTES], &mut dyn FnMut()) -> i32,
 ) -> End {
-    // The usual way since ROCm 7; 6.1 knows none but the driver's own.
+    // The default since ROCm 7; 6.1 supports only sharing by the driver.
     set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    // Forked before there is a runtime.
+    // Forked before a runtime is started.
     let importer = Child::start(|| {
         let mut bytes = [0; BYTES];
         theirs.read_exact(&mut bytes).unwrap();
@@ -45,9 +45,9 @@ fn pass<const BYTES: usize, K>(
     importer.wait_for(patience)
 }
 
-/// How an importer ends that was let in.
+/// The status of an importer that opened the memory.
 const OPENED: i32 = 9;
-/// And one in which a descriptor stayed open.
+/// The status of an importer that leaked a descriptor.
 const LEFT: i32 = 10;
 
 fn words(bytes: [u8; 32]) -> [u32; 8] {
@@ -59,15 +59,15 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
 }
 
 /// Opens memory that was freed.
-fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
+fn open_freed(fixture: &Fixture, size: usize, patience: Duration) -> End {
     let export = || {
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         let (address, words) = raw.share(size).unwrap();
         raw.free_shared(address).unwrap();
         (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
     };
     let import = |bytes, about_to: &mut dyn FnMut()| {
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         about_to();
         if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
     };
@@ -75,105 +75,107 @@ fn open_freed(ground: &Ground, size: usize, patience: Duration) -> End {
 }
 
 #[test]
-fn waited_for_on_the_runtime() {
-    let test = "attach::waited_for_on_the_runtime";
-    FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |ground| match open_freed(ground, LARGE, SHORT) {
-        End::Never => true,
-        End::Well => false,
+fn attach_waits_forever_on_the_runtime() {
+    let test = "attach::attach_waits_forever_on_the_runtime";
+    FREED_MEMORY_WAITED_FOR.is_as_recorded(test, |fixture| {
+        match open_freed(fixture, LARGE, SHORT) {
+            End::TimedOut => true,
+            End::Success => false,
+            end => panic!("{end:?}"),
+        }
+    });
+}
+
+#[test]
+fn freed_memory_opens_on_the_runtime() {
+    let test = "attach::freed_memory_opens_on_the_runtime";
+    FREED_MEMORY_OPENED.is_as_recorded(test, |fixture| match open_freed(fixture, SMALL, LONG) {
+        End::Failure(OPENED) => true,
+        End::Success => false,
         end => panic!("{end:?}"),
     });
 }
 
 #[test]
-fn opened_on_the_runtime() {
-    let test = "attach::opened_on_the_runtime";
-    FREED_MEMORY_OPENED.is_as_recorded(test, |ground| match open_freed(ground, SMALL, LONG) {
-        End::Badly(OPENED) => true,
-        End::Well => false,
-        end => panic!("{end:?}"),
-    });
-}
-
-#[test]
-fn a_socket_is_left_on_the_runtime() {
-    let test = "attach::a_socket_is_left_on_the_runtime";
-    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |ground| {
+fn socket_leaks_on_the_runtime() {
+    let test = "attach::socket_leaks_on_the_runtime";
+    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |fixture| {
         let export = || {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, about_to: &mut dyn FnMut()| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             about_to();
             let open_and_close = || {
                 let address = raw.attach(words(bytes), LARGE).unwrap();
                 raw.detach(address).unwrap();
                 descriptors()
             };
-            // What it opens once and keeps is another thing.
+            // Descriptors that it opens once and keeps do not count.
             let before = open_and_close();
             if open_and_close() > before { LEFT } else { 0 }
         };
         match pass(LONG, export, import) {
-            End::Badly(LEFT) => true,
-            End::Well => false,
+            End::Failure(LEFT) => true,
+            End::Success => false,
             end => panic!("{end:?}"),
         }
     });
 }
 
-/// How an importer ends whose runtime took a length that is not the memory's.
+/// The status of an importer whose runtime accepted a wrong length.
 const BELIEVED: i32 = 11;
 
 #[test]
-fn a_length_is_believed_on_the_runtime() {
-    let test = "attach::a_length_is_believed_on_the_runtime";
-    IPC_LENGTH_BELIEVED.is_as_recorded(test, |ground| {
+fn forged_length_is_accepted_on_the_runtime() {
+    let test = "attach::forged_length_is_accepted_on_the_runtime";
+    IPC_LENGTH_BELIEVED.is_as_recorded(test, |fixture| {
         let export = || {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, about_to: &mut dyn FnMut()| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             about_to();
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
-            // The first byte beyond is not there, whatever the runtime says of the memory.
+            // The first byte past the end is not mapped, whatever size the runtime reports.
             let beyond = raw.pointer_info(address + LARGE);
             assert_eq!(beyond.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
             BELIEVED
         };
         match pass(LONG, export, import) {
-            End::Badly(BELIEVED) => true,
-            End::Well => false,
+            End::Failure(BELIEVED) => true,
+            End::Success => false,
             end => panic!("{end:?}"),
         }
     });
 }
 
 #[test]
-fn a_forged_length_is_refused_by_the_library() {
-    on_each("attach::a_forged_length_is_refused_by_the_library", |ground| {
+fn forged_length_is_rejected_by_the_library() {
+    on_each("attach::forged_length_is_rejected_by_the_library", |fixture| {
         let export = || {
-            let (runtime, ipc) = open(ground);
+            let (runtime, ipc) = open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
             let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
-            // As HIP would have made it, of twice the size.
+            // As HIP creates it, with twice the size.
             bytes[32..40].copy_from_slice(&(2 * LARGE as u64).to_le_bytes());
             bytes[52..].fill(0);
             ((ipc, memory), bytes)
         };
         let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
-            let (_runtime, ipc) = open(ground);
+            let (_runtime, ipc) = open(fixture);
             about_to();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, Unavailable::TooLarge);
             0
         };
-        assert_eq!(pass(LONG, export, import), End::Well);
+        assert_eq!(pass(LONG, export, import), End::Success);
     });
 }
 
@@ -183,19 +185,19 @@ fn assert_unavailable(error: &hsa_vmm::Error, expected: Unavailable) {
     assert_eq!(*reason, expected);
 }
 
-pub fn open(ground: &Ground) -> (Runtime, Ipc) {
+pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
     // SAFETY: AMD's own runtime.
-    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+    let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let ipc = Ipc::open(&runtime).unwrap();
     (runtime, ipc)
 }
 
 #[test]
 fn through_the_library() {
-    on_each("attach::through_the_library", |ground| {
+    on_each("attach::through_the_library", |fixture| {
         for size in [SMALL, LARGE] {
             let export = || {
-                let (runtime, ipc) = open(ground);
+                let (runtime, ipc) = open(fixture);
                 let gpu = runtime.gpus().next().unwrap().id();
                 let memory = PoolMemory::allocate(&runtime, gpu, size).unwrap();
                 let handle = ipc.get_mem_handle(memory.address()).unwrap();
@@ -203,13 +205,13 @@ fn through_the_library() {
                 (ipc, handle.to_bytes())
             };
             let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
-                let (_runtime, ipc) = open(ground);
+                let (_runtime, ipc) = open(fixture);
                 about_to();
                 let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
                 assert_unavailable(&error, Unavailable::Freed);
                 0
             };
-            assert_eq!(pass(LONG, export, import), End::Well, "{size}");
+            assert_eq!(pass(LONG, export, import), End::Success, "{size}");
         }
     });
 }

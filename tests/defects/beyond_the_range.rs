@@ -1,4 +1,4 @@
-//! `set_access` does not look at the end of its range: a part of a mapping changes all of it.
+//! `set_access` ignores the end of its range: a part of a mapping changes all of it.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};
@@ -9,8 +9,8 @@ use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {
-    ACCESS_BEYOND_THE_RANGE.is_as_recorded("beyond_the_range::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    ACCESS_BEYOND_THE_RANGE.is_as_recorded("beyond_the_range::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         raw.set(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
@@ -18,10 +18,10 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn into_a_second_mapping_on_the_runtime() {
-    let test = "beyond_the_range::into_a_second_mapping_on_the_runtime";
-    ACCESS_BEYOND_THE_SECOND.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn second_mapping_changes_on_the_runtime() {
+    let test = "beyond_the_range::second_mapping_changes_on_the_runtime";
+    ACCESS_BEYOND_THE_SECOND.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -33,8 +33,8 @@ fn into_a_second_mapping_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("beyond_the_range::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("beyond_the_range::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(2 * SIZE);
         for address in [base, at(base, SIZE)] {
             library.map(address, SIZE, library.create(0, SIZE));
@@ -50,7 +50,7 @@ fn through_the_library() {
             crate::process::assert_untouchable(address.get(), SIZE, "after a refusal");
         }
         library.vmm.check().unwrap();
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         assert_eq!(raw.read_by(raw.gpus[0], base.get()), Err(Fault));
     });
 }

@@ -1,8 +1,8 @@
-//! A copy by a CPU is done by a thread of the runtime, which uses the signal after it has counted it
-//! down: whoever waited may have destroyed it by then.
+//! A CPU's copy runs in a thread of the runtime, which uses the signal after it has decremented it. The
+//! waiting thread may have destroyed the signal by then.
 //!
-//! By itself that is a few instructions, and ended two of some hundred runs of `hsa-vmm fuzz`. Here the
-//! thread is made to step instruction by instruction, and held up behind the one that counted.
+//! The window is a few instructions, and crashed two of some hundred runs of `hsa-vmm fuzz`. This test
+//! single-steps the thread, and stops it after the instruction that decrements.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, load, store};
@@ -14,44 +14,44 @@ use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The page that is copied to, and the number that the copy counts down.
+/// The page that is copied to, and the value that the copy decrements.
 static TARGET: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that copies.
 static MOVER: AtomicI32 = AtomicI32::new(0);
-/// How far it is.
+/// The progress of that thread.
 static STAGE: AtomicI32 = AtomicI32::new(0);
 const HELD: i32 = 1;
 const GO_ON: i32 = 2;
 const BEYOND: i32 = 3;
 
-/// Where a signal's value is in it (`amd_signal_t`).
+/// The offset of the value in a signal (`amd_signal_t`).
 const VALUE: u64 = 8;
-/// The processor's flag to stop behind each instruction.
+/// The processor's flag for single-stepping (TF).
 const TRAP: i64 = 0x100;
 
 fn this_thread() -> i32 {
-    // SAFETY: asks, and changes nothing.
+    // SAFETY: only a query.
     unsafe { libc::gettid() }
 }
 
 fn protect(address: usize, protection: c_int) {
-    // SAFETY: a page of the test's own.
+    // SAFETY: a page of this test.
     let done = unsafe { libc::mprotect(without_provenance_mut(address), PAGE, protection) };
     assert_eq!(done, 0);
 }
 
-/// The first store to the target: it may go on, step by step if there is a number to look at.
+/// Handles the first store to the target: lets it continue, in single steps if there is a value to watch.
 extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     MOVER.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
     if COUNT.load(Ordering::SeqCst) != 0 {
-        // SAFETY: what the kernel gives to a handler.
+        // SAFETY: the kernel passes these arguments to a handler.
         unsafe { flags(context, |flags| flags | TRAP) };
     }
 }
 
-/// Behind an instruction: is it the one that counted?
+/// Handles a single step: checks whether the instruction has decremented the value.
 extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     if load(COUNT.load(Ordering::SeqCst)) != 0 {
         return;
@@ -65,12 +65,12 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     STAGE.store(BEYOND, Ordering::SeqCst);
 }
 
-/// Changes the processor's flags where a handler returns to.
+/// Changes the processor's flags for the code to which a handler returns.
 ///
 /// # Safety
-/// The context is the one that the handler was given.
+/// The context is the one that was passed to the handler.
 unsafe fn flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller's promise.
     let flags = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };
     let flags = &mut flags.gregs[libc::REG_EFL as usize];
     *flags = change(*flags);
@@ -87,10 +87,10 @@ fn handle(signal: c_int, handler: Handler, once: c_int) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }
 
-/// Has the next store to a page noticed.
+/// Makes the next store to a page fault.
 fn watch(target: usize) {
     TARGET.store(target, Ordering::SeqCst);
-    // Once: what faults next is what the test is about.
+    // Once: the next fault is the defect.
     handle(libc::SIGSEGV, on_store, libc::SA_RESETHAND);
     protect(target, libc::PROT_READ);
 }
@@ -99,7 +99,7 @@ fn watch(target: usize) {
 fn page() -> usize {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the kernel chooses an address where nothing is.
+    // SAFETY: the kernel chooses a free address.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     page.addr()
@@ -107,8 +107,8 @@ fn page() -> usize {
 
 #[test]
 fn on_the_runtime() {
-    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (to, from) = (page(), page());
         store(from, 0x5eed);
         watch(to);
@@ -126,7 +126,7 @@ fn on_the_runtime() {
             }
         };
         until(HELD);
-        // What was the signal's is soon something else's.
+        // The signal's memory is soon reused.
         for size in (16..1024).step_by(16) {
             for _ in 0..8 {
                 black_box(Vec::leak(vec![0x41u8; size]));
@@ -141,9 +141,9 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("copy_by_cpu::through_the_library", |ground| {
+    on_each("copy_by_cpu::through_the_library", |fixture| {
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let vmm = Vmm::open(&runtime).unwrap();
         let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());
         let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu)).unwrap();

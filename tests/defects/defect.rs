@@ -1,48 +1,50 @@
-//! A defect, and how it is looked for on each release of AMD's runtime itself.
+//! A defect, and its check on each release of AMD's runtime.
 
 use crate::process::{End, in_child_with_status};
-use hsa_rocr::test::{Ground, on_each_release};
+use hsa_rocr::test::{Fixture, on_each_release};
 use hsa_rocr::{Emulation, Release};
 
-/// What a release was found to do.
+/// The behaviour of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It does as documented.
+    /// As documented.
     No,
     /// It has the defect.
     Yes,
-    /// It crashes, by this signal.
+    /// It crashes with this signal.
     Crash(i32),
 }
 
-/// Something that AMD's runtime does wrong.
+/// A defect of AMD's runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Defect {
     /// What goes wrong.
     pub what: &'static str,
-    /// Where that is known from, besides from these tests.
+    /// The source, besides these tests.
     pub source: &'static str,
-    /// What comes of it through the library.
+    /// The behaviour through the library.
     pub here: &'static str,
-    /// What 6.1.2, 6.4.3 and 7.2.4 do.
+    /// The behaviour of 6.1.2, 6.4.3 and 7.2.4.
     pub releases: [Found; 3],
 }
 
-/// How a child ends that found the defect.
+/// The status of a child that found the defect.
 const SEEN: i32 = 3;
 
 impl Defect {
-    /// Looks for the defect on each release; fails unless it is exactly where the table says.
-    pub fn is_as_recorded(&self, test: &str, look: impl Fn(&Ground) -> bool) {
-        on_each_release(test, &Emulation::gpus(2), |ground| {
-            let end = in_child_with_status(|| if look(ground) { SEEN } else { 0 });
+    /// Checks the defect on each release. Fails unless the result is the one in the table.
+    pub fn is_as_recorded(&self, test: &str, look: impl Fn(&Fixture) -> bool) {
+        on_each_release(test, &Emulation::gpus(2), |fixture| {
+            let end = in_child_with_status(|| if look(fixture) { SEEN } else { 0 });
             let found = match end {
-                End::Well => Found::No,
-                End::Badly(SEEN) => Found::Yes,
+                End::Success => Found::No,
+                End::Failure(SEEN) => Found::Yes,
                 End::Signal(signal) => Found::Crash(signal),
-                End::Badly(_) | End::Never => panic!("{self:?}: the test itself ended {end:?}"),
+                End::Failure(_) | End::TimedOut => {
+                    panic!("{self:?}: the test itself ended {end:?}")
+                }
             };
-            let release = ground.release();
+            let release = fixture.release();
             assert_eq!(found, self.of(release), "{}, {release} ({})", self.what, self.source);
         });
     }

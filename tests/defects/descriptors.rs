@@ -1,4 +1,4 @@
-//! Descriptors of access that make no sense crash the runtime, or are taken for some sense.
+//! Invalid access descriptors crash the runtime, or are accepted.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
@@ -9,10 +9,10 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, AgentId};
 
 #[test]
-fn an_invented_agent_on_the_runtime() {
-    let test = "descriptors::an_invented_agent_on_the_runtime";
-    INVENTED_AGENT_CRASHES.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn invented_agent_on_the_runtime() {
+    let test = "descriptors::invented_agent_on_the_runtime";
+    INVENTED_AGENT_CRASHES.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         raw.set(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
     });
@@ -20,8 +20,8 @@ fn an_invented_agent_on_the_runtime() {
 
 #[test]
 fn write_only_on_the_runtime() {
-    WRITE_ONLY_ACCEPTED.is_as_recorded("descriptors::write_only_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    WRITE_ONLY_ACCEPTED.is_as_recorded("descriptors::write_only_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
         assert_eq!(raw.get(base, raw.gpus[0]), Ok(WO), "in name");
         raw.read_by(raw.gpus[0], base).is_ok()
@@ -29,10 +29,10 @@ fn write_only_on_the_runtime() {
 }
 
 #[test]
-fn an_invented_permission_on_the_runtime() {
-    let test = "descriptors::an_invented_permission_on_the_runtime";
-    INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn invented_permission_on_the_runtime() {
+    let test = "descriptors::invented_permission_on_the_runtime";
+    INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         raw.set(base, SIZE, &[(raw.gpus[0], 9)]).is_ok() && raw.get(base, raw.gpus[0]) == Ok(9)
     });
@@ -40,11 +40,11 @@ fn an_invented_permission_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("descriptors::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("descriptors::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpu = library.gpu(0);
-        let another = Library::load(ground.runtime());
+        let another = Library::load(fixture.runtime());
         let invented = [
             (AgentId::from_bits(0xabcd0), Problem::UnknownAgent),
             (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
@@ -52,7 +52,7 @@ fn through_the_library() {
             (another.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invented {
-            // What stands before it takes no effect either.
+            // The descriptors before it take no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
             let refused = library.vmm.set_access(base, SIZE, &list).unwrap_err();
             assert_eq!(refused.problem(), Some(problem), "{agent:?}");

@@ -8,8 +8,8 @@ use hsa_vmm::Access;
 
 #[test]
 fn on_the_runtime() {
-    FILL_REFUSED.is_as_recorded("fill::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    FILL_REFUSED.is_as_recorded("fill::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
         raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)
     });
@@ -17,8 +17,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("fill::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("fill::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(1, SIZE);
         library.grant(base, SIZE, library.gpu(1), Access::ReadWrite);
         library.vmm.fill(base, 7, SIZE).unwrap();

@@ -1,12 +1,12 @@
-//! A list of descriptors of which a later one is refused has taken effect up to there, and a
-//! change that is refused takes away what there was.
+//! If a later descriptor of a list fails, the earlier ones stay in effect, and a failed change revokes the
+//! old access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_untouchable, in_child};
 use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_vmm::Access;
 
 /// The kernel refuses one change of a page table, counted from 1.
@@ -14,14 +14,14 @@ fn refused(change: u64) {
     kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
-/// How often `Raw::start` changes page tables: its scratch memory is for two GPUs.
+/// The number of page-table changes of `Raw::start`, whose scratch memory is mapped for two GPUs.
 const AT_START: u64 = 2;
 
 #[test]
 fn on_the_runtime() {
-    LIST_HALF_APPLIED.is_as_recorded("half_applied::on_the_runtime", |ground| {
+    LIST_HALF_APPLIED.is_as_recorded("half_applied::on_the_runtime", |fixture| {
         refused(AT_START + 2);
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
         raw.set(base, SIZE, &list).unwrap_err();
@@ -30,12 +30,12 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn a_change_on_the_runtime() {
-    let test = "half_applied::a_change_on_the_runtime";
-    REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |ground| {
-        // One to grant, one to take away for the change, and the one that fails.
+fn failed_change_on_the_runtime() {
+    let test = "half_applied::failed_change_on_the_runtime";
+    REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |fixture| {
+        // One to grant, one to revoke for the change, and the one that fails.
         refused(AT_START + 3);
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
         raw.set(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
         raw.read_by(raw.gpus[0], base) == Err(Fault)
@@ -45,19 +45,19 @@ fn a_change_on_the_runtime() {
 /// Each of the two changes fails once.
 #[test]
 fn through_the_library() {
-    on_each("half_applied::through_the_library", |ground| {
+    on_each("half_applied::through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
                 refused(change);
-                a_failing_list_changes_nothing(ground, gpu);
+                a_failing_list_changes_nothing(fixture, gpu);
             });
-            assert_eq!(end, End::Well, "change {change}, GPU {gpu}");
+            assert_eq!(end, End::Success, "change {change}, GPU {gpu}");
         }
     });
 }
 
-fn a_failing_list_changes_nothing(ground: &Ground, gpu: usize) {
-    let library = Library::load(ground.runtime());
+fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
+    let library = Library::load(fixture.runtime());
     let (base, _) = library.mapped(0, SIZE);
     let everybody = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let list = everybody.map(|agent| access(agent, Access::ReadWrite));
@@ -68,25 +68,25 @@ fn a_failing_list_changes_nothing(ground: &Ground, gpu: usize) {
     assert_untouchable(base.get(), SIZE, "after a failure");
     library.vmm.check().unwrap();
     assert_eq!(library.vmm.quarantine(), []);
-    let raw = Raw::start(ground);
+    let raw = Raw::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
-    // The kernel was out of memory for a moment only.
+    // The kernel was only out of memory for a moment.
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
-/// A change from writing to reading, which the runtime makes by taking away and giving again.
+/// Changes read-write access to read-only, which the runtime does by revoking and granting.
 #[test]
-fn a_change_through_the_library() {
-    on_each("half_applied::a_change_through_the_library", |ground| {
+fn failed_change_through_the_library() {
+    on_each("half_applied::failed_change_through_the_library", |fixture| {
         refused(3);
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
         let reading = [access(library.gpu(0), Access::Read)];
         library.vmm.set_access(base, SIZE, &reading).unwrap_err();
         assert_eq!(library.vmm.get_access(library.gpu(0), base).unwrap(), Access::ReadWrite);
         library.vmm.check().unwrap();
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         raw.write_by(raw.gpus[0], base.get(), 7).expect("it may still be written");
     });
 }

@@ -1,5 +1,5 @@
-//! After the CPU had access, `unmap` leaves a hole in the reservation: a stranger's mapping can be
-//! given those addresses, and is then overwritten, or removed, by the runtime.
+//! After the CPU had access, `unmap` leaves a hole in the reservation. A foreign mapping created in the hole is
+//! overwritten or removed by the runtime.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -10,11 +10,11 @@ use hsa_vmm::{Access, Address, AgentId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Memory of somebody else's, near an address: there, if the kernel thinks that it is free.
-fn stranger_near(address: usize) -> usize {
+/// Maps foreign memory near an address: exactly there if the kernel takes it for free.
+fn map_foreign_near(address: usize) -> usize {
     let (access, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: without MAP_FIXED nothing that is there is replaced.
+    // SAFETY: without MAP_FIXED nothing is replaced.
     let memory = unsafe { libc::mmap(address as *mut _, SIZE, access, flags, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory as usize
@@ -22,11 +22,11 @@ fn stranger_near(address: usize) -> usize {
 
 #[test]
 fn on_the_runtime() {
-    HOLE_IN_THE_RESERVATION.is_as_recorded("hole::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    HOLE_IN_THE_RESERVATION.is_as_recorded("hole::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
-        if stranger_near(base) != base {
+        if map_foreign_near(base) != base {
             return false;
         }
         store(base, 5);
@@ -34,22 +34,22 @@ fn on_the_runtime() {
         raw.set(base, SIZE, &[(raw.cpu, RW)]).unwrap();
         let overwritten = load(base) != 5;
         raw.unmap(base, SIZE).unwrap();
-        assert_eq!(stranger_near(base), base, "the hole is there again");
+        assert_eq!(map_foreign_near(base), base, "the hole is there again");
         raw.free(base, SIZE).unwrap();
         let removed = permissions(base, SIZE) == Err(base);
         overwritten && removed
     });
 }
 
-/// At least this long and this often.
+/// The minimum duration and number of rounds.
 const TIME: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 20;
 
-/// A stranger asks for addresses in the reservation all the time, and is never given any.
+/// A thread maps memory near the reservation all the time, and never gets addresses in it.
 #[test]
 fn through_the_library() {
-    on_each("hole::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("hole::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let size = 4 * SIZE;
         let base = library.reserve(size);
         let (over, inside, asked) =
@@ -58,11 +58,11 @@ fn through_the_library() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     for place in 0..4 {
-                        let memory = stranger_near(base.get() + place * SIZE);
+                        let memory = map_foreign_near(base.get() + place * SIZE);
                         let overlaps = memory + SIZE > base.get() && memory < base.get() + size;
                         inside.fetch_add(usize::from(overlaps), Ordering::Relaxed);
                         asked.fetch_add(1, Ordering::Relaxed);
-                        // SAFETY: it was made above, and nobody else knows of it.
+                        // SAFETY: mapped above, and used by this thread only.
                         assert_eq!(unsafe { libc::munmap(memory as *mut _, SIZE) }, 0);
                     }
                 }
@@ -78,14 +78,14 @@ fn through_the_library() {
             over.store(true, Ordering::Relaxed);
             ended.unwrap();
         });
-        assert!(asked.into_inner() > ROUNDS, "the stranger had its chances");
-        assert_eq!(inside.into_inner(), 0, "times a stranger was let in");
+        assert!(asked.into_inner() > ROUNDS, "enough attempts");
+        assert_eq!(inside.into_inner(), 0, "foreign mappings in the reservation");
         assert_eq!(library.vmm.quarantine(), []);
         library.vmm.check().unwrap();
     });
 }
 
-/// Two mappings come, everything that changes the CPU's access happens to them, and they go.
+/// Makes two mappings, performs every operation that changes the CPU's access, and unmaps them.
 fn use_it(library: &Library, base: Address, round: usize) {
     let vmm = &library.vmm;
     let (second, both) = (crate::machine::at(base, SIZE), 2 * SIZE);

@@ -10,16 +10,16 @@ const HUGE: usize = usize::MAX - (PAGE - 1);
 
 #[test]
 fn on_the_runtime() {
-    RESERVES_MORE_THAN_THERE_IS.is_as_recorded("huge_reservation::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    RESERVES_MORE_THAN_THERE_IS.is_as_recorded("huge_reservation::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         raw.reserve_at(HUGE, 0, PAGE).is_ok()
     });
 }
 
 #[test]
 fn through_the_library() {
-    on_each("huge_reservation::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("huge_reservation::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         for size in [HUGE, 1 << 63] {
             let error = library.vmm.address_reserve(size, 0, None).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");

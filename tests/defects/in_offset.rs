@@ -8,8 +8,8 @@ use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn on_the_runtime() {
-    IN_OFFSET_IGNORED.is_as_recorded("in_offset::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    IN_OFFSET_IGNORED.is_as_recorded("in_offset::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         let (half, second) = (SIZE / 2, base + SIZE / 2);
         raw.map(base, half, 0, memory).unwrap();
@@ -24,8 +24,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("in_offset::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("in_offset::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, memory) = (library.reserve(SIZE), library.create(0, SIZE));
         let half = SIZE / 2;
         library.map(base, half, memory);

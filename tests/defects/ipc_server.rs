@@ -1,18 +1,18 @@
-//! The thread that hands out exported memory meets the end of the runtime.
+//! The server thread that sends exported memory can outlive the runtime's stop.
 //!
-//! By itself it does so in a few of a thousand processes: 14 of 4,000. Here it is held up in a signal
-//! handler until the runtime is gone, and then it nearly always finds its table freed.
+//! That happens in 14 of 4,000 processes. Here a signal handler delays the thread until the runtime has
+//! stopped, so that it nearly always uses its freed table.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::impostor;
-use crate::process::namespaces::{NOBODY, Need, become_user, may};
+use crate::process::namespaces::{NOBODY_UID, Need, become_user, may};
 use crate::process::{Child, End, in_child};
 use crate::table::{
     IPC_NAME_TAKEN_ABORTS, IPC_SERVER_HELD_UP, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
 };
 use hsa_rocr::Release;
-use hsa_rocr::test::Ground;
+use hsa_rocr::test::Fixture;
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm::{ErrorKind, Ipc, PoolMemory, Runtime};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 << 20;
 
-/// How many processes are given the chance to crash.
+/// The number of processes that may crash.
 const TRIES: usize = 5;
 
 static HELD: AtomicBool = AtomicBool::new(false);
@@ -39,7 +39,7 @@ extern "C" fn hold(_: libc::c_int) {
     }
 }
 
-/// The threads of this process.
+/// Returns the threads of this process.
 fn threads() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()
@@ -47,13 +47,13 @@ fn threads() -> BTreeSet<libc::pid_t> {
     std::fs::read_dir("/proc/self/task").expect("/proc is mounted").filter_map(number).collect()
 }
 
-/// Starts the server, if there is one, and stops the runtime while the server is held up.
+/// Starts the server, if there is one, and stops the runtime while the server is delayed.
 fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = threads();
     let shared = share();
     let server = threads().difference(&before).next().copied();
     if let Some(server) = server {
-        // SAFETY: the handler does nothing but load, store and sleep.
+        // SAFETY: the handler only loads, stores and sleeps.
         unsafe { libc::signal(libc::SIGUSR1, hold as *const () as libc::sighandler_t) };
         // SAFETY: a thread of this process, which stays as long as the runtime does.
         let sent =
@@ -67,7 +67,7 @@ fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
     stop(shared);
     OVER.store(true, Ordering::SeqCst);
-    // It ends, where it was told to; if it lives on there is nothing to wait for.
+    // Waits until the server thread has ended, unless the runtime stays started.
     let begun = Instant::now();
     while server.is_some_and(|server| threads().contains(&server))
         && begun.elapsed() < Duration::from_millis(500)
@@ -76,31 +76,31 @@ fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
 }
 
-fn through_the_library(ground: &Ground, quirks: Option<Quirks>) {
+fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
     // SAFETY: AMD's own runtime.
-    let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+    let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
     let of = runtime.clone();
     let share = move || {
         let memory = PoolMemory::allocate(&of, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&of).unwrap();
         let ipc = match quirks {
-            // SAFETY: this is a process of its own, whose crash is what is looked for.
+            // SAFETY: a process of its own, which may crash.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
-            // It asks for none, and gets those that are known.
+            // Requests no quirks, so that those of the version are used.
             None => ipc.with_quirks(Quirks::default()),
         };
         ipc.get_mem_handle(memory.address()).unwrap();
         memory
     };
-    // What `share` has of the runtime goes with it.
+    // Dropping `share` drops its clones of the runtime.
     stop_past_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Whether one of some processes crashes.
+/// Returns whether one of several processes crashes.
 fn crashes(act: impl Fn()) -> bool {
     (0..TRIES).any(|_| match in_child(&act) {
-        End::Well => false,
+        End::Success => false,
         End::Signal(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => true,
         end => panic!("{end:?}"),
     })
@@ -112,10 +112,10 @@ fn share_by_dma_buf() {
 
 #[test]
 fn on_the_runtime() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::on_the_runtime", |ground| {
+    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::on_the_runtime", |fixture| {
         share_by_dma_buf();
         crashes(|| {
-            let raw = Raw::start(ground);
+            let raw = Raw::start(fixture);
             // It would be another defect.
             raw.end_copies().unwrap();
             stop_past_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
@@ -125,27 +125,27 @@ fn on_the_runtime() {
 
 #[test]
 fn without_the_quirk() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::without_the_quirk", |ground| {
+    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::without_the_quirk", |fixture| {
         share_by_dma_buf();
-        crashes(|| through_the_library(ground, Some(Quirks::default())))
+        crashes(|| through_the_library(fixture, Some(Quirks::default())))
     });
 }
 
 #[test]
 fn with_the_quirk() {
-    on_each("ipc_server::with_the_quirk", |ground| {
+    on_each("ipc_server::with_the_quirk", |fixture| {
         share_by_dma_buf();
-        assert!(!crashes(|| through_the_library(ground, None)));
+        assert!(!crashes(|| through_the_library(fixture, None)));
     });
 }
 
 #[test]
-fn a_runtime_that_stayed_started_is_used_again() {
-    on_each("ipc_server::a_runtime_that_stayed_started_is_used_again", |ground| {
+fn started_runtime_is_reused() {
+    on_each("ipc_server::started_runtime_is_reused", |fixture| {
         share_by_dma_buf();
         for _ in 0..3 {
             // SAFETY: AMD's own runtime.
-            let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+            let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
@@ -153,8 +153,8 @@ fn a_runtime_that_stayed_started_is_used_again() {
     });
 }
 
-/// Does something while another process waits at the socket where this one's runtime would, as a
-/// process of the same number in another PID namespace does.
+/// Calls `act` while another process listens at this process's socket, as a process of the same number in
+/// another PID namespace would.
 fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
     beside_a_squatter(&[], act)
 }
@@ -166,7 +166,7 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     name[..text.len()].copy_from_slice(text.as_bytes());
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let namesake = Child::start(|| {
-        // SAFETY: has this child end with its parent, and nothing else.
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
@@ -182,41 +182,44 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     ours.read_exact(&mut [0]).unwrap();
     let done = act();
     ours.write_all(&[1]).unwrap();
-    assert_eq!(namesake.wait(), End::Well);
+    assert_eq!(namesake.wait(), End::Success);
     done
 }
 
 #[test]
-fn a_namesake_of_the_runtime() {
-    IPC_NAME_TAKEN_ABORTS.is_as_recorded("ipc_server::a_namesake_of_the_runtime", |ground| {
-        share_by_dma_buf();
-        beside_a_namesake(|| {
-            // It would be another defect.
-            let raw = ManuallyDrop::new(Raw::start(ground));
-            raw.share(SIZE).is_err()
-        })
-    });
+fn taken_socket_aborts_the_runtime() {
+    IPC_NAME_TAKEN_ABORTS.is_as_recorded(
+        "ipc_server::taken_socket_aborts_the_runtime",
+        |fixture| {
+            share_by_dma_buf();
+            beside_a_namesake(|| {
+                // It would be another defect.
+                let raw = ManuallyDrop::new(Raw::start(fixture));
+                raw.share(SIZE).is_err()
+            })
+        },
+    );
 }
 
 #[test]
-fn a_namesake_of_the_library() {
-    on_each("ipc_server::a_namesake_of_the_library", |ground| {
+fn taken_socket_is_an_error_in_the_library() {
+    on_each("ipc_server::taken_socket_is_an_error_in_the_library", |fixture| {
         share_by_dma_buf();
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&runtime).unwrap();
         let share = || ipc.get_mem_handle(memory.address());
         let beside = beside_a_namesake(share);
-        if ground.release() == Release::R6_1_2 {
-            // It has no server, whatever the variable says.
+        if fixture.release() == Release::R6_1_2 {
+            // This release has no server, whatever the variable says.
             beside.unwrap();
             return;
         }
         let refused = beside.unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::SocketTaken(_)), "{refused}");
-        // Once it has gone, and again: then the name is this process's own.
+        // Again after it has ended: then the name is this process's own.
         for _ in 0..2 {
             share().unwrap();
         }
@@ -224,20 +227,20 @@ fn a_namesake_of_the_library() {
 }
 
 #[test]
-fn names_that_forge_lines_are_not_believed() {
-    on_each("ipc_server::names_that_forge_lines_are_not_believed", |ground| {
+fn forged_socket_names_are_ignored() {
+    on_each("ipc_server::forged_socket_names_are_ignored", |fixture| {
         share_by_dma_buf();
-        let (runtime, ipc) = crate::attach::open(ground);
+        let (runtime, ipc) = crate::attach::open(fixture);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let (socket, _peer) = UnixStream::pair().unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
         let process = std::process::id();
-        // The kernel shows a name as it is: this one claims that the name is this process's own.
+        // The kernel prints names unescaped: this one claims that the socket is this process's own.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
         let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
-        if ground.release() == Release::R6_1_2 {
-            // It has no server, whatever the variable says.
+        if fixture.release() == Release::R6_1_2 {
+            // This release has no server, whatever the variable says.
             refused.unwrap();
             return;
         }
@@ -255,10 +258,10 @@ fn beside_an_asker<S, T>(
     act: impl FnOnce(S) -> T,
 ) -> Option<T> {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    // Forked before there is a runtime.
+    // Forked before a runtime is started.
     let asker = Child::start(|| {
-        become_user(NOBODY);
-        // SAFETY: has this child end with its parent, and nothing else.
+        become_user(NOBODY_UID);
+        // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut bytes = [0; 8];
         theirs.read_exact(&mut bytes).unwrap();
@@ -274,16 +277,16 @@ fn beside_an_asker<S, T>(
     ours.read_exact(&mut asked).unwrap();
     let done = (asked[0] == 1).then(|| act(shared));
     ours.write_all(&[1]).unwrap();
-    assert_eq!(asker.wait(), End::Well);
+    assert_eq!(asker.wait(), End::Success);
     done
 }
 
-/// Starts the runtime and shares memory: the runtime, and where the memory is.
-fn start_and_share(ground: &Ground) -> (ManuallyDrop<Raw>, usize) {
-    // Shutting it down would be another defect.
-    let raw = ManuallyDrop::new(Raw::start(ground));
+/// Starts the runtime and exports memory. Returns the runtime and the address.
+fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<Raw>, usize) {
+    // Stopping it would show another defect.
+    let raw = ManuallyDrop::new(Raw::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
-    // What the server is asked for.
+    // The address to request from the server.
     let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
     assert!(!is_shared_by_a_server(words) || pointer == address as u64);
     (raw, address)
@@ -294,14 +297,14 @@ fn is_shared_by_a_server(words: [u32; 8]) -> bool {
 }
 
 #[test]
-fn server_gives_memory_to_any_user() {
-    let test = "ipc_server::server_gives_memory_to_any_user";
+fn server_sends_memory_to_any_user() {
+    let test = "ipc_server::server_sends_memory_to_any_user";
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |ground| {
+    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
-        beside_an_asker(|| start_and_share(ground), |_| ()).is_some()
+        beside_an_asker(|| start_and_share(fixture), |_| ()).is_some()
     });
 }
 
@@ -311,10 +314,10 @@ fn server_waits_for_an_acknowledgement() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_HELD_UP.is_as_recorded(test, |ground| {
+    IPC_SERVER_HELD_UP.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
         let is_held_up = |raw| {
-            // The thread goes on when the other process has ended, or this one has.
+            // The thread continues when the other process or this one has ended.
             let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
             let begun = Instant::now();
@@ -323,7 +326,7 @@ fn server_waits_for_an_acknowledgement() {
             }
             !sharing.is_finished()
         };
-        beside_an_asker(|| start_and_share(ground), is_held_up) == Some(true)
+        beside_an_asker(|| start_and_share(fixture), is_held_up) == Some(true)
     });
 }
 
@@ -334,10 +337,10 @@ fn free_does_not_wait_for_the_server() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    on_each(test, |ground| {
+    on_each(test, |fixture| {
         share_by_dma_buf();
         let share = || {
-            let (runtime, ipc) = crate::attach::open(ground);
+            let (runtime, ipc) = crate::attach::open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
             ipc.get_mem_handle(memory.address()).unwrap();
@@ -355,8 +358,8 @@ fn free_does_not_wait_for_the_server() {
             sharing
         });
         let Some(sharing) = sharing else {
-            // It has no server, whatever the variable says.
-            assert_eq!(ground.release(), Release::R6_1_2);
+            // This release has no server, whatever the variable says.
+            assert_eq!(fixture.release(), Release::R6_1_2);
             return;
         };
         let error = sharing.join().unwrap().unwrap_err();

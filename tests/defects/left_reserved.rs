@@ -7,10 +7,10 @@ use crate::process::regions;
 use crate::table::ADDRESSES_OUTLIVE_STOP;
 use hsa_vmm::Access;
 
-/// So many that hardly anything else fills the place. 6.1 wants to have memory for all of them.
+/// Large enough that other mappings hardly fill it. 6.1 needs memory for all of it.
 const MANY: usize = 1 << 30;
 
-/// How many of these addresses belong to somebody.
+/// Returns the number of these addresses that are mapped.
 fn taken(start: usize) -> usize {
     let end = start + MANY;
     let inside = |from: usize, to: usize| to.min(end).saturating_sub(from.max(start));
@@ -19,9 +19,9 @@ fn taken(start: usize) -> usize {
 
 #[test]
 fn on_the_runtime() {
-    ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
-        // Access to a mapping would be another defect.
+    ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
+        // A mapping with access would show another defect.
         raw.end_copies().unwrap();
         let start = raw.reserve(MANY).unwrap();
         let memory = raw.create(SIZE).unwrap();
@@ -34,8 +34,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("left_reserved::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("left_reserved::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let start = library.reserve(MANY);
         let memory = library.create(0, SIZE);
         library.vmm.map(start, SIZE, 0, memory).unwrap();

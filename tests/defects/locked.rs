@@ -1,4 +1,4 @@
-//! Memory of the process, locked: for GPUs that were not named, and for good.
+//! Locked host memory: accessible to GPUs that were not named, and impossible to unlock.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
@@ -7,27 +7,30 @@ use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
-/// Memory of this process that stays.
+/// Leaks memory of this process.
 fn pages() -> usize {
     Vec::leak(vec![1u8; 4 * PAGE]).as_ptr() as usize
 }
 
 #[test]
-fn another_gpu_on_the_runtime() {
-    LOCKED_FOR_EVERYBODY.is_as_recorded("locked::another_gpu_on_the_runtime", |ground| {
-        let (raw, here) = (Raw::start(ground), pages());
-        let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
-        // A page further on there is nothing, for either of them.
-        assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
-        raw.read_by(raw.gpus[1], there).is_ok()
-    });
+fn lock_reaches_other_gpus_on_the_runtime() {
+    LOCKED_FOR_EVERYBODY.is_as_recorded(
+        "locked::lock_reaches_other_gpus_on_the_runtime",
+        |fixture| {
+            let (raw, here) = (Raw::start(fixture), pages());
+            let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
+            // The next page is not accessible to either of them.
+            assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
+            raw.read_by(raw.gpus[1], there).is_ok()
+        },
+    );
 }
 
 #[test]
-fn twice_on_the_runtime() {
-    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::twice_on_the_runtime", |ground| {
-        let (raw, here) = (Raw::start(ground), pages());
-        // What is locked once is unlocked.
+fn double_lock_on_the_runtime() {
+    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::double_lock_on_the_runtime", |fixture| {
+        let (raw, here) = (Raw::start(fixture), pages());
+        // Memory that is locked once is unlocked.
         raw.lock(here, PAGE, &raw.gpus).unwrap();
         raw.unlock(here).unwrap();
         assert!(!raw.is_locked(here));
@@ -41,16 +44,16 @@ fn twice_on_the_runtime() {
 }
 
 #[test]
-fn twice_through_the_library() {
-    on_each("locked::twice_through_the_library", |ground| {
-        let raw = Raw::start(ground);
+fn double_lock_through_the_library() {
+    on_each("locked::double_lock_through_the_library", |fixture| {
+        let raw = Raw::start(fixture);
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
         let here = pages();
         let map = |size| {
             let pointer = NonNull::new(here as *mut u8).unwrap();
-            // SAFETY: the pages stay, and nobody uses them.
+            // SAFETY: the pages are leaked, and nothing uses them.
             area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
         };
         let memory = map(PAGE).unwrap();

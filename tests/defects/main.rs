@@ -1,5 +1,5 @@
-//! Defects of AMD's runtime, each shown on the runtime itself and shown to be gone through the
-//! library. The table of them is in `table.rs`.
+//! Defects of AMD's runtime, each shown on the runtime itself, and shown not to occur through the library.
+//! `table.rs` lists them.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;
@@ -27,14 +27,14 @@ mod in_offset;
 mod ipc_server;
 mod left_reserved;
 mod locked;
+mod misleading_status;
 mod no_descriptor;
 mod no_memory;
 mod page;
 mod past_the_end;
 mod reservation_contents;
 mod retain_inside;
-mod revoked_in_name;
 mod several_mappings;
 mod shutdown;
 mod stale_handle;
-mod wrong_reason;
+mod unenforced_access;

@@ -1,4 +1,4 @@
-//! Descriptors of this process, of which the runtime needs some for a moment.
+//! The runtime needs file descriptors for a moment.
 
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::amd_runtime::{kernel_fails, on_each};
@@ -9,10 +9,10 @@ use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
 use hsa_vmm::{Access, ErrorKind};
 
 #[test]
-fn to_grant_on_the_runtime() {
-    let test = "no_descriptor::to_grant_on_the_runtime";
-    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn grant_aborts_on_the_runtime() {
+    let test = "no_descriptor::grant_aborts_on_the_runtime";
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         allow_more(0);
         raw.set(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
@@ -20,22 +20,25 @@ fn to_grant_on_the_runtime() {
 }
 
 #[test]
-fn left_open_on_the_runtime() {
-    MAP_LEAKS_DESCRIPTOR.is_as_recorded("no_descriptor::left_open_on_the_runtime", |ground| {
-        // The first three are for the scratch memory, which two GPUs use.
-        kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
-        let raw = Raw::start(ground);
-        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
-        let before = descriptors();
-        raw.map(base, SIZE, 0, memory).unwrap_err();
-        descriptors() > before
-    });
+fn map_leaks_descriptor_on_the_runtime() {
+    MAP_LEAKS_DESCRIPTOR.is_as_recorded(
+        "no_descriptor::map_leaks_descriptor_on_the_runtime",
+        |fixture| {
+            // The first three map the scratch memory, which two GPUs use.
+            kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
+            let raw = Raw::start(fixture);
+            let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+            let before = descriptors();
+            raw.map(base, SIZE, 0, memory).unwrap_err();
+            descriptors() > before
+        },
+    );
 }
 
 #[test]
-fn to_grant_through_the_library() {
-    on_each("no_descriptor::to_grant_through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+fn grant_through_the_library() {
+    on_each("no_descriptor::grant_through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpus = library.gpus();
         let wanted = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];

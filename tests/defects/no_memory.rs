@@ -1,4 +1,4 @@
-//! Memory is made where there is none left.
+//! Creating memory when none is left.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{kernel_fails, on_each, set_variable};
@@ -10,34 +10,37 @@ const MACHINE: &str = "gpus=2,vram=64MiB";
 
 #[test]
 fn on_the_runtime() {
-    MADE_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |ground| {
+    MADE_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |fixture| {
         set_variable("HSA_KFD", MACHINE);
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         raw.create(48 * MIB).unwrap();
         raw.create(48 * MIB).is_ok()
     });
 }
 
 #[test]
-fn lost_by_a_map_on_the_runtime() {
-    MAP_LEAKS_MEMORY.is_as_recorded("no_memory::lost_by_a_map_on_the_runtime", |ground| {
-        set_variable("HSA_KFD", MACHINE);
-        // The first is for the scratch memory.
-        kernel_fails("GEM_MMAP#2=ENOMEM");
-        let raw = Raw::start(ground);
-        let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
-        raw.map(base, 48 * MIB, 0, memory).unwrap_err();
-        raw.release(memory).unwrap();
-        // 6.1.2 would say that it has made some.
-        !matches!(raw.create(48 * MIB), Ok(1..))
-    });
+fn failed_map_loses_memory_on_the_runtime() {
+    MAP_LEAKS_MEMORY.is_as_recorded(
+        "no_memory::failed_map_loses_memory_on_the_runtime",
+        |fixture| {
+            set_variable("HSA_KFD", MACHINE);
+            // The first call is for the scratch memory.
+            kernel_fails("GEM_MMAP#2=ENOMEM");
+            let raw = Raw::start(fixture);
+            let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
+            raw.map(base, 48 * MIB, 0, memory).unwrap_err();
+            raw.release(memory).unwrap();
+            // 6.1.2 would return success.
+            !matches!(raw.create(48 * MIB), Ok(1..))
+        },
+    );
 }
 
 #[test]
 fn through_the_library() {
-    on_each("no_memory::through_the_library", |ground| {
+    on_each("no_memory::through_the_library", |fixture| {
         set_variable("HSA_KFD", MACHINE);
-        let library = Library::load(ground.runtime());
+        let library = Library::load(fixture.runtime());
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {
             let refused = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();

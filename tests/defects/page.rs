@@ -1,4 +1,4 @@
-//! The page of defects and quirks, which is made of their tables: `docs/defects.md`.
+//! Generates `docs/defects.md` from the tables of defects and quirks.
 
 use crate::defect::Found;
 use crate::table;
@@ -49,7 +49,7 @@ fn found(found: Found) -> &'static str {
     }
 }
 
-/// Text in a cell of a table: a link to another item's documentation leads nowhere here.
+/// Returns text for a cell of a table, without links to other items' documentation.
 fn plain(text: &str) -> String {
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some((before, rest)) = words.split_once("](crate::") {
@@ -85,7 +85,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_page_says_what_the_tables_say() {
+fn page_is_up_to_date() {
     let page = page();
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         std::fs::write(PAGE, &page).expect("a page");
@@ -98,7 +98,7 @@ fn the_page_says_what_the_tables_say() {
 }
 
 #[test]
-fn every_quirk_a_row_names_is_one() {
+fn rows_name_existing_quirks() {
     for defect in table::ALL {
         let after_quirk = defect.here.split_once("quirk").map_or("", |(_, after)| after);
         for name in after_quirk.split('`').skip(1).step_by(2) {

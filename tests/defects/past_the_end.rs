@@ -1,4 +1,4 @@
-//! `get_access` answers for the address behind a mapping as for the mapping, and not for a CPU.
+//! `get_access` also answers for the address past the end of a mapping, and not for a CPU.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
@@ -9,8 +9,8 @@ use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {
-    ACCESS_PAST_THE_END.is_as_recorded("past_the_end::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    ACCESS_PAST_THE_END.is_as_recorded("past_the_end::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         raw.set(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
@@ -20,9 +20,9 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn a_cpu_on_the_runtime() {
-    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::a_cpu_on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+fn cpu_on_the_runtime() {
+    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::cpu_on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.get(base, raw.cpu).is_err()
     });
@@ -30,8 +30,8 @@ fn a_cpu_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("past_the_end::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("past_the_end::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(2 * SIZE);
         library.map(base, SIZE, library.create(0, SIZE));
         let (cpu, gpu) = (library.cpu(0), library.gpu(0));

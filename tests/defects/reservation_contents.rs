@@ -1,4 +1,4 @@
-//! What is behind reserved addresses that nothing is mapped at.
+//! Memory behind reserved addresses at which nothing is mapped.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -8,10 +8,10 @@ use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
 use hsa_vmm::Access;
 
 #[test]
-fn written_on_the_runtime() {
-    let test = "reservation_contents::written_on_the_runtime";
-    RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn writable_on_the_runtime() {
+    let test = "reservation_contents::writable_on_the_runtime";
+    RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(SIZE).unwrap();
         let access = permissions(base, SIZE).unwrap();
         if !access[0].2.starts_with("rw") {
@@ -22,18 +22,18 @@ fn written_on_the_runtime() {
     });
 }
 
-/// Whether memory of a GPU is behind some of these addresses, though nobody may touch it: the
-/// kernel does not give it back before.
+/// Returns whether GPU memory is mapped at some of these addresses, even without access: the kernel does
+/// not free it before.
 fn is_memory_there(base: usize) -> bool {
     let pieces = permissions(base, SIZE).unwrap_or_default();
     pieces.iter().any(|(_, _, permissions)| permissions.ends_with('s'))
 }
 
 #[test]
-fn kept_on_the_runtime() {
-    let test = "reservation_contents::kept_on_the_runtime";
-    MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn memory_stays_on_the_runtime() {
+    let test = "reservation_contents::memory_stays_on_the_runtime";
+    MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         raw.release(memory).unwrap();
@@ -43,8 +43,8 @@ fn kept_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("reservation_contents::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("reservation_contents::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         for _ in 0..3 {
             assert_untouchable(base.get(), SIZE, "reserved");

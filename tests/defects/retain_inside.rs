@@ -1,4 +1,4 @@
-//! `retain` knows a mapping by its first address alone.
+//! `retain` finds a mapping only by its first address.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Raw, SIZE};
@@ -7,8 +7,8 @@ use crate::table::RETAIN_INSIDE_REFUSED;
 
 #[test]
 fn on_the_runtime() {
-    RETAIN_INSIDE_REFUSED.is_as_recorded("retain_inside::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    RETAIN_INSIDE_REFUSED.is_as_recorded("retain_inside::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[]);
         assert_eq!(raw.retain(base), Ok(memory));
         raw.retain(base + SIZE / 2).is_err()
@@ -17,8 +17,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("retain_inside::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("retain_inside::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         let handle = library.create(0, SIZE);
         library.map(base, SIZE, handle);

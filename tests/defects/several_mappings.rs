@@ -10,10 +10,10 @@ use crate::table::{
 use hsa_vmm::Access;
 
 #[test]
-fn unmapped_on_the_runtime() {
-    let test = "several_mappings::unmapped_on_the_runtime";
-    UNMAP_OF_SEVERAL_REFUSED.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn unmap_of_two_on_the_runtime() {
+    let test = "several_mappings::unmap_of_two_on_the_runtime";
+    UNMAP_OF_SEVERAL_REFUSED.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -22,12 +22,12 @@ fn unmapped_on_the_runtime() {
     });
 }
 
-/// Whoever is let into two mappings in one call sees both, and nothing behind them.
+/// An agent that is granted two mappings in one call can access both, and nothing after them.
 #[test]
-fn let_in_on_the_runtime() {
-    let test = "several_mappings::let_in_on_the_runtime";
-    ACCESS_OF_SEVERAL_ABORTS.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn set_access_of_two_on_the_runtime() {
+    let test = "several_mappings::set_access_of_two_on_the_runtime";
+    ACCESS_OF_SEVERAL_ABORTS.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let base = raw.reserve(3 * SIZE).unwrap();
         for number in 0..2 {
             raw.map(base + number * SIZE, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -45,10 +45,10 @@ fn let_in_on_the_runtime() {
 }
 
 #[test]
-fn unnamed_on_the_runtime() {
-    let test = "several_mappings::unnamed_on_the_runtime";
-    UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn unnamed_agents_lose_access_on_the_runtime() {
+    let test = "several_mappings::unnamed_agents_lose_access_on_the_runtime";
+    UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
         raw.set(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
         raw.get(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
@@ -57,20 +57,20 @@ fn unnamed_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("several_mappings::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("several_mappings::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let base = library.reserve(3 * SIZE);
         for number in 0..3 {
             library.map(at(base, number * SIZE), SIZE, library.create(number % 2, SIZE));
         }
         let agents = [library.gpu(0), library.cpu(0), library.gpu(1)];
-        // One after the other, one of them changed, and nobody loses it.
+        // Granted one after the other, one changed; no agent loses access.
         for agent in agents {
             vmm.set_access(base, 3 * SIZE, &[access(agent, Access::ReadWrite)]).unwrap();
         }
         vmm.set_access(base, 3 * SIZE, &[access(agents[2], Access::Read)]).unwrap();
-        let raw = Raw::start(ground);
+        let raw = Raw::start(fixture);
         for number in 0..3 {
             let address = at(base, number * SIZE);
             vmm.write(address, &(number as u64).to_ne_bytes()).unwrap();

@@ -8,8 +8,8 @@ use hsa_vmm::{Access, Runtime};
 
 #[test]
 fn on_the_runtime() {
-    SHUTDOWN_CRASHES.is_as_recorded("shutdown::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    SHUTDOWN_CRASHES.is_as_recorded("shutdown::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
         raw.shut_down().unwrap();
         false
@@ -18,10 +18,10 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("shutdown::through_the_library", |ground| {
-        // Once more, as what was left behind would be in the way of the next.
+    on_each("shutdown::through_the_library", |fixture| {
+        // Twice, because leftovers would disturb the second start.
         for _ in 0..3 {
-            let library = Library::load(ground.runtime());
+            let library = Library::load(fixture.runtime());
             for gpu in 0..2 {
                 let (base, memory) = library.mapped(gpu, SIZE);
                 for agent in [library.gpu(0), library.gpu(1), library.cpu(0)] {
@@ -34,9 +34,9 @@ fn through_the_library() {
             assert_eq!(library.vmm.usage().mappings, 2);
             drop(library);
         }
-        // It really has stopped: it starts anew.
+        // The runtime has stopped: it can start again.
         // SAFETY: AMD's own runtime.
-        let runtime = unsafe { Runtime::load_from(ground.runtime()) }.unwrap();
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         assert_eq!(runtime.gpus().count(), 2);
     });
 }

@@ -1,4 +1,4 @@
-//! The value of a handle that was released names the next memory that is made.
+//! The value of a released handle names memory that is created later.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -9,8 +9,8 @@ use hsa_vmm::{Error, HandleType};
 
 #[test]
 fn on_the_runtime() {
-    STALE_HANDLE_NAMES_NEW_MEMORY.is_as_recorded("stale_handle::on_the_runtime", |ground| {
-        let raw = Raw::start(ground);
+    STALE_HANDLE_NAMES_NEW_MEMORY.is_as_recorded("stale_handle::on_the_runtime", |fixture| {
+        let raw = Raw::start(fixture);
         let stale = raw.create(SIZE).unwrap();
         raw.release(stale).unwrap();
         let (mine, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
@@ -26,8 +26,8 @@ fn on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("stale_handle::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("stale_handle::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, file) = (library.reserve(SIZE), HandleType::POSIX_FILE_DESCRIPTOR);
         for _ in 0..100 {
@@ -44,7 +44,7 @@ fn through_the_library() {
             for answer in answers {
                 assert_eq!(answer.unwrap_err().problem(), Some(Problem::Released));
             }
-            // The new memory has not lost a reference by it.
+            // The new memory has not lost a reference.
             library.map(base, SIZE, new);
             vmm.unmap(base, SIZE).unwrap();
             vmm.release(new).unwrap();

@@ -1,7 +1,7 @@
-//! What AMD's runtime does wrong: the table that the tests beside it prove, row by row.
+//! The table of defects of AMD's runtime. The tests in this folder prove each row.
 //!
-//! The columns are the releases 6.1.2, 6.4.3 and 7.2.4; the lines of a row say what goes wrong, where
-//! that is known from, and what comes of it through the library. A source such as "runtime.cpp" is ROCr's
+//! The columns are the releases 6.1.2, 6.4.3 and 7.2.4. Each row has the defect, its source, and the
+//! behaviour through the library. A source such as "runtime.cpp" is ROCr's
 //! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
 
 use crate::defect::Defect;

@@ -8,25 +8,25 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Who of the three.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Makes the memory that goes down.
+    /// Creates the memory that is sent to the children.
     Parent,
-    /// Passes on what it has received, both ways.
+    /// Forwards received memory in both directions.
     Child,
-    /// Makes the memory that goes up.
+    /// Creates the memory that is sent to the parents.
     Grandchild,
 }
 
 const ALL: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
-/// Where each writes.
+/// The offset at which each process writes.
 const PLACES: [usize; 3] = [0, 4096, 8192];
 const LAST: usize = 12288;
 const WORDS: [&str; 3] = ["parent", "child", "grandchild"];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A process's ends of its channels to the others. Its own place is empty.
+/// A process's ends of its channels to the others. Its own entry is empty.
 type Ends = [Option<Channel>; 3];
 
 fn connected() -> [Option<Ends>; 3] {
@@ -39,36 +39,36 @@ fn connected() -> [Option<Ends>; 3] {
     ends.map(Some)
 }
 
-/// Memory goes from the parent down to the grandchild, and other memory up; all write, and all see
-/// it. Then one of them is killed, and the other two go on with both.
+/// Sends memory from the parent to the grandchild, and other memory back. All write, and all read it. Then one
+/// process is killed, and the other two continue to use both.
 pub fn share_among_generations(open: Open<'_>, killed: Role) {
-    let (mut told, tell) = UnixStream::pair().unwrap();
-    told.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let (mut reported, report) = UnixStream::pair().unwrap();
+    reported.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connected();
-    let parent = Child::start(|| be(0, &mut ends, &tell, open, killed));
-    drop((ends, tell));
+    let parent = Child::start(|| be(0, &mut ends, &report, open, killed));
+    drop((ends, report));
     let dies = End::Signal(libc::SIGKILL);
-    let expected = if killed == Role::Parent { dies } else { End::Well };
+    let expected = if killed == Role::Parent { dies } else { End::Success };
     assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
-    // Who is left has nobody who waits for it, and says itself that all is well.
+    // No process waits for an orphan, so it reports success itself.
     let mut well = Vec::new();
-    told.read_to_end(&mut well).unwrap();
+    reported.read_to_end(&mut well).unwrap();
     well.sort_unstable();
     let left: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
     assert_eq!(well, left, "{killed:?} is killed");
 }
 
-/// The life of one of them.
+/// Runs one of the processes.
 fn be(
     own: usize,
     all: &mut [Option<Ends>; 3],
-    mut tell: &UnixStream,
+    mut report: &UnixStream,
     open: Open<'_>,
     killed: Role,
 ) -> i32 {
-    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, tell, open, killed)));
+    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, report, open, killed)));
     let ends = all[own].take().unwrap();
-    // Only its own process may hold an end, or nobody would learn that it has ended.
+    // Only its own process may hold an end, so that the others detect its end.
     *all = Default::default();
     let to = |role: usize| ends[role].as_ref().unwrap();
 
@@ -113,11 +113,11 @@ fn be(
     }
 
     if ALL[own] == killed {
-        // Not before the others have seen everything.
+        // After the others have read everything.
         for other in (0..3).filter(|&other| other != own) {
             receive_word(to(other), "seen");
         }
-        // SAFETY: ends this process, whatever it is doing.
+        // SAFETY: kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let killed = ALL.iter().position(|&role| role == killed).unwrap();
@@ -142,9 +142,9 @@ fn be(
     library.assert_nothing_held();
     if let Some(child) = child {
         let dies = End::Signal(libc::SIGKILL);
-        let expected = if killed == own + 1 { dies } else { End::Well };
+        let expected = if killed == own + 1 { dies } else { End::Success };
         assert_eq!(child.wait(), expected, "the child of {}", WORDS[own]);
     }
-    tell.write_all(&[own as u8]).unwrap();
+    report.write_all(&[own as u8]).unwrap();
     0
 }

@@ -1,4 +1,4 @@
-//! Memory sent between processes that each have a library of their own, on whatever runtime.
+//! Tests of memory sent between processes, each with its own library, for any runtime.
 
 mod generations;
 mod untrusted;
@@ -15,7 +15,7 @@ const SIZE: usize = 256 << 10;
 /// Opens a library, in a process that has none yet.
 pub type Open<'a> = &'a dyn Fn() -> Library;
 
-/// Memory, where the CPU and all GPUs of this process can use it.
+/// Memory, mapped for the CPU and all GPUs of this process.
 struct View {
     mapping: Mapping,
     memory: Allocation,

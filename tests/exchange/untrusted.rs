@@ -1,7 +1,7 @@
 //! A process of another user, and one in a PID namespace of its own.
 
 use super::{Open, View, receive_word, send_word};
-use crate::process::namespaces::{NOBODY, become_user, new_pid_namespace, own_proc};
+use crate::process::namespaces::{NOBODY_UID, become_user, new_pid_namespace, own_proc};
 use crate::process::{Child, End, in_child};
 use hsa_vmm::Error;
 use hsa_vmm::error::{ErrorKind, Unavailable};
@@ -10,8 +10,8 @@ use rustix::process::geteuid;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Memory of another user's process is rejected until that user is trusted; then both see what the
-/// other writes. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
+/// Memory of another user's process is rejected until that user is trusted; then both processes can use
+/// it. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
 pub fn share_with_another_user(open: Open<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -23,12 +23,12 @@ pub fn share_with_another_user(open: Open<'_>) {
     let own = geteuid().as_raw();
     let sender = Child::start(|| {
         let library = open();
-        become_user(NOBODY);
+        become_user(NOBODY_UID);
         let mine = View::make(&library, 0);
         mine.write(0, "theirs");
-        // A socket is of whoever connects it: the other end is not of this user either.
+        // The kernel records the user who connects: the other end is not of this user either.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY);
+        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own));
         mine.send(&library, &channel, "memory");
         receive_word(&channel, "written");
@@ -43,22 +43,22 @@ pub fn share_with_another_user(open: Open<'_>) {
         drop(listener.accept().unwrap());
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
-        assert_untrusted(strict.receive(&library.vmm), NOBODY, own);
-        // It has not been read.
-        let channel = with_trust(socket, Trust::User(NOBODY));
+        assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own);
+        // The message was not read.
+        let channel = with_trust(socket, Trust::User(NOBODY_UID));
         let theirs = View::receive(&library, &channel, "memory");
         theirs.holds(0, "theirs");
         theirs.write(4096, "yours");
         send_word(&channel, "written");
         let ticket = channel.receive_descriptor().unwrap().1.name;
         let ticket: Ticket = ticket.parse().unwrap();
-        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY, own);
-        let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY)).unwrap();
+        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY_UID, own);
+        let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY_UID)).unwrap();
         View::of(&library, fetched).holds(0, "theirs");
         send_word(&channel, "fetched");
         0
     });
-    assert_eq!([sender.wait(), receiver.wait()], [End::Well; 2]);
+    assert_eq!([sender.wait(), receiver.wait()], [End::Success; 2]);
 }
 
 fn connect(path: &Path) -> UnixStream {
@@ -88,8 +88,8 @@ fn assert_elsewhere<T>(answer: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel needs no number of a process. A ticket does, and says so: within the namespace it is
-/// good, from outside its number is another process's. Needs
+/// A channel needs no process number. A ticket does: it is valid within the namespace; outside, its number
+/// names another process, which is an error. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: Open<'_>) {
     let (here, there) = Channel::pair().unwrap();
@@ -100,22 +100,22 @@ pub fn share_with_another_namespace(open: Open<'_>) {
             let library = open();
             let mine = View::make(&library, 0);
             mine.write(0, "inside");
-            // The kernel has no number of the other end here, and calls it 0.
+            // The other end has no number here: the kernel reports 0.
             mine.send(&library, &there, "memory");
             receive_word(&there, "written");
             mine.holds(4096, "outside");
-            // `/proc` still is that of the namespace outside, where process 1 is another.
+            // `/proc` still shows the outer namespace, where process 1 is another.
             assert_elsewhere(Offer::of(&mine.memory));
             own_proc();
             let offer = Offer::of(&mine.memory).unwrap();
             let ticket = offer.ticket();
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
-            assert_eq!(second, End::Well, "within the namespace");
+            assert_eq!(second, End::Success, "within the namespace");
             send_word(&there, &ticket.to_string());
             receive_word(&there, "refused");
             0
         });
-        i32::from(first.wait() != End::Well)
+        i32::from(first.wait() != End::Success)
     });
     let outside = Child::start(|| {
         let library = open();
@@ -130,5 +130,5 @@ pub fn share_with_another_namespace(open: Open<'_>) {
         0
     });
     drop((here, there));
-    assert_eq!([inside.wait(), outside.wait()], [End::Well; 2]);
+    assert_eq!([inside.wait(), outside.wait()], [End::Success; 2]);
 }

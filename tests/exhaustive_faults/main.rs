@@ -1,95 +1,99 @@
-//! Failure is atomic: every sequence of operations, every call of the runtime in the last of
-//! them failing with every status, alone and with later ones, and every mapping of the kernel's
-//! and every descriptor lacking; afterwards nothing has changed, or what is lost is in quarantine.
+//! Failed operations change nothing. In every sequence of operations, every runtime call of the last
+//! operation fails with every status, alone and with later ones; so do `mmap`, `mprotect` and the allocation
+//! of descriptors. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Of sequences of up to five that come to the same before the last operation, one is tried.
-//! `HSA_VMM_FAULT_DEPTH=6` tries every one, of up to that many operations.
+//! Of sequences that reach the same state before the last operation, one is tried, up to five operations.
+//! `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to that many operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod executor;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod model;
+mod observation;
 #[path = "../process/mod.rs"]
 mod process;
+mod search;
 mod statuses;
 mod system_calls;
-mod walk;
-mod witness;
-mod world;
 
 use hsa_vmm::simulation::{Config, Era, GpuPermissions};
 use machine::without_cpu_mapping;
+use search::Walk;
 use std::time::Instant;
 use system_calls::watch_this_thread;
-use walk::Walk;
 
-/// Tries a kind of machine; there must be at least so many runs in the share of them that is
-/// tried unless more is asked for.
-fn walk(name: &'static str, config: Config, floor: u64) {
+/// Tests a kind of machine. Fails if there are fewer runs than `at_least` at the default depth.
+fn search(name: &'static str, config: Config, floor: u64) {
     if process::ran_alone() {
         return;
     }
     let begun = Instant::now();
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
-    let told = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
-    let depth = told.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
-    // Of its own, because the filter for system calls stays with a thread.
+    let reported = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
+    let depth =
+        reported.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
+    // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
         Walk::new(name, config, depth.unwrap_or(5), depth.is_some())
     });
-    let walk = thread.join().expect("nothing panics");
-    println!("{walk}; {:.1?}", begun.elapsed());
-    assert!(walk.violations.is_empty(), "{}", walk.violations.join("\n\n"));
-    assert!(walk.runs() >= floor || depth.is_some_and(|depth| depth < 5), "{} runs", walk.runs());
+    let search = thread.join().expect("nothing panics");
+    println!("{search}; {:.1?}", begun.elapsed());
+    assert!(search.violations.is_empty(), "{}", search.violations.join("\n\n"));
+    assert!(
+        search.runs() >= floor || depth.is_some_and(|depth| depth < 5),
+        "{} runs",
+        search.runs()
+    );
 }
 
-fn era(era: Era) -> Config {
-    Config::mi300x(2).with_era(era)
+fn generation(generation: Era) -> Config {
+    Config::mi300x(2).with_era(generation)
 }
 
 #[test]
 fn before_aligned_reservations() {
-    walk("6.1", era(Era::A).with_extension(4), 5_000);
+    search("6.1", generation(Era::A).with_extension(4), 5_000);
 }
 
 #[test]
-fn in_era_a() {
-    walk("era A", era(Era::A), 5_000);
+fn in_generation_a() {
+    search("generation A", generation(Era::A), 5_000);
 }
 
 #[test]
-fn in_era_b() {
-    walk("era B", era(Era::B), 5_000);
+fn in_generation_b() {
+    search("generation B", generation(Era::B), 5_000);
 }
 
 #[test]
-fn in_era_c() {
-    walk("era C", era(Era::C), 5_000);
+fn in_generation_c() {
+    search("generation C", generation(Era::C), 5_000);
 }
 
 #[test]
-fn in_era_d() {
-    walk("era D", era(Era::D), 5_000);
+fn in_generation_d() {
+    search("generation D", generation(Era::D), 5_000);
 }
 
 #[test]
-fn in_era_a_where_the_runtime_gives_the_cpu_its_access() {
-    walk("era A, by the runtime", without_cpu_mapping(era(Era::A)), 5_000);
+fn in_generation_a_with_runtime_cpu_access() {
+    search("generation A, by the runtime", without_cpu_mapping(generation(Era::A)), 5_000);
 }
 
 #[test]
-fn in_era_b_where_the_runtime_gives_the_cpu_its_access() {
-    walk("era B, by the runtime", without_cpu_mapping(era(Era::B)), 5_000);
+fn in_generation_b_with_runtime_cpu_access() {
+    search("generation B, by the runtime", without_cpu_mapping(generation(Era::B)), 5_000);
 }
 
 #[test]
-fn in_era_c_where_the_runtime_gives_the_cpu_its_access() {
-    walk("era C, by the runtime", without_cpu_mapping(era(Era::C)), 5_000);
+fn in_generation_c_with_runtime_cpu_access() {
+    search("generation C, by the runtime", without_cpu_mapping(generation(Era::C)), 5_000);
 }
 
 #[test]
-fn in_era_d_where_the_runtime_gives_the_cpu_its_access() {
-    walk("era D, by the runtime", without_cpu_mapping(era(Era::D)), 5_000);
+fn in_generation_d_with_runtime_cpu_access() {
+    search("generation D, by the runtime", without_cpu_mapping(generation(Era::D)), 5_000);
 }

@@ -1,6 +1,6 @@
-//! What a sequence of operations has come to, and which operations can follow: just enough of
-//! HIP's documents to leave out what is refused before the runtime is asked, and what differs
-//! from another sequence in nothing but names.
+//! The state after a sequence of operations, and the operations that can follow. It models just enough of
+//! HIP's documents to skip operations that fail before the runtime is called, and sequences that differ
+//! from others only in names.
 
 use hsa_vmm::Access;
 
@@ -9,40 +9,40 @@ pub const CPU: usize = 0;
 pub const GPUS: [usize; 2] = [1, 2];
 pub const AGENTS: usize = 3;
 
-/// How many granules a reservation has.
+/// The number of granules of a reservation.
 pub const SLOTS: usize = 2;
 
 /// One granule, or both, of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SlotRange {
     pub reservation: usize,
     pub slot: usize,
     pub slots: usize,
 }
 
-/// Something to do. Reservations and handles are numbered as they were made.
+/// An operation. Reservations and handles are numbered in the order of their creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Reserve,
-    /// To a multiple of more than the runtime itself sees to.
+    /// Aligned to more than the runtime's own alignment.
     ReserveAligned,
     Free(usize),
-    /// A granule of a GPU's memory.
+    /// Creates a granule of a GPU's memory.
     Create(usize),
     Release(usize),
-    Map(usize, Place),
-    Unmap(Place),
-    SetAccess(Place, &'static [(usize, Access)]),
-    Revoke(Place, &'static [usize]),
-    Retain(Place),
+    Map(usize, SlotRange),
+    Unmap(SlotRange),
+    SetAccess(SlotRange, &'static [(usize, Access)]),
+    Revoke(SlotRange, &'static [usize]),
+    Retain(SlotRange),
     Export(usize),
-    /// Of what was exported last.
+    /// Imports the last export.
     Import,
-    Fill(Place),
-    Copy(Place),
+    Fill(SlotRange),
+    Copy(SlotRange),
 }
 
-/// What is granted: more to everybody, less, one agent before and after the other.
+/// The lists of access to set: more for all agents, less, and one agent before or after the other.
 const GRANTS: &[&[(usize, Access)]] = &[
     &[(GPUS[0], Access::ReadWrite), (GPUS[1], Access::ReadWrite), (CPU, Access::ReadWrite)],
     &[(CPU, Access::Read)],
@@ -57,7 +57,7 @@ const REVOKED: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleState {
-    /// Handles of the same memory have the same number here.
+    /// The number of the memory. Handles of the same memory share it.
     pub memory: usize,
     pub gpu: usize,
     pub references: usize,
@@ -71,48 +71,48 @@ pub struct MappingState {
     pub access: [Access; AGENTS],
 }
 
-/// What has been done so far.
+/// The state so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// Of each that was ever made, whether it is still there.
+    /// For each reservation ever made, whether it still exists.
     pub reservations: Vec<bool>,
     pub handles: Vec<HandleState>,
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// Which memory the CPU could write to: it then holds its tag.
+    /// The memory that the CPU could write its tag to.
     pub written: Vec<usize>,
 }
 
 impl Model {
-    /// Whether physical memory is there: referenced or mapped.
+    /// Returns whether physical memory is alive: referenced or mapped.
     pub fn is_alive(&self, handle: usize) -> bool {
         let mapped = self.mappings.iter().any(|mapping| mapping.handle == handle);
         mapped || self.handles.get(handle).is_some_and(|it| it.references > 0)
     }
 
-    /// The mappings of a place, by slot.
-    pub fn mappings_at(&self, place: Place) -> impl Iterator<Item = &MappingState> {
-        let inside = move |mapping: &&MappingState| is_inside(mapping, place);
+    /// Returns the mappings of a range, by slot.
+    pub fn mappings_at(&self, range: SlotRange) -> impl Iterator<Item = &MappingState> {
+        let inside = move |mapping: &&MappingState| is_inside(mapping, range);
         self.mappings.iter().filter(inside)
     }
 
-    fn may(&self, place: Place, agent: usize, access: Access) -> bool {
-        self.mappings_at(place).all(|mapping| mapping.access[agent] >= access)
+    fn may(&self, range: SlotRange, agent: usize, access: Access) -> bool {
+        self.mappings_at(range).all(|mapping| mapping.access[agent] >= access)
     }
 
     fn is_touched(&self, reservation: usize) -> bool {
         self.mappings.iter().any(|mapping| mapping.reservation == reservation)
     }
 
-    /// What can be done next. The runtime is asked in each of these.
+    /// Returns the operations that can follow. Each of them calls the runtime.
     pub fn next(&self) -> Vec<Operation> {
         let mut all = Vec::new();
         self.reserve_next(&mut all);
         self.handle_next(&mut all);
         self.map_next(&mut all);
-        for place in self.runs() {
-            self.access_next(place, &mut all);
+        for range in self.runs() {
+            self.access_next(range, &mut all);
         }
         all
     }
@@ -123,13 +123,13 @@ impl Model {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
         }
         let empty = |&index: &usize| self.reservations[index] && !self.is_touched(index);
-        // Two that nothing was mapped in differ in nothing but their names.
+        // Empty reservations differ only in their names, so that one of them is enough.
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
 
     fn handle_next(&self, all: &mut Vec<Operation>) {
         match self.handles.len() {
-            // The first GPU is the one that memory was first made on.
+            // By symmetry, the first memory is created on the first GPU.
             0 => all.push(Operation::Create(GPUS[0])),
             1 => all.extend(GPUS.map(Operation::Create)),
             _ => {}
@@ -147,65 +147,65 @@ impl Model {
     fn map_next(&self, all: &mut Vec<Operation>) {
         let mut untouched = false;
         for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
-            // Of those that nothing is mapped in, one stands for all.
+            // One empty reservation represents all of them.
             if !self.is_touched(reservation) && std::mem::replace(&mut untouched, true) {
                 continue;
             }
             for slot in 0..SLOTS {
-                let place = Place { reservation, slot, slots: 1 };
-                if self.mappings_at(place).next().is_some() {
+                let range = SlotRange { reservation, slot, slots: 1 };
+                if self.mappings_at(range).next().is_some() {
                     continue;
                 }
                 for (handle, state) in self.handles.iter().enumerate() {
                     if state.references > 0 {
-                        all.push(Operation::Map(handle, place));
+                        all.push(Operation::Map(handle, range));
                     }
                 }
             }
         }
     }
 
-    /// Every run of whole mappings.
-    fn runs(&self) -> Vec<Place> {
-        let place = |mapping: &MappingState| Place {
+    /// Returns every run of whole mappings.
+    fn runs(&self) -> Vec<SlotRange> {
+        let range = |mapping: &MappingState| SlotRange {
             reservation: mapping.reservation,
             slot: mapping.slot,
             slots: 1,
         };
-        let mut runs: Vec<Place> = self.mappings.iter().map(place).collect();
-        let whole = |run: &Place| Place { slot: 0, slots: SLOTS, ..*run };
-        let full = |run: &Place| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
-        let wholes: Vec<Place> = runs.iter().filter(|run| full(run)).map(whole).collect();
+        let mut runs: Vec<SlotRange> = self.mappings.iter().map(range).collect();
+        let whole = |run: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*run };
+        let full = |run: &SlotRange| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
+        let wholes: Vec<SlotRange> = runs.iter().filter(|run| full(run)).map(whole).collect();
         runs.extend(wholes);
         runs
     }
 
-    fn access_next(&self, place: Place, all: &mut Vec<Operation>) {
-        all.push(Operation::Unmap(place));
+    fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
+        all.push(Operation::Unmap(range));
         let news = |list: &&&[(usize, Access)]| {
             let differs =
                 |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
-            self.mappings_at(place).any(differs)
+            self.mappings_at(range).any(differs)
         };
-        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(place, list)));
-        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(place, agents)));
-        if place.slots == 1 {
-            all.push(Operation::Retain(place));
+        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(range, list)));
+        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(range, agents)));
+        if range.slots == 1 {
+            all.push(Operation::Retain(range));
         }
-        let writers = GPUS.iter().filter(|&&gpu| self.may(place, gpu, Access::ReadWrite));
+        let writers = GPUS.iter().filter(|&&gpu| self.may(range, gpu, Access::ReadWrite));
         if writers.clone().next().is_some() {
             let owned = |mapping: &MappingState| {
                 let owner = self.handles[mapping.handle].gpu;
                 mapping.access[owner] == Access::ReadWrite
             };
-            if self.mappings_at(place).all(owned) {
-                all.push(Operation::Fill(place));
+            if self.mappings_at(range).all(owned) {
+                all.push(Operation::Fill(range));
             }
-            all.push(Operation::Copy(place));
+            all.push(Operation::Copy(range));
         }
     }
 
-    /// Whether something can follow: nothing is any different after the others.
+    /// Returns whether the state changes: after other operations no new sequence is needed.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_))
@@ -222,28 +222,28 @@ impl Model {
                 next.handles.push(HandleState { memory, gpu, references: 1 });
             }
             Operation::Release(handle) => next.handles[handle].references -= 1,
-            Operation::Map(handle, Place { reservation, slot, .. }) => {
+            Operation::Map(handle, SlotRange { reservation, slot, .. }) => {
                 let access = [Access::None; AGENTS];
                 next.mappings.push(MappingState { reservation, slot, handle, access });
                 next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
             }
-            Operation::Unmap(place) => next.mappings.retain(|it| !is_inside(&it, place)),
-            Operation::SetAccess(place, list) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+            Operation::Unmap(range) => next.mappings.retain(|it| !is_inside(&it, range)),
+            Operation::SetAccess(range, list) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
                     for &(agent, access) in list {
                         mapping.access[agent] = access;
                     }
                 }
             }
-            Operation::Revoke(place, agents) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, place)) {
+            Operation::Revoke(range, agents) => {
+                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
                     for &agent in agents {
                         mapping.access[agent] = Access::None;
                     }
                 }
             }
-            Operation::Retain(place) => {
-                let handle = self.mappings_at(place).next().expect("it is mapped").handle;
+            Operation::Retain(range) => {
+                let handle = self.mappings_at(range).next().expect("it is mapped").handle;
                 next.handles[handle].references += 1;
             }
             Operation::Export(handle) => next.exported = Some(handle),
@@ -263,7 +263,7 @@ impl Model {
     }
 }
 
-fn is_inside(mapping: &&MappingState, place: Place) -> bool {
-    let slots = place.slot..place.slot + place.slots;
-    mapping.reservation == place.reservation && slots.contains(&mapping.slot)
+fn is_inside(mapping: &&MappingState, range: SlotRange) -> bool {
+    let slots = range.slot..range.slot + range.slots;
+    mapping.reservation == range.reservation && slots.contains(&mapping.slot)
 }

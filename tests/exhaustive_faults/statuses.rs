@@ -1,7 +1,7 @@
-//! What each function of the runtime can answer instead of success.
+//! The error statuses of each function of the runtime.
 //!
-//! From `hsa_ext_amd.h`, and from AMD's public sources where they answer more than that says.
-//! Any of them may answer the first three: closed, out of memory, or an exception of C++.
+//! From `hsa_ext_amd.h`, and from AMD's public sources where they return more. Every function can return the
+//! first three: not initialised, out of resources, or a C++ exception.
 
 pub const ERROR: u32 = 0x1000;
 const INVALID_ARGUMENT: u32 = 0x1001;
@@ -12,7 +12,7 @@ const RESOURCE_FREE: u32 = 0x100a;
 const NOT_INITIALIZED: u32 = 0x100b;
 const INCOMPATIBLE_ARGUMENTS: u32 = 0x100d;
 
-/// The errors of a function.
+/// Returns the errors of a function.
 pub fn statuses_of(function: &str) -> &'static [u32] {
     match function {
         "hsa_amd_vmem_address_free" => {

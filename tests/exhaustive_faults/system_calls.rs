@@ -1,7 +1,7 @@
-//! System calls that fail: `mmap` over, and `mprotect` of, addresses that are watched.
+//! Makes system calls fail: `mmap` and `mprotect` of watched addresses.
 //!
-//! A seccomp filter of this thread sends both calls to a signal handler, which carries them out
-//! itself, from an instruction that the filter lets pass, or answers an error instead.
+//! A seccomp filter of this thread redirects both calls to a signal handler, which makes the call itself from
+//! an instruction that the filter allows, or returns an error.
 
 use libc::{c_int, c_long, c_void};
 use std::ops::Range;
@@ -30,14 +30,14 @@ unsafe extern "C" {
     fn exhaustive_faults_called();
 }
 
-/// Which calls fail: those from the first to the last, counted from 1, with this error.
+/// The calls that fail: from the first to the last, counted from 1, with this error.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static ERROR: AtomicI32 = AtomicI32::new(0);
-/// How many were made at addresses that are watched, and how many of them failed.
+/// The number of calls at watched addresses, and of those that failed.
 static MADE: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU64 = AtomicU64::new(0);
-/// The addresses: pairs of start and end.
+/// The watched addresses: pairs of start and end.
 static WATCHED: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 fn is_watched(address: usize) -> bool {
@@ -46,10 +46,10 @@ fn is_watched(address: usize) -> bool {
     WATCHED.chunks(2).any(inside)
 }
 
-/// Carries a call out, or not.
+/// Handles a redirected call: makes it, or returns an error.
 extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the context of the thread that made the call, and nobody else
-    // uses it meanwhile.
+    // SAFETY: the kernel passes the context of the thread that made the call, which nothing else uses
+    // meanwhile.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let of = |register: c_int| registers[register as usize] as u64;
     let arguments =
@@ -64,11 +64,11 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
             return;
         }
     }
-    // SAFETY: the very call that the program has made, with its arguments.
+    // SAFETY: the call that the program made, with its arguments.
     registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
 }
 
-/// Puts this thread, and those it starts, under the filter.
+/// Installs the filter for this thread and those it starts.
 pub fn watch_this_thread() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
@@ -77,7 +77,7 @@ pub fn watch_this_thread() {
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO;
-        // SAFETY: the handler uses nothing but atomics and its own arguments.
+        // SAFETY: the handler uses only atomics and its arguments.
         let set = unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     });
@@ -99,7 +99,7 @@ pub fn watch_this_thread() {
         step(answer, libc::SECCOMP_RET_TRAP, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: takes the right to gain rights from this thread.
+    // SAFETY: prevents this thread from gaining privileges.
     let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a valid program; the kernel copies it.
@@ -109,7 +109,7 @@ pub fn watch_this_thread() {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Does something while some calls at watched addresses fail; says how many did.
+/// Calls a function while some calls at watched addresses fail. Returns the number of failures.
 pub fn with_failing<T>(
     watched: &[Range<usize>],
     calls: std::ops::RangeInclusive<u64>,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles C into a library of its own, with HSA's types at hand.
+/// Compiles C with HSA's types into a library.
 pub fn library(name: &str, source: &Path) -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -27,7 +27,7 @@ pub fn library(name: &str, source: &Path) -> PathBuf {
     file
 }
 
-/// A library with these lines of C in it.
+/// Returns a library with these lines of C.
 pub fn library_of(name: &str, lines: &str) -> PathBuf {
     let file = format!("{name}-{}.c", std::process::id());
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
@@ -48,33 +48,33 @@ impl Hostile {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
         let path = library("hostile", Path::new(source));
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a library of our own, which does nothing when it is loaded.
+        // SAFETY: a library of this test without constructors.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null());
         Self { path, library }
     }
 
     fn variable(&self, name: &CStr) -> *mut c_int {
-        // SAFETY: the library stays loaded, and every name that is passed is one of its ints.
+        // SAFETY: the library stays loaded, and every name is that of an int.
         let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         assert!(!found.is_null(), "{name:?}");
         found.cast()
     }
 
-    /// Tells it to do something.
+    /// Sets one of its control variables.
     pub fn set(&self, name: &CStr, value: c_int) {
-        // SAFETY: an int of the library's, which reads it when it is called.
+        // SAFETY: an int of the library, which reads it during calls.
         unsafe { self.variable(name).write_volatile(value) };
     }
 
-    /// What it tells.
+    /// Returns one of its variables.
     pub fn get(&self, name: &CStr) -> c_int {
         // SAFETY: as above.
         unsafe { self.variable(name).read_volatile() }
     }
 
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
-        // SAFETY: a runtime of this test's own.
+        // SAFETY: a runtime of this test.
         let runtime = unsafe { Runtime::load_from(&self.path) }.expect("it starts");
         let vmm = Vmm::open(&runtime).expect("it has virtual memory");
         let gpu = runtime.gpus().next().expect("it has a GPU").id();
@@ -91,7 +91,7 @@ impl Drop for Hostile {
 /// Returns whether a foreign page is where it was mapped.
 pub fn foreign_page_is_at(address: Address) -> bool {
     let page: *const u8 = address.as_ptr().cast_const().cast();
-    // SAFETY: the caller has found in the quarantine that somebody's page is there; should it be
-    // gone the test ends by SIGSEGV, which is a failure too.
+    // SAFETY: the caller has found a foreign page there by the quarantine. If it was unmapped, the test ends
+    // by SIGSEGV, which is a failure, too.
     unsafe { page.read_volatile() == 0x77 && page.add(4095).read_volatile() == 0x77 }
 }

@@ -1,8 +1,8 @@
-//! Which calls of the runtime are under way at the same time.
+//! Records which calls of the runtime overlap.
 //!
 //! The library logs each call of the runtime before it releases the locks that it holds for the call.
-//! Here the other threads go on at that moment, so that a call takes as long as it likes, and it is
-//! seen which calls overlap.
+//! At that moment this module switches to the other threads, so that a call takes any time, and records which
+//! calls overlap.
 
 use crate::log;
 use shuttle::thread::yield_now;
@@ -21,7 +21,7 @@ thread_local! {
     static SEEN: RefCell<Option<Seen>> = const { RefCell::new(None) };
 }
 
-/// What was seen since [`expect`].
+/// The overlaps since [`expect`].
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     under_way: Vec<String>,
@@ -36,7 +36,7 @@ impl Seen {
         self.overlaps.iter().any(|pair| is(pair, one, other) || is(pair, other, one))
     }
 
-    /// Calls that were under way together and must not be where the runtime takes no lock.
+    /// Overlapping calls that must not overlap, because the runtime takes no lock.
     pub fn races(&self) -> impl Iterator<Item = &(String, String)> {
         self.overlaps.iter().filter(|(one, other)| races(one, other) || races(other, one))
     }
@@ -47,17 +47,17 @@ fn races(one: &str, other: &str) -> bool {
     is_unlocked(one) && (is_unlocked(other) || LOCKED.iter().any(|it| other.ends_with(it)))
 }
 
-/// From now on every call of the runtime lets other threads go on, and is seen.
+/// From now on every call of the runtime switches to other threads, and is recorded.
 pub fn begin() {
     SEEN.set(Some(Seen::default()));
 }
 
-/// Ends that, and returns what was seen.
+/// Ends the recording, and returns the overlaps.
 pub fn end() -> Seen {
     SEEN.take().unwrap_or_default()
 }
 
-/// Has this process's log told to this module.
+/// Subscribes this module to the log of this process.
 pub fn watch() {
     let wants = |metadata: &Metadata<'_>| {
         metadata.target().starts_with("hsa_vmm_interleaved::native")
@@ -79,7 +79,7 @@ fn takes_its_time(call: String) {
         seen.under_way.push(call.clone());
         true
     };
-    // Nothing is held over a switch: who goes on gets here too.
+    // No lock is held across the switch, because the other thread gets here, too.
     if SEEN.with_borrow_mut(begins) {
         yield_now();
         SEEN.with_borrow_mut(|seen| {

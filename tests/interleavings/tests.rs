@@ -1,17 +1,17 @@
-//! The library's own locks, run through the orders that threads can come in.
+//! The library's own locks under a model checker.
 //!
-//! Shuttle runs the threads one at a time and decides at every lock who goes on; here also in the
-//! middle of every call of the runtime (see [`calls`]), as if it took long. It tells a deadlock by
-//! itself, and prints the schedule of a failure for `shuttle::replay`.
+//! Shuttle runs one thread at a time and chooses the next one at every lock; here also in the middle of every
+//! call of the runtime (see [`calls`]), as if it took long. It detects deadlocks, and prints the schedule of
+//! a failure for `shuttle::replay`.
 
 extern crate hsa_vmm_interleaved as hsa_vmm;
 
 mod calls;
+mod conflicts;
 #[path = "../log/mod.rs"]
 mod log;
 #[path = "../machine/mod.rs"]
 mod machine;
-mod quarrels;
 mod random;
 #[path = "../serial/mod.rs"]
 mod serial;
@@ -20,11 +20,11 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 use shuttle::{Config, Runner};
 
-/// Runs something in many orders: half of them by chance, half with few but nasty switches.
+/// Runs a function in many orders: half of them random, half with few adversarial switches (PCT).
 fn in_many_orders(orders: usize, act: impl Fn() + Send + Sync + Clone + 'static) {
     calls::watch();
     let mut config = Config::new();
-    // The library was not written for coroutines, whose stacks are 32 KiB else.
+    // The default stack of 32 KiB is too small for the library.
     config.stack_size = 1 << 20;
     Runner::new(RandomScheduler::new(orders / 2), config.clone()).run(act.clone());
     Runner::new(PctScheduler::new(3, orders / 2), config).run(act);

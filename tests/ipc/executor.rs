@@ -63,7 +63,7 @@ impl Executor {
                 Ok(String::new())
             }
             "sigpipe" => {
-                // SAFETY: a C program has it so from the start.
+                // SAFETY: restores the default of C programs.
                 unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
                 Ok(String::new())
             }
@@ -155,7 +155,7 @@ impl Executor {
                     drop(self.allocated.drain(..));
                     drop(self.opened.drain(..));
                 });
-                assert_eq!(end, End::Well);
+                assert_eq!(end, End::Success);
                 Ok(String::new())
             }
             "allocate" => {
@@ -279,7 +279,7 @@ impl Executor {
         self.ipc().runtime()
     }
 
-    /// What is at an address: the start of something opened, or inside something allocated.
+    /// Returns the memory at an address: the start of opened memory, or inside allocated memory.
     fn find<T>(
         &self,
         at: usize,

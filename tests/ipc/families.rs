@@ -1,4 +1,4 @@
-//! Parents, children and grandchildren, each with a runtime of its own; who ends first.
+//! Parents, children and grandchildren, each with a runtime of its own, that end in different orders.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -21,7 +21,7 @@ on_all_fixtures! {
         grandchild.holds(in_grandchild, "two");
         grandchild.write(in_grandchild, "six");
         parent.holds(address, "six");
-        // The grandchild's own memory, upwards.
+        // The grandchild's own memory, sent to its parents.
         let upwards = grandchild.allocate(SIZE);
         grandchild.write(upwards, "upwards");
         let handle = grandchild.get(upwards);

@@ -14,12 +14,12 @@ pub enum Fixture {
     Amd { release: Release, runtime: PathBuf, mode: Mode },
 }
 
-/// How AMD's runtime shares memory.
+/// The way in which AMD's runtime shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By the kernel driver of AMD's own package: the only mode of ROCm 6.1.
     Kernel,
-    /// By dma-buf, through a server of the exporter's: the usual mode since ROCm 7.
+    /// By dma-buf, through the exporter's server: the default since ROCm 7.
     Server,
 }
 
@@ -37,7 +37,7 @@ impl Fixture {
     pub fn open(&self) -> Runtime {
         let opened = match self {
             Self::Simulation => {
-                // As AMD's releases do: what is wrong with a length, the library has to find out.
+                // As AMD's releases: the runtime accepts any length, so the library has to check it.
                 let mut config = Config::mi300x(2);
                 config.believes_ipc_lengths = true;
                 Runtime::simulated(config)
@@ -58,14 +58,13 @@ impl Fixture {
         matches!(self, Self::Amd { release: Release::R6_1_2, .. })
     }
 
-    /// A defect of AMD's runtime 7.2: it opens a handle of the device's for memory that it shares
-    /// by dma-buf, to write on it whose it is, and never closes it, so that the memory is not
-    /// freed before the process ends.
+    /// A defect of AMD's runtime 7.2: it opens a device handle for memory that it shares by dma-buf, to record
+    /// the owner, and never closes it. The memory is not freed before the process ends.
     pub fn keeps_what_was_exported(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }
 
-    /// Whether a server of the exporter's takes part.
+    /// Returns whether the exporter has a server.
     pub fn has_server(&self) -> bool {
         matches!(self, Self::Amd { mode: Mode::Server, .. })
     }
@@ -77,7 +76,7 @@ fn assert_well(patience: Duration, fixture: &Fixture, act: impl Fn(&Fixture)) {
         act(fixture);
         0
     });
-    assert_eq!(child.wait_for(patience), End::Well, "{fixture:?}");
+    assert_eq!(child.wait_for(patience), End::Success, "{fixture:?}");
 }
 
 /// Runs a test on the simulation, in a process that has no runtime.

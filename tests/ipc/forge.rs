@@ -23,7 +23,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, add)
 }
 
-/// The handle with the check value that is right for this generation.
+/// Returns the handle with the correct check value for this generation.
 pub fn sealed(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
     let mut covered = bytes[..CHECK.start].to_vec();
     covered.extend(generation.to_le_bytes());
@@ -53,12 +53,12 @@ impl Entry {
         u64::from_le_bytes(bytes)
     }
 
-    /// Has the exporter claim another handle of the runtime's.
+    /// Changes the runtime's handle in the exporter's entry.
     pub fn set_runtime_handle(&self, handle: &[u8]) {
         self.table.write_all_at(handle, self.at + 16).expect("an entry");
     }
 
-    /// Has the exporter claim another size.
+    /// Changes the size in the exporter's entry.
     pub fn set_size(&self, size: u64) {
         self.table.write_all_at(&size.to_le_bytes(), self.at + 8).expect("an entry");
     }

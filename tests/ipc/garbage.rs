@@ -1,9 +1,9 @@
-//! Handles that were changed, made up, or never made.
+//! Modified, forged and random handles.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
 
-/// Numbers that look random and are the same each time.
+/// Pseudorandom numbers with a fixed seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -24,7 +24,7 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        // An offset with zeros and ones, of which each changed alone is inside, too.
+        // An offset with zeros and ones, which is valid also with any bit changed.
         let handle = exporter.get(address + 0x5_5550);
         for bit in 0..8 * IpcHandle::SIZE {
             let mut bytes = handle.to_bytes();
@@ -62,10 +62,10 @@ on_all_fixtures! {
             let address = exporter.allocate(size);
             exporter.write(address, "genuine");
             let genuine = as_hips(&exporter.get(address));
-            // What has opened it as it is keeps it.
+            // The memory that is open stays open.
             let opened = importer.open(&genuine);
             for forged in [8 << 20, 2 * size as u64, 1 << 40, 1 << 46, u64::MAX - 4095, u64::MAX] {
-                // What is less than 2 MiB is part of a block of AMD's runtime, which it maps whole.
+                // Memory of less than 2 MiB is part of a block of AMD's runtime, which maps the whole block.
                 if forged <= (size as u64).next_multiple_of(2 << 20) {
                     continue;
                 }
@@ -99,9 +99,9 @@ on_all_fixtures! {
         let mut bytes = genuine.to_bytes();
         bytes[forge::SIZE].copy_from_slice(&forged.to_le_bytes());
         let handle = forge::sealed(bytes, generation);
-        // The exporter's table says otherwise.
+        // The exporter's table differs.
         assert_refused(&importer.try_open(&handle), INVALID_DEVICE_POINTER);
-        // The exporter is the forger: only the runtime can say otherwise.
+        // The exporter forges its table: only the runtime can detect that.
         entry.set_size(forged);
         let refused = importer.try_open(&handle);
         assert_refused(&refused, INVALID_DEVICE_POINTER);
@@ -140,7 +140,7 @@ on_all_fixtures! {
                 1 => bytes[48..52].copy_from_slice(&(std::process::id() as i32).to_le_bytes()),
                 _ => (),
             }
-            // So that more than the size is looked at.
+            // So that not only the size differs.
             bytes[32..40].copy_from_slice(&(SIZE as u64).to_le_bytes());
             bytes[40..48].fill(0);
             bytes[57..60].copy_from_slice(&namespace[57..60]);
@@ -160,7 +160,7 @@ on_all_fixtures! {
         let mut elsewhere = foreign;
         elsewhere[0] ^= 0x10;
         elsewhere[1] ^= 0x10;
-        // The runtime's part made up altogether: it looks for that process for ten seconds.
+        // The runtime's part is random: the runtime looks for that process for ten seconds.
         let mut nonsense = foreign;
         nonsense[..32].copy_from_slice(&numbers.bytes()[..32]);
         for bytes in [elsewhere, nonsense] {

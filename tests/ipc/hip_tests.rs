@@ -3,7 +3,7 @@
 //!
 //! Not here: `hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device`, as there is no second
 //! context of a device; events, which need kernels; `hipMemPool…`, as there are no pools of streams
-//! (what those share is a shareable handle: `tests/share.rs`); `NoGpuTst_…`, which is in
+//! (they share shareable handles: `tests/share.rs`); `NoGpuTst_…`, which is in
 //! `tests/pool_memory.rs`; pointers that are null and handles that are missing where the types have
 //! none.
 

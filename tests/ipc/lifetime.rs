@@ -1,4 +1,4 @@
-//! Handles whose memory is gone, offsets, and sizes.
+//! Handles of freed memory, offsets, and sizes.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -54,7 +54,7 @@ on_all_fixtures! {
         bytes[forge::PLACE].copy_from_slice(&other.to_bytes()[forge::PLACE]);
         let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        // Also if the runtime's own part is that process's.
+        // Also if the runtime's part of the handle is of that process.
         bytes[forge::RUNTIME].copy_from_slice(&other.to_bytes()[forge::RUNTIME]);
         let reused = forge::sealed(bytes, generation);
         assert_refused(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
@@ -70,14 +70,14 @@ on_all_fixtures! {
         let opened = importer.open(&foreign);
         importer.holds(opened, "plain");
         importer.close(opened);
-        // As often as it was opened, also where the runtime answers the same address again.
+        // Once for each open, also if the runtime returns the same address again.
         let twice = [importer.open(&foreign), importer.open(&foreign)];
         for opened in twice {
             importer.close(opened);
         }
         assert_refused(&importer.ask(&format!("close_raw {}", twice[1])), INVALID_VALUE);
         exporter.free(address);
-        // Whether it is still to be had is up to the runtime, as with HIP: ROCm 6.1 keeps it.
+        // The runtime decides whether it can still be opened, as with HIP: ROCm 6.1 keeps it.
         if let Err(refused) = within(30, || importer.try_open(&foreign)) {
             assert_eq!(refused.hip, INVALID_DEVICE_POINTER, "{}", refused.text);
         }

@@ -32,14 +32,14 @@ const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
 
-/// The handle as HIP would have made it.
+/// Returns the handle as HIP would have created it.
 fn as_hips(handle: &IpcHandle) -> IpcHandle {
     let mut bytes = handle.to_bytes();
     bytes[52..].fill(0);
     IpcHandle::from_bytes(&bytes)
 }
 
-/// Fails unless something was refused with an error of HIP.
+/// Fails unless the result is this error of HIP.
 #[track_caller]
 fn assert_refused<T: std::fmt::Debug>(answer: &Result<T, Refused>, hip: i32) {
     match answer {
@@ -59,7 +59,7 @@ fn assert_shared(exporter: &mut Peer, address: usize, importer: &mut Peer) {
     importer.close(opened);
 }
 
-/// Fails unless something comes to an end in time.
+/// Fails unless a function returns in time.
 #[track_caller]
 fn within<T>(seconds: u64, act: impl FnOnce() -> T) -> T {
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Who closes what is open: a value that owns it, or the caller, by an address.
+//! Opened memory is closed by its owner: a value, or the caller by address.
 
 use super::*;
 use crate::fixture::on_all_fixtures;

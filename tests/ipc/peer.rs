@@ -17,13 +17,13 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Starts peers, which connect to its socket.
 pub struct Setup {
     listener: UnixListener,
-    /// In a folder: other names are not found from other network namespaces.
+    /// A path, because abstract names are not visible in other network namespaces.
     address: SocketAddr,
     _folder: TempDir,
     fixture: Fixture,
 }
 
-/// The error that a peer answered: HIP's number, and the text.
+/// The error that a peer returned: HIP's number, and the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub hip: i32,
@@ -46,13 +46,13 @@ impl Setup {
         Self { listener, address, _folder: folder, fixture: fixture.clone() }
     }
 
-    /// A peer with a runtime of its own.
+    /// Starts a peer with a runtime of its own.
     #[track_caller]
     pub fn peer(&self) -> Peer {
         self.peer_on(0)
     }
 
-    /// A peer whose copies are done by that GPU.
+    /// Starts a peer whose copies that GPU performs.
     #[track_caller]
     pub fn peer_on(&self, gpu: usize) -> Peer {
         let mut peer = self.spare_peer();
@@ -60,7 +60,7 @@ impl Setup {
         peer
     }
 
-    /// A peer without a runtime.
+    /// Starts a peer without a runtime.
     #[track_caller]
     pub fn spare_peer(&self) -> Peer {
         // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
@@ -73,7 +73,7 @@ impl Setup {
         self.meet(true)
     }
 
-    /// A child of a peer, without a runtime of its own.
+    /// Forks a child of a peer, without a runtime of its own.
     #[track_caller]
     pub fn child_of(&self, parent: &mut Peer) -> Peer {
         parent.ok("fork");
@@ -86,7 +86,7 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its number");
-        // Its number here; in its own namespace it may have another.
+        // Its number in this namespace.
         let who = rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: who.pid.as_raw_nonzero().get(), stream, is_own_child }
     }
@@ -109,7 +109,7 @@ impl Setup {
                 // SAFETY: as in `spare_peer`.
                 if unsafe { libc::fork() } == 0 {
                     drop(reader);
-                    // What the parent has is not this child's to drop.
+                    // This child must not drop its parent's values.
                     std::mem::forget(executor);
                     self.serve();
                 }
@@ -166,8 +166,8 @@ impl Peer {
         answer.unwrap_or_else(|refused| panic!("{line}: {} ({})", refused.text, refused.hip))
     }
 
-    /// Exports and frees memory, and allocates until its address is used again. Which sizes AMD's
-    /// runtime keeps for later, and where it then puts others, differs between its releases.
+    /// Exports and frees memory, and allocates until its address is reused. Releases of AMD's runtime differ in
+    /// the sizes that they keep in a pool, and in the addresses that they choose.
     #[track_caller]
     pub fn reuse(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
@@ -214,8 +214,8 @@ impl Peer {
         Ok(answer.parse().expect("an address"))
     }
 
-    /// Opens one handle in a thread and meanwhile opens and closes another: how long the first took,
-    /// and how long the longest of the others' steps.
+    /// Opens one handle in a thread, and opens and closes another meanwhile. Returns the time of the first, and
+    /// the longest time of the others.
     #[track_caller]
     pub fn open_beside(&mut self, first: &IpcHandle, other: &IpcHandle) -> (Duration, Duration) {
         let [first, other] = [first, other].map(|handle| to_hex(&handle.to_bytes()));
@@ -270,7 +270,7 @@ impl Drop for Peer {
             // SAFETY: our own child, and a writable status.
             unsafe { libc::waitpid(self.process, &mut status, 0) };
         } else {
-            // Its parent does not wait for it either, so that it goes by itself.
+            // Its parent ignores it, so the kernel reaps it.
             while std::path::Path::new(&format!("/proc/{}", self.process)).exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }

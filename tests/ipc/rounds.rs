@@ -1,19 +1,18 @@
-//! Ten thousand rounds leave everything as it was.
+//! Ten thousand rounds leak nothing.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
 
 const ROUNDS: usize = 10_000;
 
-/// The numbers of descriptors and mappings of a peer.
+/// Returns the numbers of descriptors and mappings of a peer.
 fn state(peer: &mut Peer) -> (usize, usize) {
     let text = peer.ok("state");
     let (descriptors, mappings) = text.split_once(' ').expect("two numbers");
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// The same, once the server of AMD's runtime is through with what it handed out last: it closes that
-/// after the importer has it.
+/// Returns the same, after the server of AMD's runtime has closed the last descriptor that it sent.
 fn state_at_rest(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     state(peer)
@@ -28,7 +27,7 @@ fn assert_same(before: (usize, usize), peer: &mut Peer, more: usize) {
         after = state_at_rest(peer);
     }
     assert_eq!(after.0, before.0 + more, "descriptors");
-    // The allocator and the runtime's threads may take and give back a few.
+    // The allocator and the runtime's threads may map and unmap a few.
     assert!(after.1 <= before.1 + 8, "{} mappings became {}", before.1, after.1);
 }
 
@@ -53,7 +52,7 @@ on_all_fixtures! {
         exporter.holds(address, "kept");
     }
 
-    /// Two mebibytes each, on GPUs of one gibibyte: what is not given back is missed.
+    /// Two mebibytes each, on GPUs of one gibibyte: a leak exhausts the memory.
     ten_thousand_exports_leave_nothing(fixture) {
         let mut exporter = Setup::on(fixture).peer();
         exporter.ok("new_rounds 10");

@@ -5,7 +5,7 @@ use crate::fixture::{Fixture, on_all_fixtures};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Holds a lock of an export's entry in its exporter's table, as a process that is stuck would.
+/// Locks an export's entry in its exporter's table, as a stuck process would.
 fn lock_entry(handle: &IpcHandle, kind: i32) -> File {
     let bytes = handle.to_bytes();
     let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
@@ -25,7 +25,7 @@ fn lock_entry(handle: &IpcHandle, kind: i32) -> File {
     table
 }
 
-/// Whether to run tests that take long and are the same in each mode of AMD's runtime.
+/// Returns whether to run long tests that are equal in each mode of AMD's runtime.
 fn is_worth_it(fixture: &Fixture) -> bool {
     matches!(fixture, Fixture::Simulation) || fixture.has_server()
 }
@@ -123,7 +123,7 @@ on_all_fixtures! {
         let handle = exporter.get(address);
         for _ in 0..10 {
             impostor::hang_up(&handle, 50);
-            // Which starts another server.
+            // Exporting again starts another server.
             assert_eq!(exporter.get(address), handle);
         }
         let mut importer = setup.peer();

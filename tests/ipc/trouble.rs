@@ -1,4 +1,4 @@
-//! Processes that are killed, stopped, or out of descriptors in the middle of something.
+//! Processes that are killed, stopped, or out of descriptors during calls.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
@@ -22,8 +22,8 @@ on_all_fixtures! {
             importer.kill();
         }
         let mut importer = setup.peer();
-        // The server of AMD's runtime may have ended with an importer. The same handle is good
-        // again when the exporter has asked for it once more.
+        // The server of AMD's runtime may have ended with an importer. The same handle is valid again after
+        // the exporter has requested it once more.
         assert_eq!(exporter.get(address), handle);
         let opened = importer.open(&handle);
         importer.holds(opened, "safe");
@@ -83,7 +83,7 @@ on_all_fixtures! {
         let (first, second) = (exporter.allocate(SIZE), exporter.allocate(SIZE));
         let handle = exporter.get(first);
         exporter.ok("limit 3");
-        // The server of AMD's runtime needs two descriptors for each that asks.
+        // The server of AMD's runtime needs two descriptors for each request.
         let answer = within(30, || importer.try_open(&handle));
         if fixture.has_server() {
             assert_refused(&answer, INVALID_DEVICE_POINTER);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 use crate::forge::{Entry, RUNTIME, sealed};
-use crate::process::namespaces::{NOBODY, Need, may};
+use crate::process::namespaces::{NOBODY_UID, Need, may};
 
 /// The first process of a PID namespace, with `/proc` of its own.
 fn first_of_a_namespace(setup: &Setup, parent: &mut Peer) -> Peer {
@@ -24,7 +24,7 @@ on_all_fixtures! {
     another_user_is_rejected_until_trusted(fixture) needs OtherUser {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
-        exporter.ok(&format!("user {NOBODY}"));
+        exporter.ok(&format!("user {NOBODY_UID}"));
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
         let handle = exporter.get(address);
@@ -35,7 +35,7 @@ on_all_fixtures! {
             let text = refused.unwrap_err().text;
             assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
         }
-        importer.ok(&format!("trust {NOBODY}"));
+        importer.ok(&format!("trust {NOBODY_UID}"));
         for handle in [handle, hips] {
             let opened = importer.open(&handle);
             importer.holds(opened, "theirs");
@@ -59,7 +59,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
-        exporter.ok(&format!("started_by {NOBODY}"));
+        exporter.ok(&format!("started_by {NOBODY_UID}"));
         let handle = exporter.get(address);
         for handle in [handle, as_hips(&handle)] {
             let refused = importer.try_open(&handle);
@@ -68,7 +68,7 @@ on_all_fixtures! {
             assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
         }
         // Each of its users must be the trusted one.
-        importer.ok(&format!("trust {NOBODY}"));
+        importer.ok(&format!("trust {NOBODY_UID}"));
         let text = importer.try_open(&handle).unwrap_err().text;
         assert!(text.contains("of user 0; only user 65534 is trusted"), "{text}");
     }
@@ -83,7 +83,7 @@ on_all_fixtures! {
         exporter.write(address, "genuine");
         let handle = exporter.get(address);
         let mut impostor = setup.peer();
-        impostor.ok(&format!("user {NOBODY}"));
+        impostor.ok(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
         let own = executor::to_hex(&impostor.get(trap).to_bytes());
         impostor.ok(&format!("usurp {} {own}", exporter.process));
@@ -108,10 +108,10 @@ on_all_fixtures! {
         }
         let setup = Setup::on(fixture);
         let (mut impostor, mut importer) = (setup.peer(), setup.peer());
-        impostor.ok(&format!("user {NOBODY}"));
+        impostor.ok(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
         let mut bytes = as_hips(&impostor.get(trap)).to_bytes();
-        // It says that it is of a process of a trusted user, and asks the impostor's server.
+        // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
         bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
         let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
@@ -127,7 +127,7 @@ on_all_fixtures! {
         let mut importer = setup.peer();
         let [at, elsewhere] = [&mut exporter, &mut other].map(|peer| peer.allocate(SIZE));
         let (handle, theirs) = (exporter.get(at), other.get(elsewhere));
-        // The exporter's own table registers what only the other's server hands out.
+        // The exporter's own table registers memory that only the impostor's server sends.
         let mut bytes = handle.to_bytes();
         bytes[RUNTIME].copy_from_slice(&theirs.to_bytes()[RUNTIME]);
         let entry = Entry::of(&handle);
@@ -153,7 +153,7 @@ on_all_fixtures! {
         first.write(address, "inside");
         let handle = first.get(address);
         assert_eq!(handle.process, 1);
-        // Within the namespace all is as ever.
+        // Within the namespace everything works.
         let opened = second.open(&handle);
         second.holds(opened, "inside");
         assert_refused(&first.try_open(&handle), INVALID_CONTEXT);

@@ -1,4 +1,4 @@
-//! What the library logs, told to a test.
+//! Passes the library's log events to a test.
 
 use std::fmt::Debug;
 use std::sync::Once;
@@ -6,14 +6,13 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The fields of an event, by name; texts are as they are, everything else as it is debugged.
+/// The fields of an event, by name: text unchanged, everything else as `Debug` prints it.
 pub type Fields = Vec<(&'static str, String)>;
 
-/// Has a test told of the events that it wants, on the thread that logs them.
+/// Calls a test's function for the events that it selects, on the thread that logs them.
 ///
-/// Once for a process: what a thread's own subscriber would be asked for, another thread may have
-/// decided by then (tracing asks once for each place in the program, on the thread that comes by
-/// first).
+/// Installs a subscriber once for the process. Subscribers of single threads do not work: tracing caches the
+/// interest in each event by the thread that logs it first.
 pub fn watch(wants: fn(&Metadata<'_>) -> bool, told: fn(Fields)) {
     static ONCE: Once = Once::new();
     let set = || tracing::subscriber::set_global_default(Log { wants, told });

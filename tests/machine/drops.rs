@@ -4,7 +4,7 @@ use super::Library;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
 use std::any::Any;
 
-/// Every order of four things.
+/// Returns every order of four values.
 pub fn orders() -> Vec<[usize; 4]> {
     let order = |number: usize| [0, 2, 4, 6].map(|shift| number >> shift & 3);
     let is_order = |order: &[usize; 4]| (0..4).all(|one| order.contains(&one));
@@ -13,8 +13,8 @@ pub fn orders() -> Vec<[usize; 4]> {
     orders
 }
 
-/// Makes one of each, lets go of the runtime, and drops them in an order: what is mapped stays
-/// readable until the mapping itself is dropped.
+/// Creates one value of each kind, drops the runtime, and drops the values in an order. Memory stays readable
+/// until its mapping is dropped.
 pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, when: &str) {
     let gpu = runtime.gpus().next().unwrap().id();
     let reservation = Reservation::builder(2 * size).reserve(&vmm).unwrap();

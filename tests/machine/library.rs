@@ -45,13 +45,13 @@ impl Library {
         id
     }
 
-    /// What sizes and addresses of the first GPU's memory are multiples of.
+    /// Returns the granule of the first GPU's memory.
     pub fn granule(&self) -> usize {
         let gpu = self.runtime.gpus().next().expect("there is a GPU");
         gpu.handle_pool().expect("it has memory").granule
     }
 
-    /// Memory of a GPU that may be shared.
+    /// Returns the properties of shareable memory of a GPU.
     pub fn on(&self, gpu: usize) -> AllocationProperties {
         AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
@@ -77,7 +77,7 @@ impl Library {
         granted.expect("access");
     }
 
-    /// A reservation with new memory of a GPU mapped over all of it.
+    /// Makes a reservation with new memory of a GPU mapped over all of it.
     #[track_caller]
     pub fn mapped(&self, gpu: usize, size: usize) -> (Address, Handle) {
         let (base, handle) = (self.reserve(size), self.create(gpu, size));
@@ -85,11 +85,11 @@ impl Library {
         (base, handle)
     }
 
-    /// Two reservations of which one begins where the other ends.
+    /// Makes two adjacent reservations.
     #[track_caller]
     pub fn two_that_touch(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
-            // Where there was room for both just before.
+            // At addresses that were free for both just before.
             let low = Reservation::builder(2 * size).reserve(&self.vmm).expect("room").address();
             let high = low.checked_add(size).expect("there is room");
             if self.vmm.address_reserve_at(low, size).is_err() {
@@ -103,16 +103,15 @@ impl Library {
         panic!("the addresses behind a reservation are never free");
     }
 
-    /// A buffer on the first GPU of four steps that was extended by so many, one after the other.
+    /// Returns a buffer of four steps on the first GPU, extended several times.
     ///
-    /// Whether the addresses behind a reservation are free is up to the rest of the process, so
-    /// that it is tried again.
+    /// Other threads may use the addresses after a reservation, so that this is retried.
     #[track_caller]
     pub fn extended(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
         self.extended_before_room(step, extensions, 0)
     }
 
-    /// Such a buffer, behind which so many steps were free just before.
+    /// Returns such a buffer, after which this many steps were free just before.
     #[track_caller]
     fn extended_before_room(
         &self,
@@ -121,7 +120,7 @@ impl Library {
         behind: usize,
     ) -> GrowableBuffer {
         for _ in 0..1000 {
-            // Where there was room for all of it just before.
+            // At addresses that were free for all of it just before.
             let steps = 4 + extensions.iter().sum::<usize>() + behind;
             let room =
                 Reservation::builder(steps * step).reserve(&self.vmm).expect("room").address();
@@ -142,7 +141,7 @@ impl Library {
         panic!("the addresses behind a reservation are never free");
     }
 
-    /// Such a buffer, and a reservation exactly at its end.
+    /// Returns such a buffer, and a reservation exactly at its end.
     #[track_caller]
     pub fn extended_to_a_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
@@ -155,7 +154,7 @@ impl Library {
         panic!("the addresses behind a buffer are never free");
     }
 
-    /// Fails unless the books are right, and everything that was taken has been given back.
+    /// Fails unless the invariants hold and everything was freed.
     #[track_caller]
     pub fn assert_nothing_held(&self) {
         self.vmm.check().expect("the books are right");

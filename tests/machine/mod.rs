@@ -1,5 +1,4 @@
-//! Machines with the library on them: simulated ones of every kind and release, watched from
-//! outside, and AMD's runtime.
+//! Machines for tests: simulations of every kind and release, and the library on any runtime.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -44,14 +43,14 @@ impl Machine {
         Self { simulation, library: Library::open(runtime, options) }
     }
 
-    /// Fails unless everything that was taken has been given back.
+    /// Fails unless everything was freed.
     #[track_caller]
     pub fn assert_empty(&self) {
         self.assert_nothing_held();
         assert_idle(&self.simulation);
     }
 
-    /// The calls of the runtime that something makes, without what all their names begin with.
+    /// Returns the runtime calls that a function makes, without the common prefix of their names.
     pub fn calls(&self, act: impl FnOnce()) -> Vec<(&'static str, u64)> {
         let before = self.simulation.all_calls();
         act();
@@ -61,9 +60,9 @@ impl Machine {
         more.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
     }
 
-    /// What the runtime has in use, but for memory behind addresses that is no more mapped (ROCm
-    /// 7.2) and its descriptors: the library covers it, which the simulation does not see.
-    pub fn usage_but_for_lingering(&self) -> Usage {
+    /// Returns the runtime's usage without unmapped memory that lingers until its addresses are freed (ROCm
+    /// 7.2), and without its descriptors: the library maps over it, which the simulation does not detect.
+    pub fn usage_without_lingering_memory(&self) -> Usage {
         let mut usage = self.simulation.usage();
         for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
             *used -= std::mem::take(lingering);
@@ -72,12 +71,12 @@ impl Machine {
         usage
     }
 
-    /// How many bytes of a GPU's memory that is.
+    /// Returns the lingering bytes of a GPU's memory.
     pub fn used_by(&self, gpu: usize) -> usize {
-        self.usage_but_for_lingering().vram_used[gpu] as usize
+        self.usage_without_lingering_memory().vram_used[gpu] as usize
     }
 
-    /// Ends the library's use of the simulation and fails if the runtime is left with anything.
+    /// Drops the library, and fails if the runtime keeps anything.
     #[track_caller]
     pub fn close(self) {
         let simulation = self.simulation.clone();
@@ -104,14 +103,14 @@ pub fn access(agent: AgentId, access: Access) -> AccessDescriptor {
     AccessDescriptor { agent, access }
 }
 
-/// The address so many bytes further on.
+/// Returns the address `offset` bytes further on.
 pub fn at(address: Address, bytes: usize) -> Address {
     address.checked_add(bytes).expect("inside the address space")
 }
 
-/// Every release that behaves differently, by name, as it would present itself.
+/// Returns every release that behaves differently, with its name and extension.
 pub fn releases() -> Vec<(&'static str, Config)> {
-    let of = |era, minor| Config::mi300x(2).with_era(era).with_extension(minor);
+    let of = |generation, minor| Config::mi300x(2).with_era(generation).with_extension(minor);
     let mut first = of(Era::A, 4);
     first.extension_reported = false;
     vec![
@@ -130,27 +129,31 @@ pub fn releases() -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// One release of each era.
-pub fn eras() -> Vec<(&'static str, Config)> {
-    let of = |era| Config::mi300x(2).with_era(era);
-    vec![("era A", of(Era::A)), ("era B", of(Era::B)), ("era C", of(Era::C)), ("era D", of(Era::D))]
+/// Returns one release of each generation.
+pub fn generations() -> Vec<(&'static str, Config)> {
+    let of = |generation| Config::mi300x(2).with_era(generation);
+    vec![
+        ("generation A", of(Era::A)),
+        ("generation B", of(Era::B)),
+        ("generation C", of(Era::C)),
+        ("generation D", of(Era::D)),
+    ]
 }
 
-/// A second CPU, of another NUMA node.
+/// Adds a second CPU, of another NUMA node.
 pub fn with_two_cpus(mut config: Config) -> Config {
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
     config
 }
 
-/// Exported descriptors that the CPU cannot map for writing, so that the runtime has to give it
-/// access.
+/// Makes dma-bufs impossible to map for writing, so that the runtime has to map for the CPU.
 pub fn without_cpu_mapping(mut config: Config) -> Config {
     config.dmabuf_cpu_mapping = false;
     config
 }
 
-/// Some calls of a function fail: from the first to the last of them.
+/// Returns a plan in which calls of a function fail, from the first to the last of a range.
 pub fn failing(
     plan: FaultPlan,
     function: &str,

@@ -1,4 +1,4 @@
-//! Descriptors that go from process to process.
+//! Sends descriptors between processes.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Room for one descriptor on its way.
+/// The size of a control message with one descriptor.
 const ROOM: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Sends a descriptor through a socket.

@@ -1,12 +1,12 @@
-//! How many descriptors a child may have.
+//! Limits the descriptors of a child.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Lets this process open so many more descriptors.
+/// Limits this process to `more` further descriptors.
 pub fn allow_more(descriptors: u64) {
     let highest = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    // Every number below must be taken, for the limit is a number.
+    // Uses up every lower number, because the limit is a number.
     let mut fill = Vec::new();
     loop {
         let file = File::open("/dev/null").unwrap();
@@ -21,7 +21,7 @@ pub fn allow_more(descriptors: u64) {
     std::mem::forget(fill);
 }
 
-/// Sets how many descriptors this child may have: never more than it is allowed to allow itself.
+/// Sets the descriptor limit of this child, up to the hard limit.
 pub fn limit(descriptors: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is writable.

@@ -1,4 +1,4 @@
-//! This process as the kernel sees it: its address space, its descriptors, its children.
+//! Queries of this process: its address space, its descriptors, its children.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -21,10 +21,10 @@ pub struct Region {
     pub name: String,
 }
 
-/// The address space at this moment.
+/// Returns the current mappings of this process.
 pub fn regions() -> Vec<Region> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
-    // Some tests do little else than ask for this: one space is between words, and more before a name.
+    // Fast, because some tests do little else. One space separates words, several precede a name.
     let region = |line: &str| {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -39,9 +39,9 @@ pub fn regions() -> Vec<Region> {
     text.lines().map(|line| region(line).expect("a line of /proc/self/maps")).collect()
 }
 
-/// What may be done with every byte of a range: pieces of one permission each, none left out.
+/// Returns the permissions of a range, as parts with equal permissions.
 ///
-/// An error names the first address that belongs to nobody.
+/// The error is the first unmapped address.
 pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, String)>, usize> {
     let mut pieces: Vec<(usize, usize, String)> = Vec::new();
     let mut next = start;
@@ -62,11 +62,11 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
     if next < start + size { Err(next) } else { Ok(pieces) }
 }
 
-/// What may be read, written and executed in these ranges, each a start and a size. Whether
-/// addresses are shared with anybody does not matter.
+/// Returns the read, write and execute permissions of ranges, each a start and a size. Merges adjacent parts,
+/// and ignores whether they are shared.
 ///
-/// An error names the first address that belongs to nobody.
-pub fn rights(
+/// The error is the first unmapped address.
+pub fn merged_permissions(
     ranges: impl IntoIterator<Item = (usize, usize)>,
 ) -> Result<Vec<(usize, usize, String)>, usize> {
     let mut all: Vec<(usize, usize, String)> = Vec::new();
@@ -83,15 +83,15 @@ pub fn rights(
     Ok(all)
 }
 
-/// Fails if an address of the range belongs to nobody.
+/// Fails if an address of the range is not mapped.
 #[track_caller]
 pub fn assert_taken(start: usize, size: usize, when: &str) {
     if let Err(hole) = permissions(start, size) {
-        panic!("{when}: {hole:#x} in {start:#x} + {size:#x} belongs to nobody");
+        panic!("{when}: {hole:#x} in {start:#x} + {size:#x} is not mapped");
     }
 }
 
-/// Fails if a load anywhere in the range could do anything but fault.
+/// Fails unless every load in the range faults.
 #[track_caller]
 pub fn assert_untouchable(start: usize, size: usize, when: &str) {
     let pieces = permissions(start, size);
@@ -99,18 +99,18 @@ pub fn assert_untouchable(start: usize, size: usize, when: &str) {
     assert!(pieces.as_ref().is_ok_and(|all| all.iter().all(untouchable)), "{when}: {pieces:x?}");
 }
 
-/// How many file descriptors are open, but for the one that counts them.
+/// Returns the number of open file descriptors, without the one that counts them.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Does something while the process can open just so many descriptors more.
+/// Calls a function while the process can open only `more` further descriptors.
 pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
     // The standard library duplicates to 3 and above, and a limit of 3 would be another error.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
-    // SAFETY: F_GETFD asks, and changes nothing.
+    // SAFETY: F_GETFD is only a query.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
-    // New ones take the lowest number that is free, and it must be below the limit.
+    // A new descriptor gets the lowest free number, which must be below the limit.
     let end = (0..).filter(is_free).nth(spare).expect("there is no end of numbers") as u64;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `before` is writable.
@@ -119,14 +119,13 @@ pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
     // SAFETY: a limit below the highest that is allowed.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     let answer = act();
-    // SAFETY: the limit that was there before.
+    // SAFETY: the old limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
     answer
 }
 
-/// Runs the test that calls this in a process of its own, and answers whether it did: `false` in
-/// that process, where no other thread opens descriptors or is given addresses that a runtime with
-/// holes has given up for a moment.
+/// Runs the calling test in a process of its own, and returns `true`. Returns `false` in that process, where no
+/// other thread opens descriptors, or takes addresses that a runtime gives up for a moment.
 #[must_use = "it is the other process that goes on"]
 #[track_caller]
 pub fn ran_alone() -> bool {
@@ -143,29 +142,29 @@ pub fn ran_alone() -> bool {
         .expect("it can be started anew");
     let [text, errors] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    // A name that is no test's would be none that fails, too.
+    // If no test had this name, the run would succeed, too.
     assert!(output.status.success() && text.contains("1 passed"), "{test}:\n{text}\n{errors}");
     print!("{text}");
     true
 }
 
-/// How long a child may take, on a machine that is busy with other things.
+/// The time limit of a child, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with nothing to complain about.
-    Well,
-    /// With a panic or a status.
-    Badly(i32),
+    /// With success.
+    Success,
+    /// With a panic or another status.
+    Failure(i32),
     /// By a signal.
     Signal(i32),
-    /// Not at all, until it was killed.
-    Never,
+    /// Killed after the time limit.
+    TimedOut,
 }
 
-/// Runs something in a forked child.
+/// Runs a function in a forked child.
 pub fn in_child(act: impl FnOnce()) -> End {
     in_child_with_status(|| {
         act();
@@ -173,7 +172,7 @@ pub fn in_child(act: impl FnOnce()) -> End {
     })
 }
 
-/// Runs something in a forked child that ends with a status.
+/// Runs a function in a forked child that ends with the returned status.
 pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
     Child::start(act).wait()
 }
@@ -183,7 +182,7 @@ pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
 pub struct Child(libc::pid_t);
 
 impl Child {
-    /// Forks a child that does something and ends with a status.
+    /// Forks a child that runs a function and ends with the returned status.
     pub fn start(act: impl FnOnce() -> i32) -> Self {
         // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
         // after a fork, and the child leaves by _exit.
@@ -200,12 +199,12 @@ impl Child {
         Self(child)
     }
 
-    /// Waits for its end, but not for ever.
+    /// Waits for its end, with the default time limit.
     pub fn wait(self) -> End {
         self.wait_for(PATIENCE)
     }
 
-    /// Waits for the end of something that may take longer.
+    /// Waits for its end, with this time limit.
     pub fn wait_for(self, patience: Duration) -> End {
         let begun = Instant::now();
         loop {
@@ -217,7 +216,7 @@ impl Child {
                     unsafe { libc::kill(self.0, libc::SIGKILL) };
                     // SAFETY: as above.
                     unsafe { libc::waitpid(self.0, &mut status, 0) };
-                    return End::Never;
+                    return End::TimedOut;
                 }
                 0 => std::thread::sleep(Duration::from_micros(200)),
                 ended if ended == self.0 && libc::WIFSIGNALED(status) => {
@@ -225,8 +224,8 @@ impl Child {
                 }
                 ended if ended == self.0 => {
                     return match libc::WEXITSTATUS(status) {
-                        0 => End::Well,
-                        code => End::Badly(code),
+                        0 => End::Success,
+                        code => End::Failure(code),
                     };
                 }
                 _ => panic!("waitpid: {}", std::io::Error::last_os_error()),
@@ -235,15 +234,15 @@ impl Child {
     }
 }
 
-/// How a child ends that stores a byte at an address.
+/// Returns how a child ends that stores a byte at an address.
 pub fn storing_at(address: usize) -> End {
     in_child(|| {
-        // SAFETY: only this child is at stake: it ends by SIGSEGV if nothing writable is there.
+        // SAFETY: only affects this child, which ends by SIGSEGV if the address is not writable.
         unsafe { (address as *mut u8).write_volatile(0x5a) };
     })
 }
 
-/// How a child ends that loads a byte from an address.
+/// Returns how a child ends that loads a byte from an address.
 pub fn loading_from(address: usize) -> End {
     in_child(|| {
         // SAFETY: as above.
@@ -251,10 +250,10 @@ pub fn loading_from(address: usize) -> End {
     })
 }
 
-/// What a touch of memory that may not be touched comes to.
+/// The end of a child that accesses inaccessible memory.
 pub const FAULT: End = End::Signal(libc::SIGSEGV);
 
-/// Runs something in a thread of its own and fails if it does not come to an end.
+/// Runs a function in a thread, and fails if it does not return in time.
 #[track_caller]
 pub fn within(patience: Duration, act: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(act);

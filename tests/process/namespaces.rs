@@ -1,14 +1,14 @@
-//! Processes of other users, and in namespaces of their own. What this process may not do is said,
-//! and then the test is skipped.
+//! Processes of other users, and in other namespaces. If this process lacks the privileges, it prints what is
+//! missing, and the test is skipped.
 
 use super::{End, in_child_with_status};
 use libc::{CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, c_int};
 use std::io::Error;
 
-/// Somebody who owns nothing.
-pub const NOBODY: u32 = 65534;
+/// The user `nobody`.
+pub const NOBODY_UID: u32 = 65534;
 
-/// What a test needs of the system.
+/// The privileges that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// Becoming another user.
@@ -19,19 +19,19 @@ pub enum Need {
     UserNamespace,
 }
 
-/// Whether this process may do what a test needs; if not, it says that the test is skipped.
+/// Returns whether this process has the privileges that a test needs; prints otherwise that it is skipped.
 pub fn may(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
         Need::PidNamespace => {
-            i32::from(enter_pid_namespace().is_err() || super::in_child(own_proc) != End::Well)
+            i32::from(enter_pid_namespace().is_err() || super::in_child(own_proc) != End::Success)
         }
         Need::UserNamespace => i32::from(unshare(CLONE_NEWUSER).is_err()),
     });
-    if end != End::Well {
-        hsa_rocr::test::tell(&format!("SKIPPED {test}: this process may not have {need:?}"));
+    if end != End::Success {
+        hsa_rocr::test::report(&format!("SKIPPED {test}: this process may not have {need:?}"));
     }
-    end == End::Well
+    end == End::Success
 }
 
 fn unshare(what: c_int) -> Result<(), Error> {
@@ -45,14 +45,14 @@ pub fn new_pid_namespace() {
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // AMD's runtimes of two processes of the same number meet at one socket, in the same network.
+    // In one network namespace, AMD's runtimes of two processes with the same number would use one socket.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());
     }
-    // Who is not root may do it in a user namespace; this user keeps its number there.
+    // Users other than root can do it in a user namespace, where this user keeps its number.
     let user = rustix::process::geteuid().as_raw();
-    if user == NOBODY {
+    if user == NOBODY_UID {
         // In a user namespace, that number also stands for all who have none.
         return Err(Error::from(std::io::ErrorKind::PermissionDenied));
     }
@@ -60,7 +60,7 @@ fn enter_pid_namespace() -> Result<(), Error> {
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
 }
 
-/// Enters a user namespace in which nobody has a number.
+/// Enters a user namespace in which no user has a number.
 pub fn new_user_namespace() {
     unshare(CLONE_NEWUSER).expect("a user namespace");
 }
@@ -79,16 +79,16 @@ pub fn own_proc() {
     assert_eq!(mounted, 0, "{}", Error::last_os_error());
 }
 
-/// Leaves a process that another user started with the credentials it has while it runs a set-user-id
-/// program of this user's: only the real user is the other.
+/// Gives this process the credentials of a set-user-id program of this user that another user started: only
+/// the real user is the other.
 pub fn be_started_by(number: u32) {
     let own = rustix::process::geteuid().as_raw();
-    // SAFETY: changes whose process this is, and nothing in its memory.
+    // SAFETY: changes the user of the process, but no memory.
     assert_eq!(unsafe { libc::setresuid(number, own, own) }, 0);
 }
 
 /// Becomes another user, as a process that drops its privileges does.
 pub fn become_user(number: u32) {
-    // SAFETY: changes whose process this is, and nothing in its memory.
+    // SAFETY: changes the user of the process, but no memory.
     assert_eq!(unsafe { libc::setresuid(number, number, number) }, 0);
 }

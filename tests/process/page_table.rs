@@ -1,8 +1,8 @@
-//! The page tables of the GPUs of the emulated kernel driver, as its debugfs tells them.
+//! Reads the GPUs' page tables from the emulated kernel driver's debugfs.
 
 use std::ops::Range;
 
-/// The addresses that a GPU's page table has, mapping by mapping.
+/// Returns the address ranges in a GPU's page table.
 #[track_caller]
 pub fn entries(gpu: usize) -> Vec<Range<usize>> {
     // A GPU's node is its render node: 128, 129, …

@@ -1,4 +1,4 @@
-//! Buffers are reported as what they are made of, and named by their addresses.
+//! Buffers are reported as their reservations and mappings, and named by their addresses.
 
 use super::*;
 use hsa_vmm::AllocationProperties;
@@ -6,8 +6,8 @@ use hsa_vmm::buffer::{Contents, GrowableBuffer, PagedBuffer, PausableBuffer, Rin
 use hsa_vmm::simulation::Era;
 
 #[test]
-fn every_buffer_is_in_it_under_its_name() {
-    // Of an era in which a pause does not free the addresses: another test could have them then.
+fn buffers_are_reported_by_name() {
+    // A generation in which a pause does not free the addresses, which another test could take.
     let machine = Machine::new(Config::mi300x(2).with_era(Era::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
     let mut growable =

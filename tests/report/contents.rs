@@ -1,4 +1,4 @@
-//! What a report says is so.
+//! Reports match the state.
 
 use super::*;
 use hsa_vmm::report::{AccessEntry, Free, Idle, Report};
@@ -6,7 +6,7 @@ use hsa_vmm::simulation::FaultPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
-fn all_that_is_held_is_in_it() {
+fn report_lists_everything() {
     let machine = machine();
     let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
     grant_both(&machine, base, GRANULE);
@@ -40,7 +40,7 @@ fn all_that_is_held_is_in_it() {
 }
 
 #[test]
-fn fragmentation_is_what_is_not_in_the_largest_hole() {
+fn fragmentation_excludes_the_largest_hole() {
     let machine = machine();
     let free = |granules: usize, mapped: &[usize]| {
         let (base, handles) = cache(&machine, granules, mapped);
@@ -60,13 +60,13 @@ fn fragmentation_is_what_is_not_in_the_largest_hole() {
     assert_eq!(free(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
-    // One that cannot be: a number all the same.
+    // An inconsistent value, which must not panic.
     assert_eq!(Free { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
-/// AMD's user-space driver lets a GPU do everything once it may do anything.
+/// AMD's user-space driver grants a GPU read and write access with any grant.
 #[test]
-fn what_a_gpu_may_not_do_but_can_is_said() {
+fn unenforced_access_is_reported() {
     let machine = machine();
     let (base, _) = cache(&machine, 1, &[0]);
     let gpu = machine.gpu(0);
@@ -83,7 +83,7 @@ fn what_a_gpu_may_not_do_but_can_is_said() {
 }
 
 #[test]
-fn what_serves_nobody_is_listed() {
+fn idle_lists_unused_memory() {
     let machine = machine();
     let (base, _) = cache(&machine, 2, &[0, 1]);
     grant_both(&machine, base, GRANULE);
@@ -101,8 +101,8 @@ fn what_serves_nobody_is_listed() {
 }
 
 #[test]
-fn what_is_in_quarantine_is_said_with_its_reason() {
-    // Taking it away unmaps it, and then it can be mapped no more.
+fn quarantine_is_reported_with_its_reason() {
+    // The revocation unmaps it, and mapping it again fails.
     let mut config = Config::mi300x(2);
     config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
@@ -120,9 +120,9 @@ fn what_is_in_quarantine_is_said_with_its_reason() {
     assert!(text.contains(&known.reason()), "{text}");
 }
 
-/// Reservations, mappings and memory of one moment agree, whatever other threads do.
+/// Reservations, mappings and memory in a report are consistent while other threads change them.
 #[test]
-fn a_report_agrees_with_itself() {
+fn report_is_consistent() {
     let machine = machine();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is still there at the end is named in the log.
+//! Leaks are logged by name.
 
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
@@ -10,7 +10,7 @@ thread_local! {
     static SEEN: RefCell<Vec<Fields>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What this thread warns of meanwhile.
+/// Returns the warnings of this thread during a function.
 fn warnings(act: impl FnOnce()) -> Vec<Fields> {
     let wants = |metadata: &Metadata<'_>| {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("hsa_vmm")
@@ -22,13 +22,13 @@ fn warnings(act: impl FnOnce()) -> Vec<Fields> {
 }
 
 #[test]
-fn what_was_not_given_back_is_named() {
+fn leaks_are_logged_by_name() {
     let seen = warnings(|| {
         let machine = machine();
         let (base, handles) = cache(&machine, 2, &[0]);
         machine.vmm.name_reservation(base, "kv cache").unwrap();
         machine.vmm.name_handle(handles[0], "page 0").unwrap();
-        // This one is only mapped: it goes with its reservation.
+        // This memory is only mapped: it is released with its reservation.
         let (_, others) = cache(&machine, 1, &[0]);
         machine.vmm.release(others[0]).unwrap();
         machine.close();
@@ -52,7 +52,7 @@ fn what_was_not_given_back_is_named() {
 }
 
 #[test]
-fn what_cleans_up_after_itself_is_no_leak() {
+fn owned_values_are_not_logged_as_leaks() {
     let seen = warnings(|| {
         let machine = machine();
         let reservation = Reservation::builder(GRANULE).reserve(&machine.vmm).unwrap();

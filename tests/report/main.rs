@@ -1,4 +1,4 @@
-//! Reports: what is held is in them, under its name, in text.
+//! Reports: contents, names, text and leaks.
 
 #[path = "../log/mod.rs"]
 mod log;
@@ -23,7 +23,7 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-/// A reservation of so many granules, with memory of a GPU mapped at some of them.
+/// Makes a reservation of `granules` granules, with memory of a GPU mapped at some of them.
 fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
     let page = |&number: &usize| {

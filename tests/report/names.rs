@@ -1,4 +1,4 @@
-//! Names belong to one thing, as long as it is there.
+//! Names belong to one value, until it is freed.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
@@ -13,17 +13,17 @@ fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
 }
 
 #[test]
-fn everything_can_be_named_renamed_and_made_nameless() {
+fn names_can_be_set_changed_and_removed() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
-    // Any address inside will do.
+    // Any address inside is accepted.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
     vmm.name_mapping(at(base, 2 * GRANULE - 1), "second").unwrap();
     vmm.name_handle(handles[0], "page").unwrap();
     let some = |name: &str| Some(name.to_owned());
-    // A mapping without a name is called as its memory.
+    // A mapping without a name has the name of its memory.
     let expected =
         [vec![some("cache")], vec![some("page"), some("second")], vec![some("page"), None]];
     assert_eq!(names(&machine), expected);
@@ -34,7 +34,7 @@ fn everything_can_be_named_renamed_and_made_nameless() {
 }
 
 #[test]
-fn what_is_not_there_has_no_name() {
+fn naming_rejects_missing_values() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 2, &[0]);
@@ -56,7 +56,7 @@ fn what_is_not_there_has_no_name() {
 }
 
 #[test]
-fn a_name_goes_with_what_it_was_given_to() {
+fn names_end_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
     let (base, handles) = cache(&machine, 2, &[0]);
@@ -65,7 +65,7 @@ fn a_name_goes_with_what_it_was_given_to() {
     vmm.name_handle(handles[0], "old").unwrap();
     vmm.unmap(base, GRANULE).unwrap();
     vmm.release(handles[0]).unwrap();
-    // The slot of the handle and the address are used again.
+    // The slot of the handle and the address are reused.
     let handle = machine.create(0, GRANULE);
     machine.map(base, GRANULE, handle);
     assert_eq!(names(&machine), [vec![Some("old".to_owned())], vec![None], vec![None]]);
@@ -75,8 +75,8 @@ fn a_name_goes_with_what_it_was_given_to() {
     machine.assert_empty();
 }
 
-/// Frees a reservation and reserves the same addresses again. `None` if another thread of the
-/// program was given them meanwhile.
+/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken
+/// them.
 fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
     match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {
@@ -89,7 +89,7 @@ fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
 }
 
 #[test]
-fn a_reservation_at_the_same_address_has_no_name_of_another() {
+fn new_reservation_inherits_no_name() {
     let machine = machine();
     let named = || {
         let base = machine.reserve(2 * GRANULE);
@@ -102,10 +102,10 @@ fn a_reservation_at_the_same_address_has_no_name_of_another() {
     machine.assert_empty();
 }
 
-/// Somebody else has freed what an owned value stands for, and made another thing there.
+/// A call by address has freed the owned value's range, and other values were created there.
 #[test]
-fn an_owned_value_names_nothing_but_its_own() {
-    // Another thread of this program may be given the addresses; then once more.
+fn stale_owned_value_names_nothing() {
+    // Another thread may take the addresses; then this is retried.
     assert!((0..1000).any(|_| names_nothing_but_its_own().is_some()), "an address that was freed");
 }
 
@@ -135,7 +135,7 @@ fn names_nothing_but_its_own() -> Option<()> {
 }
 
 #[test]
-fn pool_memory_is_in_the_report_while_it_is_there() {
+fn pool_memory_is_reported_until_freed() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let memory = PoolMemory::allocate(&machine.runtime, first, 5000).unwrap().named("staging");
@@ -153,7 +153,7 @@ fn pool_memory_is_in_the_report_while_it_is_there() {
 }
 
 #[test]
-fn the_child_of_a_fork_gives_no_names() {
+fn naming_fails_in_a_forked_child() {
     let machine = machine();
     let (base, handles) = cache(&machine, 2, &[0]);
     let end = process::in_child(|| {
@@ -171,5 +171,5 @@ fn the_child_of_a_fork_gives_no_names() {
         }
         assert!(vmm.report().is_empty());
     });
-    assert_eq!(end, process::End::Well);
+    assert_eq!(end, process::End::Success);
 }

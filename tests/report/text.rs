@@ -4,7 +4,7 @@ use super::*;
 use hsa_vmm::PoolMemory;
 
 /// A report with everything that has an address or a handle replaced.
-fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
+fn reported(machine: &Machine, base: Address, handles: &[Handle]) -> String {
     let mut text = machine.vmm.report().to_string().replace(&base.to_string(), "BASE");
     for (index, handle) in handles.iter().enumerate() {
         text = text.replace(&handle.to_string(), &format!("HANDLE {index}          "));
@@ -13,7 +13,7 @@ fn told(machine: &Machine, base: Address, handles: &[Handle]) -> String {
 }
 
 #[test]
-fn it_reads_well() {
+fn text_matches_the_expected_report() {
     let machine = machine();
     let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
     machine.vmm.name_reservation(base, "kv cache").unwrap();
@@ -37,12 +37,12 @@ idle: allocated, and not in use
   0xADDR      2 MiB  "odd \"page\"\n"  mapping without access
 "#;
     let page = at(base, 4 * GRANULE).to_string();
-    let text = told(&machine, base, &handles).replace(&page, "0xADDR");
+    let text = reported(&machine, base, &handles).replace(&page, "0xADDR");
     assert_eq!(text.trim(), expected.trim());
 }
 
 #[test]
-fn pool_memory_is_told_under_one_heading() {
+fn pool_memory_has_one_heading() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let allocate = |gpu| PoolMemory::allocate(&machine.runtime, gpu, 2 * MIB).unwrap();
@@ -58,7 +58,7 @@ fn pool_memory_is_told_under_one_heading() {
 }
 
 #[test]
-fn of_nothing_it_says_so() {
+fn empty_report_says_so() {
     let machine = machine();
     let text = machine.vmm.report().to_string();
     assert_eq!(text.lines().count(), 1, "{text}");

@@ -1,21 +1,20 @@
-//! Operations of several threads, and whether what they answered and what they left is what some
-//! serial order of them would have answered and left.
+//! Checks linearizability: concurrent operations have the results and the final state of some serial order.
 //!
-//! A round has a small world ([`Ground`]) and a program for each thread. It is played, each
-//! operation with its answer and when it began and ended, and then an order is looked for
-//! ([`order`]) in which a model of that world ([`State`]) gives the same answers and ends the same.
-//! An operation that had ended before another began also comes before it in that order.
+//! A round has some reservations and allocations ([`Executor`]) and a program for each thread. Each operation
+//! is recorded with its result, its begin and its end. Then [`order`] searches for a serial order in which a
+//! model ([`State`]) has the same results and the same final state. An operation that ended before another
+//! began precedes it in that order.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
-mod draw;
-mod ground;
+mod executor;
 pub mod order;
+mod random;
 mod state;
 pub mod stress;
 
-pub use draw::Dice;
-pub use ground::Ground;
+pub use executor::Executor;
+pub use random::Random;
 pub use state::State;
 
 use crate::machine::Library;
@@ -24,32 +23,32 @@ use hsa_vmm::Access;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reservations of a world, granules in each, and allocations of one granule.
+/// The number of reservations, of slots (granules) in each, and of allocations of one granule.
 pub const RESERVATIONS: usize = 2;
-pub const PLACES: usize = 3;
+pub const SLOTS: usize = 3;
 pub const HANDLES: usize = 3;
 /// A CPU and two GPUs.
 pub const AGENTS: usize = 3;
 
 /// A granule of a reservation, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Slot {
     pub reservation: usize,
     pub number: usize,
 }
 
-/// Granules of a reservation that follow one another.
+/// Adjacent granules of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    pub first: Place,
+    pub first: Slot,
     pub count: usize,
 }
 
-/// What a thread does; reservations, allocations and agents by number.
+/// An operation. Reservations, allocations and agents are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Map {
-        place: Place,
+        slot: Slot,
         handle: usize,
     },
     Unmap {
@@ -65,23 +64,23 @@ pub enum Operation {
         agent: usize,
     },
     Ask {
-        place: Place,
+        slot: Slot,
         agent: usize,
     },
     Write {
-        place: Place,
+        slot: Slot,
         value: u8,
     },
     Read {
-        place: Place,
+        slot: Slot,
     },
     Retain {
-        place: Place,
+        slot: Slot,
     },
     Release {
         handle: usize,
     },
-    /// Exports; what comes of it is imported and released again.
+    /// Exports, imports and releases the import.
     Share {
         handle: usize,
     },
@@ -92,18 +91,18 @@ pub enum Operation {
     Reserve {
         reservation: usize,
     },
-    /// What a successful map does first: from here on a release does not end the allocation.
+    /// The first step of a successful map: from here on a release does not free the allocation.
     Hold {
         handle: usize,
     },
-    /// What it does last, when the runtime has mapped: from here on it can be seen.
+    /// The last step of a successful map: from here on the mapping is visible.
     Appear {
-        place: Place,
+        slot: Slot,
         handle: usize,
     },
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
@@ -113,7 +112,7 @@ pub enum Answer {
     Refused(Reason),
 }
 
-/// Why an operation was refused.
+/// Why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     NotReserved,
@@ -125,7 +124,7 @@ pub enum Reason {
     AddressTaken,
 }
 
-/// An operation that was done, and when.
+/// A completed operation, with the times of its begin and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub operation: Operation,
@@ -134,19 +133,19 @@ pub struct Event {
     pub ended: u64,
 }
 
-/// What is one step for those who watch. Only a map has two: between them the runtime maps, which
-/// nobody waits for, and the allocation may be released.
+/// Splits an operation into atomic steps. Only a map has two: between them the runtime maps, and other threads
+/// may release the allocation.
 fn steps(operation: Operation, answer: Answer) -> Vec<Operation> {
     match (operation, answer) {
-        (Operation::Map { place, handle }, Answer::Done) => {
-            vec![Operation::Hold { handle }, Operation::Appear { place, handle }]
+        (Operation::Map { slot, handle }, Answer::Done) => {
+            vec![Operation::Hold { handle }, Operation::Appear { slot, handle }]
         }
         _ => vec![operation],
     }
 }
 
-/// Plays the programs, each in a thread of its own, and returns what each thread saw.
-pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
+/// Runs the programs, each in a thread of its own, and returns the events of each thread.
+pub fn play(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let histories = Mutex::new(vec![Vec::new(); programs.len()]);
@@ -157,7 +156,7 @@ pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
                 let mut history = Vec::with_capacity(program.len());
                 for &operation in program {
                     let begun = tick();
-                    let answer = ground.perform(operation);
+                    let answer = executor.execute(operation);
                     let ended = tick();
                     for operation in steps(operation, answer) {
                         history.push(Event { operation, answer, begun, ended });
@@ -170,23 +169,23 @@ pub fn play(ground: &Ground, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
     histories.into_inner().unwrap()
 }
 
-/// Plays one round in a new world and fails unless it can be explained by a serial order.
+/// Runs one round, and fails unless it has a serial order.
 #[track_caller]
-pub fn round(library: &Library, threads: usize, steps: usize, dice: &mut Dice) {
-    let ground = Ground::lay(library);
+pub fn round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
+    let executor = Executor::new(library);
     let mut state = State::default();
-    // Some of it in one thread, so that there is something to quarrel about.
-    for _ in 0..dice.below(8) {
-        let operation = dice.operation();
-        let answer = ground.perform(operation);
+    // Some operations before the threads start, so that they conflict.
+    for _ in 0..random.below(8) {
+        let operation = random.operation();
+        let answer = executor.execute(operation);
         assert!(state.admits(operation, answer), "{operation:?} answered {answer:?} in {state:?}");
     }
     let programs: Vec<Vec<Operation>> =
-        (0..threads).map(|_| (0..steps).map(|_| dice.operation()).collect()).collect();
-    let histories = play(&ground, &programs);
+        (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();
+    let histories = play(&executor, &programs);
     library.vmm.check().expect("the books are right");
     assert_eq!(library.vmm.quarantine(), []);
-    let after = ground.observed();
+    let after = executor.observed();
     if !order::exists(&state, &histories, &after) {
         for (number, history) in histories.iter().enumerate() {
             for Event { operation, answer, begun, ended } in history {
@@ -195,5 +194,5 @@ pub fn round(library: &Library, threads: usize, steps: usize, dice: &mut Dice) {
         }
         panic!("no serial order explains this:\nfrom {state:?}\nto {after:?}");
     }
-    ground.clear();
+    executor.clear();
 }

@@ -3,10 +3,10 @@
 use super::{Event, State};
 use std::collections::HashSet;
 
-/// Whether an order of what the threads did gives every answer that they got, and ends `after`.
+/// Returns whether some serial order of the events gives every result and ends in `after`.
 ///
-/// Wing and Gong's search: one thread's next operation after another is tried, if no other thread
-/// had ended one before it began; what led nowhere is not tried again.
+/// Wing and Gong's search: tries each thread's next operation, if no other thread's next one ended before it
+/// began. States without a solution are memoised.
 pub fn exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();
@@ -47,13 +47,13 @@ fn search(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Operation, Place, Reason, Run};
+    use super::super::{Answer, Operation, Reason, Run, Slot};
     use super::*;
 
-    const PLACE: Place = Place { reservation: 0, number: 0 };
-    const MAP: Operation = Operation::Map { place: PLACE, handle: 0 };
-    const UNMAP: Operation = Operation::Unmap { run: Run { first: PLACE, count: 1 } };
-    const READ: Operation = Operation::Read { place: PLACE };
+    const SLOT: Slot = Slot { reservation: 0, number: 0 };
+    const MAP: Operation = Operation::Map { slot: SLOT, handle: 0 };
+    const UNMAP: Operation = Operation::Unmap { run: Run { first: SLOT, count: 1 } };
+    const READ: Operation = Operation::Read { slot: SLOT };
 
     fn event(operation: Operation, answer: Answer, begun: u64, ended: u64) -> Event {
         Event { operation, answer, begun, ended }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_may_come_in_any_order() {
+    fn concurrent_events_are_unordered() {
         let refused = Answer::Refused(Reason::NotMapped);
         let map = vec![event(MAP, Answer::Done, 0, 3)];
         let unmap = |answer| vec![event(UNMAP, answer, 1, 2)];
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_ended_before_comes_before() {
+    fn ended_events_come_first() {
         let refused = Answer::Refused(Reason::NotMapped);
         let late = [vec![event(MAP, Answer::Done, 0, 1)], vec![event(UNMAP, refused, 2, 3)]];
         assert!(!explains(&late, &after(&[MAP])));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_reasons_are_looked_at() {
+    fn wrong_results_have_no_order() {
         let answers = [Answer::Byte(0), Answer::Done, Answer::Refused(Reason::NotMapped)];
         for answer in answers {
             let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, answer, 2, 3)];

@@ -1,19 +1,19 @@
-//! What there is in the world of a round, by HIP's documents.
+//! The model of a round, by HIP's documents.
 
-use super::{AGENTS, Answer, HANDLES, Operation, PLACES, Place, RESERVATIONS, Reason, Run};
+use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot};
 use hsa_vmm::Access;
 
-/// What there is. Two that are equal are not told apart by any operation.
+/// The state of the model. Equal states behave alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub reserved: [bool; RESERVATIONS],
-    pub places: [[Option<Mapped>; PLACES]; RESERVATIONS],
+    pub slots: [[Option<Mapped>; SLOTS]; RESERVATIONS],
     pub references: [u32; HANDLES],
     /// The byte that every allocation begins with.
     pub contents: [u8; HANDLES],
 }
 
-/// What is mapped at a place.
+/// The mapping at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mapped {
     pub handle: usize,
@@ -25,7 +25,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             reserved: [true; RESERVATIONS],
-            places: [[None; PLACES]; RESERVATIONS],
+            slots: [[None; SLOTS]; RESERVATIONS],
             references: [1; HANDLES],
             contents: core::array::from_fn(|handle| handle as u8),
         }
@@ -33,7 +33,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Whether an operation may answer this now; if so, it has been done.
+    /// Executes an operation. Returns whether this result is possible.
     pub fn admits(&mut self, operation: Operation, answer: Answer) -> bool {
         if let Answer::Refused(reason) = answer {
             return self.is_reason(operation, reason);
@@ -48,26 +48,26 @@ impl State {
         ]
         .into_iter()
         .any(|reason| self.is_reason(operation, reason));
-        // Reserving what is reserved already is the one thing that a stranger can cause too.
+        // Other threads of the process can cause this error, too.
         let taken =
             matches!(operation, Operation::Reserve { reservation } if self.reserved[reservation]);
         !impossible && !taken && self.answers(operation) == answer
     }
 
-    /// Whether an operation can be refused for this reason.
+    /// Returns whether an operation can be rejected for this reason.
     fn is_reason(&self, operation: Operation, reason: Reason) -> bool {
         let run = match operation {
-            Operation::Map { place, .. }
-            | Operation::Appear { place, .. }
-            | Operation::Ask { place, .. }
-            | Operation::Write { place, .. }
-            | Operation::Read { place }
-            | Operation::Retain { place } => Run { first: place, count: 1 },
+            Operation::Map { slot, .. }
+            | Operation::Appear { slot, .. }
+            | Operation::Ask { slot, .. }
+            | Operation::Write { slot, .. }
+            | Operation::Read { slot }
+            | Operation::Retain { slot } => Run { first: slot, count: 1 },
             Operation::Unmap { run }
             | Operation::Grant { run, .. }
             | Operation::Revoke { run, .. } => run,
             Operation::Free { reservation } | Operation::Reserve { reservation } => {
-                Run { first: Place { reservation, number: 0 }, count: PLACES }
+                Run { first: Slot { reservation, number: 0 }, count: SLOTS }
             }
             Operation::Release { handle }
             | Operation::Share { handle }
@@ -101,32 +101,30 @@ impl State {
         }
     }
 
-    /// Does what is possible.
+    /// Executes an operation, and returns its result.
     fn answers(&mut self, operation: Operation) -> Answer {
         let access = [Access::None; AGENTS];
         match operation {
-            Operation::Map { place, handle } | Operation::Appear { place, handle } => {
-                *self.place(place) = Some(Mapped { handle, access });
+            Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
+                *self.slot(slot) = Some(Mapped { handle, access });
             }
             Operation::Unmap { run } => self.run_mut(run).fill(None),
             Operation::Grant { run, agent, access } => self.grant(run, agent, access),
             Operation::Revoke { run, agent } => self.grant(run, agent, Access::None),
-            Operation::Ask { place, agent } => {
-                return Answer::Access(
-                    self.place(place).map_or(Access::None, |it| it.access[agent]),
-                );
+            Operation::Ask { slot, agent } => {
+                return Answer::Access(self.slot(slot).map_or(Access::None, |it| it.access[agent]));
             }
-            Operation::Write { place, value } => {
-                if let Some(mapped) = *self.place(place) {
+            Operation::Write { slot, value } => {
+                if let Some(mapped) = *self.slot(slot) {
                     self.contents[mapped.handle] = value;
                 }
             }
-            Operation::Read { place } => {
-                let handle = self.place(place).map_or(0, |mapped| mapped.handle);
+            Operation::Read { slot } => {
+                let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
                 return Answer::Byte(self.contents[handle]);
             }
-            Operation::Retain { place } => {
-                let handle = self.place(place).map_or(0, |mapped| mapped.handle);
+            Operation::Retain { slot } => {
+                let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
                 self.references[handle] += 1;
                 return Answer::Handle(handle);
             }
@@ -144,25 +142,25 @@ impl State {
         }
     }
 
-    fn place(&mut self, place: Place) -> &mut Option<Mapped> {
-        &mut self.places[place.reservation][place.number]
+    fn slot(&mut self, slot: Slot) -> &mut Option<Mapped> {
+        &mut self.slots[slot.reservation][slot.number]
     }
 
     fn run(&self, run: Run) -> &[Option<Mapped>] {
-        let Place { reservation, number } = run.first;
-        &self.places[reservation][number..number + run.count]
+        let Slot { reservation, number } = run.first;
+        &self.slots[reservation][number..number + run.count]
     }
 
     fn run_mut(&mut self, run: Run) -> &mut [Option<Mapped>] {
-        let Place { reservation, number } = run.first;
-        &mut self.places[reservation][number..number + run.count]
+        let Slot { reservation, number } = run.first;
+        &mut self.slots[reservation][number..number + run.count]
     }
 
-    /// What can be seen when all is over: no allocation that is neither referenced nor mapped.
+    /// Returns the observable state, without allocations that are neither referenced nor mapped.
     pub fn visible(mut self) -> Self {
         for handle in 0..HANDLES {
-            let mapped = |place: &Option<Mapped>| place.is_some_and(|it| it.handle == handle);
-            if !self.places.as_flattened().iter().any(mapped) {
+            let mapped = |slot: &Option<Mapped>| slot.is_some_and(|it| it.handle == handle);
+            if !self.slots.as_flattened().iter().any(mapped) {
                 self.contents[handle] = 0;
             }
         }

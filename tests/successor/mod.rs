@@ -11,7 +11,7 @@ use hsa_vmm::{
 };
 
 const SIZE: usize = 2 * MIB;
-/// What the other owner's memory holds.
+/// The contents of the other owner's memory.
 const THEIRS: u8 = 0x5a;
 
 /// Mappings of another owner at the addresses of an owned value.
@@ -40,7 +40,7 @@ impl<'a> Successor<'a> {
         Self { library, places, before }
     }
 
-    /// Fails unless all of it is as it was.
+    /// Fails unless all of it is unchanged.
     #[track_caller]
     fn assert_untouched(&self, after: &str) {
         for (&(address, size, _), before) in self.places.iter().zip(&self.before) {
@@ -52,7 +52,7 @@ impl<'a> Successor<'a> {
         }
     }
 
-    /// Fails unless a method said that its mapping is not there, and changed nothing.
+    /// Fails unless a method returned that it is not mapped, and changed nothing.
     #[track_caller]
     fn refused<T>(&self, method: &str, answer: Result<T, impl Into<Error>>) {
         match answer.map_err(Into::into) {
@@ -65,7 +65,7 @@ impl<'a> Successor<'a> {
         self.assert_untouched(method);
     }
 
-    /// Takes it away, after the owned value has gone.
+    /// Unmaps it after the owned value was dropped.
     #[track_caller]
     fn end(self) {
         self.assert_untouched("drop");
@@ -258,7 +258,7 @@ pub fn of_area_memory(library: &Library) {
     free_the_rest(library);
 }
 
-/// The whole reservation was freed and reserved again by somebody else.
+/// The whole reservation was freed and reserved again by another owner.
 pub fn of_reservation(library: &Library) {
     // Another thread of the process may take the addresses in between.
     for _ in 0..1000 {

@@ -1,5 +1,5 @@
-//! Many threads at once: each operation is as if it were alone, those on different reservations
-//! do not wait for each other, and none waits for ever.
+//! Concurrent threads: operations are atomic, those on different reservations do not wait for each other, and
+//! none deadlocks.
 
 #[path = "../hostile/mod.rs"]
 mod hostile;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Everything gone, whichever won.
+/// Frees everything, whichever thread won.
 fn sweep(machine: &Machine, handles: &[Handle]) {
     let vmm = &machine.vmm;
     for mapping in vmm.mappings() {
@@ -35,7 +35,7 @@ fn sweep(machine: &Machine, handles: &[Handle]) {
     machine.assert_empty();
 }
 
-/// A whole life, told apart by its number.
+/// Runs the full cycle, with contents that identify the thread.
 fn life(machine: &Machine, number: u8) {
     let vmm = &machine.vmm;
     let granule = machine.granule();
@@ -70,12 +70,12 @@ fn life(machine: &Machine, number: u8) {
 }
 
 #[test]
-fn many_threads_live_whole_lives_on_one_vmm() {
+fn threads_run_full_cycles_on_one_vmm() {
     within(PATIENCE, || {
-        for (era, config) in machine::eras() {
+        for (generation, config) in machine::generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
-                // A stranger could come in where the runtime leaves holes, and here it does: the
-                // other threads reserve addresses.
+                // If the runtime leaves holes, foreign mappings get into them, because the other
+                // threads reserve addresses.
                 if config.era == Era::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
@@ -86,18 +86,18 @@ fn many_threads_live_whole_lives_on_one_vmm() {
                         scope.spawn(move || (0..20).for_each(|_| life(machine, number)));
                     }
                 });
-                assert_eq!(machine.vmm.quarantine(), [], "{era}");
+                assert_eq!(machine.vmm.quarantine(), [], "{generation}");
                 machine.assert_empty();
             }
         }
     });
 }
 
-/// The simulation ends the process if calls overlap that a release does not lock.
+/// The simulation aborts the process if calls overlap that a release does not lock.
 #[test]
 fn vmms_and_runtimes_share_a_library() {
     within(PATIENCE, || {
-        for (_, config) in machine::eras() {
+        for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             let simulation = machine.simulation.clone();
             let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
@@ -120,7 +120,7 @@ fn vmms_and_runtimes_share_a_library() {
 }
 
 #[test]
-fn owned_values_may_be_dropped_by_any_thread() {
+fn owned_values_drop_on_any_thread() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
@@ -160,7 +160,7 @@ fn several_vmms_share_a_runtime() {
                         let base: Address = vmm.address_reserve(granule, 0, None).unwrap();
                         let handle = vmm.create(granule, &machine.on(0)).unwrap();
                         vmm.map(base, granule, 0, handle).unwrap();
-                        // Its end gives everything back.
+                        // Dropping it frees everything.
                     }
                 });
             }

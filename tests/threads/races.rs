@@ -1,4 +1,4 @@
-//! Two operations at the same time on what only one of them can have.
+//! Two conflicting operations at the same time.
 
 use super::{FILE, PATIENCE, sweep};
 use crate::machine::{self, Machine, access, at};
@@ -13,7 +13,7 @@ const ROUNDS: usize = 150;
 
 type Act = Box<dyn FnOnce(&Machine) + Send>;
 
-/// What may happen to an operation whose reservation is being freed, unmapped or mapped.
+/// Fails unless the error is documented for an operation whose reservation is being changed.
 #[track_caller]
 fn assert_documented(answer: Result<(), Error>) -> bool {
     match answer {
@@ -36,7 +36,7 @@ fn assert_documented(answer: Result<(), Error>) -> bool {
     }
 }
 
-/// Runs two things at the same time, over and over.
+/// Runs two functions at the same time, repeatedly.
 fn race(machine: &Machine, rounds: usize, round: impl Fn() -> (Act, Act)) {
     for _ in 0..rounds {
         let (one, other) = round();
@@ -57,10 +57,10 @@ fn act(what: impl FnOnce(&Machine) + Send + 'static) -> Act {
     Box::new(what)
 }
 
-/// Runs a test on a machine of each era, with its granule.
-fn on_each_era(test: impl Fn(&Machine, usize) + Send + 'static) {
+/// Runs a test on a machine of each generation, with its granule.
+fn on_each_generation(test: impl Fn(&Machine, usize) + Send + 'static) {
     within(PATIENCE, move || {
-        for (_, config) in machine::eras() {
+        for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             test(&machine, machine.granule());
         }
@@ -69,7 +69,7 @@ fn on_each_era(test: impl Fn(&Machine, usize) + Send + 'static) {
 
 #[test]
 fn free_and_map_race_for_a_reservation() {
-    on_each_era(|machine, granule| {
+    on_each_generation(|machine, granule| {
         let handle = machine.create(0, granule);
         race(machine, ROUNDS, || {
             let base = machine.reserve(granule);
@@ -90,7 +90,7 @@ fn free_and_map_race_for_a_reservation() {
 
 #[test]
 fn unmap_and_set_access_race_for_a_mapping() {
-    on_each_era(|machine, granule| {
+    on_each_generation(|machine, granule| {
         let base = machine.reserve(2 * granule);
         let handle = machine.create(0, granule);
         race(machine, ROUNDS, || {
@@ -117,7 +117,7 @@ fn unmap_and_set_access_race_for_a_mapping() {
 
 #[test]
 fn release_and_map_race_for_a_handle() {
-    on_each_era(|machine, granule| {
+    on_each_generation(|machine, granule| {
         let base = machine.reserve(granule);
         race(machine, ROUNDS, || {
             let handle = machine.create(0, granule);
@@ -137,7 +137,7 @@ fn release_and_map_race_for_a_handle() {
 
 #[test]
 fn release_and_export_and_retain_race_for_a_handle() {
-    on_each_era(|machine, granule| {
+    on_each_generation(|machine, granule| {
         let base = machine.reserve(granule);
         race(machine, ROUNDS, || {
             let handle = machine.create(0, granule);
@@ -165,7 +165,7 @@ fn release_and_export_and_retain_race_for_a_handle() {
 }
 
 #[test]
-fn two_that_release_the_last_reference_do_not_both_succeed() {
+fn last_reference_is_released_once() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(1));
         let released = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Who waits for whom: none for ever, and nobody for what happens in another reservation.
+//! Waiting: no deadlocks, and no waits for operations on other reservations.
 
 use super::{PATIENCE, sweep};
 use crate::hostile::Hostile;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn copies_between_two_reservations_do_not_wait_for_each_other_in_a_circle() {
+fn opposite_copies_do_not_deadlock() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
@@ -36,7 +36,7 @@ fn copies_between_two_reservations_do_not_wait_for_each_other_in_a_circle() {
 }
 
 #[test]
-fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
+fn copy_survives_merged_reservations() {
     within(PATIENCE, || {
         let machine = Machine::new(Config::mi300x(1));
         let granule = machine.granule();
@@ -46,7 +46,7 @@ fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while over.load(Ordering::Relaxed) == 0 {
-                    // Nothing is ever granted there: all that matters is that it ends.
+                    // Nothing is granted there; the call only has to return.
                     let copied = machine.vmm.copy(machine.gpu(0), both, at(both, granule), 8);
                     copied.expect_err("nothing is mapped");
                 }
@@ -65,14 +65,14 @@ fn a_copy_does_not_wait_for_itself_when_two_reservations_become_one() {
 }
 
 #[test]
-fn operations_on_different_reservations_overlap_while_the_runtime_works() {
+fn operations_on_different_reservations_overlap() {
     within(PATIENCE, || {
         let hostile = Hostile::new();
         let (_runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
         let places = [(); 4].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
         let handles = [(); 4].map(|()| vmm.create(4096, &properties).unwrap());
-        // Each waits inside the runtime until all four are there; alone it would give up.
+        // Each call waits inside the runtime until all four are there, or a time limit.
         hostile.set(c"hostile_meet", 4);
         std::thread::scope(|scope| {
             for (place, handle) in places.into_iter().zip(handles) {
@@ -85,7 +85,7 @@ fn operations_on_different_reservations_overlap_while_the_runtime_works() {
 }
 
 #[test]
-fn questions_are_answered_while_the_runtime_works() {
+fn look_ups_run_during_runtime_calls() {
     within(PATIENCE, || {
         let hostile = Hostile::new();
         let (runtime, vmm, gpu) = hostile.open();
@@ -105,7 +105,7 @@ fn questions_are_answered_while_the_runtime_works() {
             assert_eq!(vmm.retain_allocation_handle(at(place, 4096)), Ok(handle));
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
-            // What was asked for meanwhile on another reservation lets the first go on.
+            // The operation on another reservation lets the first one continue.
             vmm.map(other, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });

@@ -173,6 +173,6 @@ fn bench_measures_hip_on_the_emulated_driver() {
     if tried == 0 {
         let why = "HIP was not fetched (`hsa-vmm rocr fetch --version 6.4.3 --hip`)";
         assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE asks for HIP: {why}");
-        test::tell(&format!("SKIPPED {name}: {why}"));
+        test::report(&format!("SKIPPED {name}: {why}"));
     }
 }

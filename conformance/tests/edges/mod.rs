@@ -248,7 +248,7 @@ pub const ROWS: &[Row] = &[
         "fork with live VMM",
         "a case cannot fork the process it runs in",
         "tests/fork.rs",
-        "every_call_of_a_child_is_refused",
+        "forked_child_gets_errors",
     ),
     cases(
         66,

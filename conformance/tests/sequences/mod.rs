@@ -2,7 +2,7 @@
 
 mod regressions;
 
-use hsa_rocr::test::tell;
+use hsa_rocr::test::report;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::operations::{
     Difference, DifferentialTest, ObjectCounts, Operation, with_retries,
@@ -93,7 +93,7 @@ pub fn run<G: Setup>(name: &str, cases: u32) {
         sequence(&setup.runtime(), &operations, begun)
     });
     let (tried, steps) = (tried.into_inner(), steps.into_inner());
-    tell(&format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
+    report(&format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
     match result {
         Ok(()) => {}
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),

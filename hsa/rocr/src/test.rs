@@ -41,10 +41,6 @@ pub struct Fixture {
     installation: Installation,
 }
 
-/// Former name of [`Fixture`].
-#[doc(hidden)]
-pub type Ground = Fixture;
-
 impl Fixture {
     /// Returns the release of AMD's runtime.
     #[must_use]
@@ -135,10 +131,6 @@ pub fn report(line: &str) {
     // parallel.
     let _ = std::io::stderr().write_all(format!("{reported}{line}\n").as_bytes());
 }
-
-/// Former name of [`report`].
-#[doc(hidden)]
-pub use report as tell;
 
 /// Returns all releases, or `None` after reporting that the test is skipped.
 #[track_caller]

@@ -1,4 +1,4 @@
-//! A large reservation whose pages get memory and lose it, one by one or in runs.
+//! A large reservation whose pages are mapped and unmapped, one by one or in runs.
 
 mod options;
 mod table;
@@ -18,10 +18,10 @@ use table::{Core, Page, apply, invalid};
 #[cfg(doc)]
 use crate::vmm::Vmm;
 
-/// A buffer whose pages get memory and lose it one by one or in runs.
+/// A buffer whose pages are mapped and unmapped one by one or in runs.
 ///
-/// This is what a paged KV cache needs: its sequences grow and end, may share pages
-/// ([`share_pages`](Self::share_pages)), and the addresses stay. Pages are counted from 0. All calls
+/// A paged KV cache needs this: its sequences grow and end, may share pages
+/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. All calls
 /// can be made from any thread; they wait for each other.
 ///
 /// ```
@@ -48,15 +48,15 @@ use crate::vmm::Vmm;
 /// # }
 /// ```
 ///
-/// The contents of a page that was just mapped are undefined: they may be those from before. A call
+/// The contents of a page that was just mapped are undefined: memory is reused. A call
 /// that fails leaves the buffer unchanged. If the runtime fails, and then fails again while the call
 /// is rolled back, pages without their memory are lost: they are never used again, and counted
 /// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). There the buffer keeps the memory
-/// of unmapped pages for the next ones: it never uses more than at its fullest, and releases all of it
-/// when it is dropped.
+/// of unmapped pages for the next ones: it never uses more than its maximum so far, and releases all of
+/// it when it is dropped.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.pages(), self.page_size(), self.address())]
 pub struct PagedBuffer {
@@ -227,7 +227,7 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of pages, of this and other buffers, that have the memory of a page: 1 if it
+    /// Returns the number of pages, of this and other buffers, that map the memory of a page: 1 if it
     /// is not shared, 0 if it is not mapped.
     ///
     /// A call of another thread that is moving or sharing the page counts as one more.
@@ -275,7 +275,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, GPUs too; the others lose theirs for a moment.
+    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -370,8 +370,8 @@ impl PagedBuffer {
     }
 }
 
-/// Moves, shares or exchanges the memory of pages of one buffer and as many of this or another one,
-/// from page `first` on.
+/// Moves, shares or exchanges the memory of pages of one buffer and of as many pages of this or another
+/// buffer, from page `first` on.
 fn transfer(
     operation: Operation,
     (from, pages): (&Core, Range<usize>),
@@ -381,7 +381,7 @@ fn transfer(
     check_alive(&from.vmm).map_err(fail)?;
     let (pages, there) = check_both((from, pages), (to, first)).map_err(fail)?;
     let end = pages.end;
-    // Locks the one at the lower address first, so that two threads cannot wait for each other.
+    // Locks the buffer at the lower address first, so that two threads cannot deadlock.
     let is_lower = from.reservation.address() < to.reservation.address();
     let mut other = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
     let mut here = from.lock();
@@ -404,13 +404,13 @@ fn transfer(
             }
         }
     }
-    let theirs = there.zip(memory.into_iter().map(Page::mapped));
+    let others = there.zip(memory.into_iter().map(Page::mapped));
     match &mut other {
         None => {
-            plan.extend(theirs);
+            plan.extend(others);
             here.change(operation, plan)?;
         }
-        Some(other) => apply(operation, &mut [(&mut here, plan), (other, theirs.collect())])?,
+        Some(other) => apply(operation, &mut [(&mut here, plan), (other, others.collect())])?,
     }
     if operation == Operation::MovePages {
         here.unmap_ahead(end);
@@ -418,7 +418,7 @@ fn transfer(
     Ok(())
 }
 
-/// Checks that pages and as many from page `first` on exist, and can have each other's memory.
+/// Checks that both runs of pages exist, and that each page can have the other's memory.
 fn check_both(
     (from, pages): (&Core, Range<usize>),
     (to, first): (&Core, usize),
@@ -443,7 +443,7 @@ fn check_both(
 impl Drop for PagedBuffer {
     fn drop(&mut self) {
         if self.core.vmm.runtime().has_forked() {
-            // The thread does not exist here, and may have held the lock.
+            // A forked child lacks the thread, which may have held the lock.
             std::mem::forget((self.core.clone(), self.thread.take()));
             return;
         }

@@ -58,7 +58,7 @@ impl PagedBuilder {
         self
     }
 
-    /// Reserves the addresses, and no memory except the zero page (`hipMemAddressReserve`). The
+    /// Reserves the addresses, without memory except for the zero page (`hipMemAddressReserve`). The
     /// capacity is rounded up to whole pages.
     ///
     /// With a zero page all pages are mapped now.
@@ -131,7 +131,7 @@ pub enum PageState {
     Ahead,
     /// Memory.
     Mapped,
-    /// Unknown: the page is never used again.
+    /// Unknown after a failed rollback: the page is never used again.
     Lost,
 }
 
@@ -145,9 +145,10 @@ pub struct PagedStatistics {
     pub page_size: usize,
     /// Pages in use.
     pub mapped: usize,
-    /// Pages in use whose memory other pages have too, of this or other buffers.
+    /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// Pages in use whose memory another page of this buffer has too, except one for each memory.
+    /// Pages in use whose memory is also mapped at another page of this buffer, not counting one page for
+    /// each memory.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -155,7 +156,7 @@ pub struct PagedStatistics {
     pub zero: usize,
     /// Pages that are never used again because the runtime failed.
     pub lost: usize,
-    /// Pages that memory is ready for.
+    /// Pages for which memory is ready.
     pub ready: usize,
     /// The most pages that were in use at a time.
     pub most_mapped: usize,
@@ -169,9 +170,9 @@ pub struct PagedStatistics {
     pub mapped_ahead: u64,
     /// How often mapping ahead has failed.
     pub failures_ahead: u64,
-    /// How it failed last.
+    /// The last failure of mapping ahead.
     pub last_failure_ahead: Option<Error>,
-    /// Whether there is a thread that maps ahead.
+    /// Whether a thread maps ahead.
     pub thread_runs: bool,
 }
 

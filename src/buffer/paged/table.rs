@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// The memory of a page. Each page of any buffer that maps it has one reference, and nothing else has.
+/// The memory of a page. Each page that maps it, of any buffer, holds one reference.
 pub(super) type PageMemory = Arc<Allocation>;
 
-/// What is at a page, or is to be; then without the mapping.
+/// The state of a page, or the planned state, which has no mapping yet.
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
@@ -35,17 +35,17 @@ impl Page {
     }
 }
 
-/// Pages of one buffer that are to be changed, and what they become.
+/// The pages of one buffer to change, and their new states.
 pub(super) type Plan = Vec<(usize, Page)>;
 
-/// What a buffer shares with the thread that maps ahead.
+/// The part of a buffer that the thread which maps ahead uses, too.
 #[derive(Debug)]
 pub(super) struct Core {
     pub table: Mutex<Table>,
-    /// Notified when a page is wanted ahead, and at the end.
+    /// Notified when a page should be mapped ahead, and at the end.
     pub changed: Condvar,
     pub zero: Option<Allocation>,
-    /// How many pages are mapped ahead.
+    /// The number of pages to map ahead.
     pub ahead: usize,
     /// The size of a page in bytes.
     pub page: usize,
@@ -59,10 +59,10 @@ pub(super) struct Core {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Those that are not empty.
+    /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
     pub grants: Grants,
-    /// These pages and those after them are wanted ahead.
+    /// The thread maps these pages and those after them ahead.
     pub wanted: BTreeSet<usize>,
     pub ended: bool,
     figures: PagedStatistics,
@@ -100,12 +100,12 @@ impl Core {
         Ok(pages.start..end)
     }
 
-    /// Takes back references to memory; memory without another reference is free.
-    fn put(&self, memory: impl IntoIterator<Item = PageMemory>) {
-        self.pool.put(memory.into_iter().filter_map(Arc::into_inner).collect());
+    /// Drops references to memory, and stores memory without another reference in the pool.
+    fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
+        self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
     }
 
-    /// The thread: maps pages ahead until the end. It holds the lock only while it maps one page.
+    /// Runs in the thread: maps pages ahead until the end. Locks the table for one page at a time.
     pub fn map_ahead(&self) {
         let mut locked = self.lock();
         while !locked.table.ended {
@@ -120,7 +120,7 @@ impl Core {
             let answer = taken.and_then(|memory| {
                 // The page may have been mapped meanwhile, or the one before it unmapped.
                 if locked.table.ended || locked.next_ahead() != Some(page) {
-                    self.pool.put(memory);
+                    self.pool.store(memory);
                     return Ok(());
                 }
                 let memory = memory.into_iter().map(Arc::new);
@@ -160,7 +160,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// The mapping and the memory of a page, which must be in use.
+    /// Returns the mapping and the memory of a page, which must be in use.
     pub fn in_use(&self, page: usize) -> Result<(&Mapping, &PageMemory), ErrorKind> {
         match self.table.pages.get(&page) {
             Some(Page {
@@ -173,12 +173,12 @@ impl Locked<'_> {
         }
     }
 
-    /// The memory of pages, all of which must be in use.
+    /// Returns the memory of pages, all of which must be in use.
     pub fn memory(&self, pages: &Range<usize>) -> Result<Vec<PageMemory>, ErrorKind> {
         pages.clone().map(|page| Ok(self.in_use(page)?.1.clone())).collect()
     }
 
-    /// A part of the buffer. Its pages are in use, or the zero page if they are only read.
+    /// Returns a part of the buffer. Its pages are in use, or the zero page if they are only read.
     pub fn span(
         &self,
         operation: Operation,
@@ -201,13 +201,13 @@ impl Locked<'_> {
         Ok(Span { base: core.reservation.address(), offset, mappings })
     }
 
-    /// The pages mapped ahead in a range.
+    /// Returns the pages in a range that are mapped ahead.
     pub fn ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
         let ahead = self.table.pages.range(pages).filter(|(_, it)| it.state == PageState::Ahead);
         ahead.map(|(&page, _)| page)
     }
 
-    /// Uses the pages in a range that were mapped ahead.
+    /// Marks the pages in a range that were mapped ahead as in use.
     pub fn use_ahead(&mut self, pages: &Range<usize>) {
         let Table { pages: table, figures, .. } = &mut *self.table;
         for (_, page) in table.range_mut(pages.clone()) {
@@ -218,7 +218,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Unmaps what was mapped ahead of pages that are not in use any more.
+    /// Unmaps pages that were mapped ahead of pages that are no longer in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let ahead = self.core.ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -232,7 +232,7 @@ impl Locked<'_> {
         }
     }
 
-    /// The next page to map ahead.
+    /// Returns the next page to map ahead.
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&from) = self.table.wanted.first() {
             let is_wanted = from > 0 && self.state(from - 1) == PageState::Mapped;
@@ -266,7 +266,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes memory for `count` of these pages, or none.
+    /// Takes memory for `count` of these pages: all of it or none.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
         let elsewhere = self.ahead(0..self.core.count).filter(|page| !pages.contains(page));
@@ -276,25 +276,25 @@ impl Locked<'_> {
             && !ahead.is_empty()
             && self.make_idle(ahead).is_ok()
         {
-            // Pages mapped ahead elsewhere are less important than this.
+            // Releases pages mapped ahead elsewhere, which are less important.
             taken = self.core.pool.take(count);
         }
         Ok(taken?.into_iter().map(Arc::new).collect())
     }
 
-    /// Makes pages the zero page, or empty without one.
+    /// Returns the plan that maps the zero page at pages, or empties them without one.
     pub fn idle(&self, pages: impl IntoIterator<Item = usize>) -> Plan {
         let state = if self.core.zero.is_some() { PageState::Zero } else { PageState::Empty };
         pages.into_iter().map(|page| (page, Page::without_memory(state))).collect()
     }
 
-    /// Unmaps pages, all or none, and takes their memory back.
+    /// Unmaps pages, all or none, and returns their memory to the pool.
     pub fn make_idle(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         let plan = self.idle(pages);
         self.change(Operation::UnmapPages, plan)
     }
 
-    /// Changes pages, all or none. Takes back the memory that is free then.
+    /// Changes pages, all or none. Returns freed memory to the pool.
     pub fn change(&mut self, operation: Operation, plan: Plan) -> Result<(), Error> {
         apply(operation, &mut [(self, plan)])
     }
@@ -311,7 +311,7 @@ impl Locked<'_> {
         drop(memory);
     }
 
-    /// Enters a page that was changed, and returns its old memory.
+    /// Replaces the entry of a changed page, and returns its old memory.
     fn enter(&mut self, index: usize, page: Page) -> Option<PageMemory> {
         let Table { pages, figures, .. } = &mut *self.table;
         let state = page.state;
@@ -324,8 +324,8 @@ impl Locked<'_> {
         old?.memory
     }
 
-    /// Gives a page its mapping back that could not be changed. Without one the page is lost; returns
-    /// whether it was not lost before.
+    /// Restores the mapping of a page that could not be changed. Without a mapping the page is lost;
+    /// returns whether it has just become lost.
     fn restore(&mut self, index: usize, mapping: Option<Mapping>) -> bool {
         let Table { pages, figures, .. } = &mut *self.table;
         let Some(page) = pages.get_mut(&index) else { return false };
@@ -339,8 +339,8 @@ impl Locked<'_> {
     }
 }
 
-/// Changes pages of one or two buffers, all or none. Takes back the memory that is free then: the old
-/// memory of the pages, or the new one if it fails.
+/// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: the old memory of
+/// the pages, or the new memory after a failure.
 pub(super) fn apply(
     operation: Operation,
     changes: &mut [(&mut Locked<'_>, Plan)],
@@ -377,7 +377,7 @@ pub(super) fn apply(
                     }
                     freed.extend(locked.enter(index, page));
                 }
-                locked.core.put(freed);
+                locked.core.store(freed);
             }
             Ok(())
         }
@@ -393,7 +393,7 @@ pub(super) fn apply(
                         lost_here.push(index);
                     }
                     if !is_quarantine(&error) {
-                        locked.core.put(planned.memory);
+                        locked.core.store(planned.memory);
                     }
                 }
                 lost = if lost.is_empty() { lost_here } else { lost };

@@ -1,35 +1,34 @@
-//! The invariants, and where each is kept.
+//! The invariants, and the code that ensures each.
 //!
-//! Section 6.1 of the reference this project was written from numbers 22 of them. Those about state
-//! are checked by [`Ledger::check`] whenever a caller asks ([`Vmm::check`](crate::Vmm::check)), and for
-//! the mappings of one reservation after every step in debug builds. Those about a step are kept by the
-//! function that takes it; those about memory, descriptors or threads by the code around the ledger.
-//! Each has a test.
+//! There are 22. [`Ledger::check`] checks those about state when a caller calls
+//! [`Vmm::check`](crate::Vmm::check); debug builds also check the mappings of a reservation after every
+//! step. The function that performs a step ensures those about the step. The code around the ledger
+//! ensures those about memory, descriptors and threads. Each has a test.
 //!
-//! | | invariant | kept by | tested by |
+//! | | invariant | ensured by | tested by |
 //! |---|---|---|---|
 //! | 1 | mappings are in one reservation and disjoint | [`Ledger::check`], [`Mappings::check`] | `check_finds_broken_invariants` |
 //! | 2 | a reservation counts its mappings | it contains them: [`Mappings::len`] | `counts_follow_every_step` |
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
-//! | 4 | references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
+//! | 4 | the references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 5 | a handle without references is refused | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
 //! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_referenced_or_mapped` |
-//! | 7 | freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
-//! | 8 | mapped on the granule, inside, over nothing, no more than the handle has | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
-//! | 9 | right after mapping no agent may do anything | `Journal::add_new` | case `map.access.none_at_first` |
+//! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
+//! | 8 | a mapping is aligned to the granule, inside its reservation, over no other, and not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
+//! | 9 | after mapping no agent has access | `Journal::add_new` | case `map.access.none_at_first` |
 //! | 10 | access is set on a run of whole mappings | [`Mappings::run`] | `runs_are_whole_contiguous_mappings` |
-//! | 11 | all of a list or nothing, and twice is once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
-//! | 12 | unmapped is a run of whole mappings; memory goes with the last | [`Mappings::run`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
-//! | 13 | mapping and unmapping leaves nothing | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
-//! | 14 | one answer for all of a mapping, none at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
+//! | 11 | a list takes effect as a whole or not at all; setting access twice is setting it once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
+//! | 12 | a run of whole mappings is unmapped; memory is released with its last mapping | [`Mappings::run`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
+//! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
+//! | 14 | look-ups return the same for all of a mapping, and nothing at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
-//! | 16 | an export is new, an import is a handle of its own | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
-//! | 17 | an import leaves the descriptor alone | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
-//! | 18 | properties are those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
+//! | 16 | each export is a new descriptor, each import a new handle | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
+//! | 17 | an import does not change the caller's descriptor | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
+//! | 18 | properties stay those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
 //! | 19 | the order of release and unmap does not matter | `Handles::end`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
-//! | 21 | what fails changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
-//! | 22 | threads on different reservations are as if one after another | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
+//! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
+//! | 22 | operations of threads on different reservations have a serial order | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 
 use super::{Ledger, MappedRange, Mappings, Range, Reservation};
 use crate::handle::Handle;
@@ -37,10 +36,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl Ledger {
-    /// Checks the invariants; says which one does not hold. Steps of other threads wait.
+    /// Checks the invariants, and returns which one does not hold. Steps of other threads wait.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
-            // A mapping in the making is counted and not in the map yet.
+            // A mapping that is being created is counted, and not in the map yet.
             let writers: Option<Vec<_>> = all.iter().map(|it| it.reservation.try_lock()).collect();
             let mut end = 0;
             let mut mapped: HashMap<Handle, u32> = HashMap::new();
@@ -82,7 +81,7 @@ impl Ledger {
 }
 
 impl Mappings {
-    /// Checks the invariants of one reservation's mappings by themselves.
+    /// Checks the invariants of one reservation's mappings.
     pub(super) fn check(&self) -> Result<(), String> {
         // Invariant 1.
         let mut end = 0;

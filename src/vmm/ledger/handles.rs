@@ -11,30 +11,30 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Physical memory. It is alive while anything of it is referenced, mapped or used.
+/// Physical memory. It is alive while it is referenced, mapped or used.
 #[derive(Debug)]
 pub(crate) struct HandleRecord {
     pub size: usize,
-    /// What sizes and addresses of its mappings must be multiples of.
+    /// The unit of sizes and addresses of its mappings.
     pub granule: usize,
     pub properties: AllocationProperties,
-    /// What the runtime knows it by.
+    /// The runtime's handle.
     pub native: NativeHandle,
     pub imported: bool,
-    /// Our copy of an imported descriptor, where the runtime needs it later or cannot export the
+    /// The library's copy of an imported descriptor, if the runtime needs it later or cannot export the
     /// memory again.
     pub descriptor: Option<OwnedFd>,
     pub name: Option<Arc<str>>,
     /// References of the caller: one for create or import, one for each retain.
     pub references: u32,
-    /// Those that exist, and those that are being made.
+    /// The mappings that exist, and those that are being created.
     pub mappings: u32,
     /// Operations in progress that need it to stay alive.
     pub uses: u32,
 }
 
 impl HandleRecord {
-    /// A record of memory that was created, with one reference.
+    /// Creates the record of new memory, with one reference.
     pub fn new(
         size: usize,
         granule: usize,
@@ -69,21 +69,21 @@ struct Shard(Mutex<Records>);
 
 const SHARDS: usize = 16;
 
-/// How many numbers a table takes at a time.
+/// The number of handle numbers that a table takes at a time.
 const BLOCK: u64 = 1 << 24;
 
 /// The next block of numbers in this process. The first is left out, as 0 is the null handle.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
-/// The numbers of one table's handles: each is given once in the process.
+/// Generates the numbers of one table's handles, each unique in the process.
 #[derive(Debug, Default)]
-struct Numbers {
+struct HandleNumbers {
     blocks: Vec<u64>,
     next: u64,
 }
 
-impl Numbers {
-    fn give(&mut self) -> u64 {
+impl HandleNumbers {
+    fn next(&mut self) -> u64 {
         if self.next.is_multiple_of(BLOCK) {
             let block = NEXT_BLOCK.fetch_add(1, Ordering::Relaxed);
             self.blocks.push(block);
@@ -113,7 +113,7 @@ impl Numbers {
 #[derive(Debug, Default)]
 pub(crate) struct Handles {
     shards: [Shard; SHARDS],
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<HandleNumbers>,
 }
 
 impl Handles {
@@ -133,7 +133,7 @@ impl Handles {
 
     /// Adds physical memory.
     pub fn insert(&self, record: HandleRecord) -> Handle {
-        let handle = Handle(lock(&self.numbers).give());
+        let handle = Handle(lock(&self.numbers).next());
         self.shard(handle).insert(handle, record);
         handle
     }
@@ -176,8 +176,8 @@ impl Handles {
         all.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Lets `count` count a use or a mapping less. Returns the record if nothing keeps the memory alive
-    /// any more: the caller then releases the memory.
+    /// Lets `count` decrement a counter. Returns the record if nothing keeps the memory alive any more: the
+    /// caller then releases the memory.
     #[must_use = "the memory is to be released"]
     pub fn end(
         &self,
@@ -190,8 +190,8 @@ impl Handles {
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference; else as [`end`](Self::end). The handle is refused from now on if it was the last
-    /// reference; [`restore`](Self::restore) undoes that.
+    /// Drops a reference; otherwise as [`end`](Self::end). After the last reference the handle is invalid;
+    /// [`restore`](Self::restore) undoes that.
     pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
         let mut is_referenced = false;
         let ended = self.end(handle, |record| {
@@ -221,7 +221,7 @@ impl Handles {
         self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
     }
 
-    /// Checks against the mappings that exist of each handle; more may be in the making.
+    /// Checks the counts against the existing mappings of each handle; more may be in progress.
     pub(super) fn check(
         &self,
         mapped: &HashMap<Handle, u32>,

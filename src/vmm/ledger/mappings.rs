@@ -1,4 +1,4 @@
-//! What is mapped in one reservation: physical memory at an address, and who may access it there.
+//! The mappings in one reservation: address, physical memory, and access.
 
 use super::{Range, not_mapped};
 use crate::access::{Access, AccessState};
@@ -15,11 +15,11 @@ pub(crate) struct MappedRange {
     pub start: usize,
     pub size: usize,
     pub handle: Handle,
-    /// Given once in a process, unlike the address.
+    /// Unique in the process, unlike the address.
     pub serial: u64,
-    /// What the runtime knows the memory by.
+    /// The runtime's handle of the memory.
     pub native: NativeHandle,
-    /// The index of the agent whose memory it is, where known.
+    /// The index of the agent that owns the memory, if known.
     pub owner: Option<u8>,
     pub access: AccessState,
 }
@@ -30,8 +30,8 @@ impl MappedRange {
     }
 }
 
-/// A mapping, as it is stored. Few combinations of access are in use at a time: equal ones are stored
-/// once, which keeps millions of mappings small.
+/// A mapping, as it is stored. Equal access states are interned, because few are in use at a time: that
+/// keeps millions of mappings small.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub size: usize,
@@ -39,7 +39,7 @@ pub(super) struct Entry {
     pub serial: u64,
     native: NativeHandle,
     owner: Option<u8>,
-    /// `None`: no agent may do anything.
+    /// `None` if no agent has access.
     pub access: Option<Arc<AccessState>>,
 }
 
@@ -55,7 +55,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     pub(super) entries: BTreeMap<usize, Entry>,
-    /// Every combination of access that is in use.
+    /// The access states in use, interned.
     pub(super) access: BTreeSet<Arc<AccessState>>,
     /// Names of mappings, by serial.
     pub(super) names: BTreeMap<u64, Arc<str>>,
@@ -79,8 +79,8 @@ impl Mappings {
         Some(entry.mapped_at(start))
     }
 
-    /// Returns what an agent may do at an address, if something is mapped there; with a serial only if
-    /// that mapping is there.
+    /// Returns the access of an agent at an address, if something is mapped there; with a serial only if
+    /// it is that mapping.
     pub fn access_at(&self, address: usize, agent: usize, serial: Option<u64>) -> Option<Access> {
         let (_, entry) = self.entry_at(address)?;
         if serial.is_some_and(|serial| serial != entry.serial) {
@@ -90,7 +90,7 @@ impl Mappings {
         Some(access.map_or(Access::None, |access| access.requested.get(agent)))
     }
 
-    /// Returns the mapping that is exactly a range, as most runs are.
+    /// Returns the mapping that is exactly a range: most runs are one mapping.
     pub fn only(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(entry.mapped_at(range.start))
@@ -117,20 +117,20 @@ impl Mappings {
         if next != range.end() {
             return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
-        Ok(self.touching(range))
+        Ok(self.overlapping(range))
     }
 
-    /// Returns the mappings that share bytes with a range, by address.
-    pub fn touching(&self, range: Range) -> impl Iterator<Item = MappedRange> {
+    /// Returns the mappings that overlap a range, by address.
+    pub fn overlapping(&self, range: Range) -> impl Iterator<Item = MappedRange> {
         let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
         self.entries.range(first..range.end()).map(|(&start, entry)| entry.mapped_at(start))
     }
 
-    /// Returns the mappings that share bytes with a range; every byte of it must be mapped. Unlike for
-    /// [`run`](Self::run) it may begin and end inside mappings.
+    /// Returns the mappings that overlap a range, all of which must be mapped. Unlike for [`run`](Self::run)
+    /// it may begin and end inside mappings.
     pub fn covering(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         let mut next = range.start;
-        for it in self.touching(range) {
+        for it in self.overlapping(range) {
             if it.start > next {
                 break;
             }
@@ -139,10 +139,10 @@ impl Mappings {
         if next < range.end() {
             return Err(range.invalid(Problem::NotMapped(Address::new(next))));
         }
-        Ok(self.touching(range))
+        Ok(self.overlapping(range))
     }
 
-    /// Checks that nothing is mapped in a range, but mappings whose start `except` accepts.
+    /// Checks that nothing is mapped in a range except mappings whose start `except` accepts.
     pub fn check_empty(
         &self,
         range: Range,
@@ -153,7 +153,7 @@ impl Mappings {
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());
         }
-        match self.touching(range).map(|it| it.start).find(|&start| !except(start)) {
+        match self.overlapping(range).map(|it| it.start).find(|&start| !except(start)) {
             None => Ok(()),
             Some(at) => Err(range.invalid(Problem::AlreadyMapped(Address::new(at)))),
         }
@@ -164,7 +164,7 @@ impl Mappings {
         self.entries.iter().map(|(&start, entry)| entry.mapped_at(start))
     }
 
-    /// Adds a mapping where none is.
+    /// Adds a mapping at unmapped addresses.
     pub fn insert(&mut self, it: MappedRange, name: Option<Arc<str>>) {
         let MappedRange { start, size, handle, serial, native, owner, access } = it;
         let access = self.intern(access);
@@ -173,7 +173,7 @@ impl Mappings {
         self.debug_check();
     }
 
-    /// Changes who may access the mapping that begins here, and what the runtime has granted.
+    /// Changes the access state of the mapping that begins at `start`.
     pub fn set_access(&mut self, start: usize, access: AccessState) {
         let interned = self.intern(access);
         if let Some(entry) = self.entries.get_mut(&start) {
@@ -183,7 +183,7 @@ impl Mappings {
         self.debug_check();
     }
 
-    /// Removes the mapping that begins here, and its name.
+    /// Removes the mapping that begins at `start`, and its name.
     pub fn remove(&mut self, start: usize) {
         let Some(entry) = self.entries.remove(&start) else { return };
         self.names.remove(&entry.serial);
@@ -213,7 +213,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Returns the stored copy of this access.
+    /// Returns the interned copy of this access.
     fn intern(&mut self, access: AccessState) -> Option<Arc<AccessState>> {
         if access == AccessState::default() {
             return None;
@@ -226,9 +226,9 @@ impl Mappings {
         Some(new)
     }
 
-    /// Forgets access that no mapping has any more.
+    /// Removes an access state that no mapping has any more from the interner.
     fn release(&mut self, access: Option<Arc<AccessState>>) {
-        // One of the two is in the set.
+        // The interner holds one of the two references.
         if let Some(access) = access
             && Arc::strong_count(&access) == 2
         {
@@ -236,7 +236,7 @@ impl Mappings {
         }
     }
 
-    /// Checks the invariants in debug builds, as long as that costs little.
+    /// Checks the invariants in debug builds, if there are few mappings.
     fn debug_check(&self) {
         if cfg!(debug_assertions) && self.len() <= 64 {
             debug_assert_eq!(self.check(), Ok(()));

@@ -1,4 +1,4 @@
-//! What is reserved, allocated, mapped and granted: a state machine that makes no runtime calls.
+//! The record of reservations, handles, mappings and access: a state machine that makes no runtime calls.
 //!
 //! ```text
 //! reservations   base    -> reservation                    disjoint
@@ -10,9 +10,9 @@
 //! nothing. Look-ups do not allocate; operations on ranges are linear in the mappings they touch.
 //!
 //! An operation that changes what is mapped holds the mutex of each reservation it touches
-//! ([`ReservationGuard`]) while it calls the runtime, so that it is the only one there. It changes the
-//! map at the end, under the map's own lock ([`Reservation::mappings`]), which is all that look-ups
-//! take: they never wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
+//! ([`ReservationGuard`]) while it calls the runtime, which excludes other operations on it. It changes
+//! the map at the end, under the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock,
+//! so that they never wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 //!
 //! `H` is what the caller stores with a handle; the ledger does not inspect it.
 
@@ -24,7 +24,8 @@ mod reservations;
 pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MappedRange, Mappings};
 pub(crate) use reservations::{
-    Frozen, Guards, Reservation, ReservationGuard, Reservations, locked_around, remember,
+    Guards, Reservation, ReservationGuard, ReservationSnapshot, Reservations, locked_containing,
+    remember,
 };
 
 use crate::address::Address;
@@ -40,7 +41,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Refuses null, zero, and what extends past the end of the address space.
+    /// Creates a range. Rejects null, zero, and ranges that extend past the end of the address space.
     pub fn new(address: Address, size: usize) -> Result<Self, ErrorKind> {
         if address == Address::NULL {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
@@ -66,7 +67,7 @@ impl Range {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Blames this range.
+    /// Returns the error for this range as an argument.
     pub fn invalid(self, problem: Problem) -> ErrorKind {
         ErrorKind::invalid(Argument::Address, self, problem)
     }
@@ -94,8 +95,8 @@ impl Ledger {
         })
     }
 
-    /// Takes one more reference to the memory that is mapped at an address, even if all references
-    /// had been released: the mapping keeps the memory alive.
+    /// Adds a reference to the memory that is mapped at an address, even if all references were released:
+    /// the mapping keeps the memory alive.
     pub fn retain(&self, address: usize) -> Result<Handle, ErrorKind> {
         let retained = self.reservations.at(address, |reservation| {
             // The map is locked, so that the mapping is not removed meanwhile.
@@ -107,7 +108,7 @@ impl Ledger {
     }
 }
 
-/// Blames an address where nothing is mapped.
+/// Returns the error for an address at which nothing is mapped.
 pub(crate) fn not_mapped(address: usize) -> ErrorKind {
     let at = Address::new(address);
     ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at))

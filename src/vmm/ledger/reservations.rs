@@ -12,22 +12,23 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// A reservation. A thread that found it may use this value after it was freed, and sees that.
+/// A reservation. A thread can still hold this value after the reservation was freed; [`lock`](Self::lock)
+/// then returns `None`.
 // Aligned so that threads in different reservations share no cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Reservation {
     pub base: usize,
     pub size: usize,
-    /// Given once in a process, unlike the address.
+    /// Unique in the process, unlike the address.
     pub serial: u64,
-    /// The next mapping's.
+    /// The serial of the next mapping.
     next_serial: AtomicU64,
     /// Identifies the index that it belongs to.
     index: u64,
-    /// Whether it was freed, or is being freed: its addresses may be another's.
+    /// Whether it was freed, or is being freed: another reservation may have its addresses.
     freed: AtomicBool,
-    /// Why it is never used again, and never freed.
+    /// Why it is quarantined: never used again, and never freed.
     quarantined: OnceLock<Arc<Quarantined>>,
     writer: Mutex<()>,
     mappings: RwLock<Mappings>,
@@ -38,12 +39,12 @@ impl Reservation {
         Range { start: self.base, size: self.size }
     }
 
-    /// Whether an address is inside.
+    /// Returns whether an address is inside.
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.size
     }
 
-    /// Whether all of a range is inside.
+    /// Returns whether all of a range is inside.
     pub fn contains_range(&self, range: Range) -> bool {
         self.contains(range.start) && range.size <= self.size - (range.start - self.base)
     }
@@ -56,7 +57,7 @@ impl Reservation {
         usable.then(|| ReservationGuard { reservation: self, _writer: writer })
     }
 
-    /// The same, without waiting.
+    /// Tries to lock without waiting.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         self.writer.try_lock().ok()
     }
@@ -81,24 +82,24 @@ impl Reservation {
         serial
     }
 
-    /// Excludes it from every further operation.
+    /// Quarantines it: every further operation fails.
     pub fn quarantine(&self, why: Arc<Quarantined>) {
         let _ = self.quarantined.set(why);
     }
 
-    /// Locks what is mapped inside for reading.
+    /// Locks the mappings for reading.
     pub fn mappings(&self) -> Ordered<RwLockReadGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || read(&self.mappings))
     }
 
-    /// Locks what is mapped inside for a change that is a single step to all others. Operations hold
-    /// the reservation's mutex, too.
+    /// Locks the mappings for a change, which is a single step to all other threads. The operation holds the
+    /// reservation's mutex, too.
     pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
     }
 }
 
-/// A reservation in which this thread alone changes what is mapped.
+/// A locked reservation: only this thread changes its mappings.
 #[derive(Debug)]
 pub(crate) struct ReservationGuard<'a> {
     pub reservation: &'a Reservation,
@@ -106,12 +107,12 @@ pub(crate) struct ReservationGuard<'a> {
 }
 
 thread_local! {
-    /// The reservation that this thread used last, which most likely is the next one, too. It is found
-    /// here without a lock, so that threads in different reservations do not wait for each other.
+    /// The reservation that this thread used last, most likely also the next one. This cache is read without
+    /// a lock, so that threads in different reservations do not wait for each other.
     static LAST: Cell<Option<Arc<Reservation>>> = const { Cell::new(None) };
 }
 
-/// How many serials a reservation takes at a time, so that threads seldom meet at [`NEXT`].
+/// The number of serials that a reservation takes at a time, so that threads seldom contend for [`NEXT`].
 const BLOCK: u64 = 1 << 16;
 
 /// The next block of serials in this process, for indexes, reservations and mappings.
@@ -157,7 +158,7 @@ impl Reservations {
     }
 
     /// Returns the reservation that contains all of a range.
-    pub fn around(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+    pub fn containing(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
         let found = self.find(range.start).filter(|it| it.contains_range(range));
         found.ok_or_else(|| range.invalid(Problem::NotReserved))
     }
@@ -195,7 +196,7 @@ impl Reservations {
         Ok(reservation)
     }
 
-    /// Removes a reservation in which nothing is mapped. Threads that wait for it find it freed.
+    /// Removes a reservation in which nothing is mapped. Threads that wait for its mutex find it freed.
     pub fn remove(&self, guard: &ReservationGuard<'_>) {
         guard.reservation.freed.store(true, Ordering::Release);
         self.tree_mut().remove(&guard.reservation.base);
@@ -208,12 +209,13 @@ impl Reservations {
         tree.insert(reservation.base, reservation);
     }
 
-    /// Calls `act` with all reservations, by address, while nothing in any of them can change. `act`
-    /// uses nothing else of the ledger but handles.
-    pub fn snapshot<T>(&self, act: impl FnOnce(&[Frozen<'_>]) -> T) -> T {
+    /// Calls `act` with all reservations, by address, while none of them can change. Of the rest of the
+    /// ledger, `act` uses only handles.
+    pub fn snapshot<T>(&self, act: impl FnOnce(&[ReservationSnapshot<'_>]) -> T) -> T {
         let tree = self.tree();
-        let freeze = |it| Frozen { reservation: it, mappings: Reservation::mappings(it) };
-        let all: Vec<Frozen<'_>> = tree.values().map(freeze).collect();
+        let freeze =
+            |it| ReservationSnapshot { reservation: it, mappings: Reservation::mappings(it) };
+        let all: Vec<ReservationSnapshot<'_>> = tree.values().map(freeze).collect();
         act(&all)
     }
 }
@@ -224,9 +226,9 @@ pub(crate) fn remember(reservation: Arc<Reservation>) {
     let _ = LAST.try_with(|last| last.set(Some(reservation)));
 }
 
-/// A reservation while nothing in it can change.
+/// A reservation whose mappings are locked for reading.
 #[derive(Debug)]
-pub(crate) struct Frozen<'a> {
+pub(crate) struct ReservationSnapshot<'a> {
     pub reservation: &'a Arc<Reservation>,
     pub mappings: Ordered<RwLockReadGuard<'a, Mappings>>,
 }
@@ -235,7 +237,7 @@ pub(crate) struct Frozen<'a> {
 pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
 
 /// Returns the locked reservation that contains all of a range.
-pub(crate) fn locked_around<'a>(
+pub(crate) fn locked_containing<'a>(
     guards: &[ReservationGuard<'a>],
     range: Range,
 ) -> Result<&'a Reservation, ErrorKind> {

@@ -1,6 +1,6 @@
-//! The ledger without a runtime.
+//! Tests of the ledger without a runtime.
 
-use super::reservations::locked_around;
+use super::reservations::locked_containing;
 use super::*;
 use crate::access::{Access, AccessState};
 use crate::agent::{AgentId, AgentKind};
@@ -160,7 +160,7 @@ fn memory_lives_while_referenced_or_mapped() {
     ledger.handles.restore(handle, record);
     assert!(release(handle).unwrap().is_some());
     assert_eq!(ledger.usage(), Usage { reservations: 1, handles: 0, mappings: 0 });
-    // The other order: the last mapping ends it.
+    // The other order: the last mapping ends the memory's life.
     let handle = create(&ledger, 1);
     map(&ledger, range(2, 1), handle);
     assert!(release(handle).unwrap().is_none());
@@ -169,7 +169,7 @@ fn memory_lives_while_referenced_or_mapped() {
 }
 
 #[test]
-fn a_use_keeps_memory_alive() {
+fn uses_keep_memory_alive() {
     let ledger = Ledger::default();
     let handle = create(&ledger, 1);
     ledger.handles.with(handle, |record| record.uses += 1).unwrap();
@@ -179,7 +179,7 @@ fn a_use_keeps_memory_alive() {
 }
 
 #[test]
-fn wrong_handles_are_told_apart() {
+fn wrong_handles_have_distinct_problems() {
     let ledger = Ledger::default();
     let with = |handle| problem(ledger.handles.with(handle, |_| ()));
     assert_eq!(with(Handle::from_bits(0)), Problem::Null);
@@ -225,14 +225,14 @@ fn reservations_are_disjoint() {
     }
     ledger.reservations.insert(range(14, 1)).unwrap();
     ledger.reservations.insert(range(9, 1)).unwrap();
-    // Two neighbours are not one.
-    assert!(ledger.reservations.around(range(13, 2)).is_err());
+    // Two adjacent reservations stay two.
+    assert!(ledger.reservations.containing(range(13, 2)).is_err());
     let found = [ledger.reservations.find(9 * PAGE), ledger.reservations.find(14 * PAGE)];
     let found = found.map(Option::unwrap);
     let guards: Vec<_> = found.iter().map(|it| it.lock().unwrap()).collect();
-    assert_eq!(locked_around(&guards, range(14, 1)).unwrap().base, 14 * PAGE);
-    assert!(locked_around(&guards, range(10, 1)).is_err());
-    assert!(locked_around(&guards, range(1, 1)).is_err());
+    assert_eq!(locked_containing(&guards, range(14, 1)).unwrap().base, 14 * PAGE);
+    assert!(locked_containing(&guards, range(10, 1)).is_err());
+    assert!(locked_containing(&guards, range(1, 1)).is_err());
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn serials_are_given_once() {
 }
 
 #[test]
-fn a_waiting_thread_finds_a_freed_reservation_unusable() {
+fn lock_returns_none_after_free() {
     let ledger = Ledger::default();
     ledger.reservations.insert(range(1, 1)).unwrap();
     let reservation = ledger.reservations.find(PAGE).unwrap();
@@ -360,7 +360,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Against one entry a page.
+    /// Compares with a model that has one entry for each page.
     #[test]
     fn counts_follow_every_step(steps in steps()) {
         let ledger = Ledger::default();
@@ -371,7 +371,7 @@ proptest! {
             match step {
                 Step::Map(first, count) => {
                     let wanted = range(first, count);
-                    let reservation = ledger.reservations.around(wanted).unwrap();
+                    let reservation = ledger.reservations.containing(wanted).unwrap();
                     let empty = reservation.mappings().check_empty(wanted, |_| false).is_ok();
                     prop_assert_eq!(empty, pages[first..first + count].iter().all(Option::is_none));
                     if empty {

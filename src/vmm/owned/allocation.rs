@@ -78,7 +78,7 @@ impl Allocation {
         Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released: false }) })
     }
 
-    /// Names it in reports and logs; mappings without a name have the same one.
+    /// Names it in reports and logs. Mappings without a name show this one.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         // Fails only in a child of a fork.
@@ -86,7 +86,7 @@ impl Allocation {
         self
     }
 
-    /// Returns the handle, to be used with [`Vmm`]'s calls while this value lives.
+    /// Returns the handle, for [`Vmm`]'s calls while this value lives.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }
@@ -101,8 +101,8 @@ impl Allocation {
         self.inner.properties
     }
 
-    /// Exports it as a file descriptor (`hipMemExportToShareableHandle`). The properties must have
-    /// asked for [`HandleType::POSIX_FILE_DESCRIPTOR`].
+    /// Exports it as a file descriptor (`hipMemExportToShareableHandle`). The properties must
+    /// have requested [`HandleType::POSIX_FILE_DESCRIPTOR`].
     ///
     /// # Errors
     /// As for [`Vmm::export_to_shareable_handle`].
@@ -124,7 +124,7 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
-    /// The handle, if it is one of this `Vmm`.
+    /// Returns the handle, if it is one of this `Vmm`.
     pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
         let handle = self.inner.handle;
         match self.inner.vmm.is(vmm) {

@@ -1,7 +1,7 @@
-//! Many owned mappings in one call: it takes effect for all of them, or for none.
+//! Calls on many owned mappings, which take effect for all of them or for none.
 //!
-//! Every method first checks that each value still is the mapping at its address. Where a call by
-//! address has unmapped one, it returns [`Problem::NotMapped`] and changes nothing.
+//! Every method first checks that each mapping is still mapped. If a call by address has unmapped one, it
+//! returns [`Problem::NotMapped`] and changes nothing.
 
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
@@ -10,7 +10,7 @@ use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 
-/// A mapping that [`Mapping::map_many`] or [`Mapping::replace_many`] makes: all of `allocation`,
+/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create: all of `allocation`,
 /// `offset` bytes from the start of `reservation`.
 ///
 /// ```
@@ -48,7 +48,7 @@ struct Sorted<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    /// Refuses mappings of another `Vmm`.
+    /// Sorts mappings. Rejects mappings of another `Vmm`.
     fn new(vmm: &Vmm, all: impl Iterator<Item = &'a Mapping>) -> Result<Self, ErrorKind> {
         let mut mappings: Vec<&Mapping> = all.collect();
         mappings.sort_by_key(|mapping| mapping.address);
@@ -80,7 +80,7 @@ impl Mapping {
         Ok(Self::replace_many(Vec::new(), new)?)
     }
 
-    /// Unmaps many, all or none (`hipMemUnmap`). They may be in any order, in several reservations.
+    /// Unmaps many mappings, all or nothing (`hipMemUnmap`). They may be in any order, in several reservations.
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap). The error contains the mappings that are still there: all of
@@ -89,7 +89,7 @@ impl Mapping {
         Self::replace_many(mappings, &[]).map(drop)
     }
 
-    /// Unmaps many mappings and maps others, at the same or other addresses: all of it or nothing
+    /// Unmaps many mappings and maps others, at the same or other addresses, all or nothing
     /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). To other threads it is a single step.
     ///
     /// # Errors
@@ -128,11 +128,11 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).
-    pub fn exchange_run(ours: &mut [Self], theirs: &mut [Self]) -> Result<(), Error> {
-        let Some(first) = ours.first() else { return Ok(()) };
+    pub fn exchange_run(these: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
+        let Some(first) = these.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let [to, from] = [Sorted::new(&vmm, ours.iter())?, Sorted::new(&vmm, theirs.iter())?];
+            let [to, from] = [Sorted::new(&vmm, these.iter())?, Sorted::new(&vmm, others.iter())?];
             let different = Problem::DifferentLayout;
             let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
                 return Err(ErrorKind::invalid_list(Argument::Source, different));
@@ -142,13 +142,13 @@ impl Mapping {
             }
             shared.exchange(to_range, from_range, (to.expected(), from.expected()))
         })?;
-        for (here, there) in ours.iter_mut().zip(theirs) {
+        for (here, there) in these.iter_mut().zip(others) {
             core::mem::swap(&mut here.allocation, &mut there.allocation);
         }
         Ok(())
     }
 
-    /// Sets access to many, each its own, for all or none (`hipMemSetAccess`).
+    /// Sets access to many mappings, to each its own, all or nothing (`hipMemSetAccess`).
     ///
     /// # Errors
     /// As for [`set_access`](Self::set_access).
@@ -164,7 +164,7 @@ impl Mapping {
         })
     }
 
-    /// Revokes all access of agents to many, for all or none.
+    /// Revokes all access of agents to many mappings, all or nothing.
     ///
     /// # Errors
     /// As for [`revoke`](Self::revoke).

@@ -10,10 +10,9 @@ use derive_more::Debug;
 
 /// Physical memory mapped at reserved addresses; dropping it unmaps it.
 ///
-/// Reading and writing check what may be touched and can therefore not fault
-/// ([memory model](crate::vmm#memory-model)). For everything else there is
-/// [`address`](Mapping::address), which dangles once the mapping is gone, as the address of any
-/// allocation does.
+/// Reading and writing check bounds and access, and therefore cannot fault
+/// ([memory model](crate::vmm#memory-model)). For other uses, [`address`](Mapping::address) returns the
+/// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another can map it again. Every
 /// method then returns [`Problem::NotMapped`]: it never acts on the new mapping.
@@ -45,7 +44,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Names it in reports and logs. One that was unmapped by its address meanwhile stays as it is.
+    /// Names it in reports and logs. Has no effect if it was unmapped by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let (address, serial) = (self.address, self.serial);
@@ -74,7 +73,7 @@ impl Mapping {
         &self.allocation
     }
 
-    /// Sets what agents may do with it (`hipMemSetAccess`); agents not named keep what they have.
+    /// Sets the access of agents to it (`hipMemSetAccess`). Agents not named keep theirs.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -84,7 +83,7 @@ impl Mapping {
         })
     }
 
-    /// Gives several agents the same access (`hipMemSetAccess`).
+    /// Grants several agents the same access (`hipMemSetAccess`).
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -92,7 +91,7 @@ impl Mapping {
         self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
-    /// Takes it away from agents, GPUs included; the others cannot access it for a moment.
+    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -100,7 +99,7 @@ impl Mapping {
         self.run(Operation::Revoke, |shared, only| shared.revoke(&[self.range()], agents, only))
     }
 
-    /// Returns what an agent may do with it (`hipMemGetAccess`).
+    /// Returns the access of an agent to it (`hipMemGetAccess`).
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
@@ -110,7 +109,7 @@ impl Mapping {
         })
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have been granted to read.
+    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -121,7 +120,7 @@ impl Mapping {
         self.run_at(Operation::Read, offset, size, |shared, at, only| shared.read(at, bytes, only))
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have been granted to write.
+    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -172,9 +171,9 @@ impl Mapping {
         })
     }
 
-    /// Calls `act` with its address while it cannot be unmapped or changed, if an agent may access it
-    /// so: for the caller's own HSA code, such as a copy on a queue of its own. `act` must not call an
-    /// operation on the same reservation, which would wait forever.
+    /// Calls `act` with its address while the reservation is locked, if an agent has the access: for the
+    /// caller's own HSA code, such as a copy on a queue of its own. `act` must not call an operation on the
+    /// same reservation, which would deadlock.
     ///
     /// # Errors
     /// [`Problem::NotGranted`] if the agent lacks the access; else as for [`Vmm::read`].
@@ -195,7 +194,7 @@ impl Mapping {
     }
 
     /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps its
-    /// address, and who may access it there.
+    /// address and its access.
     ///
     /// # Errors
     /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
@@ -204,7 +203,7 @@ impl Mapping {
     }
 
     /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
-    /// reservation. Who may access it does not change.
+    /// reservation. Its access does not change.
     ///
     /// # Errors
     /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping is returned with
@@ -248,10 +247,10 @@ impl Mapping {
         }
     }
 
-    /// Checks that it still is what is mapped at its address: a call by address can have unmapped it.
+    /// Checks that it is still mapped at its address: a call by address can have unmapped it.
     ///
     /// # Errors
-    /// [`Problem::NotMapped`] if it is not.
+    /// [`Problem::NotMapped`] if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
         self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only))
     }
@@ -264,7 +263,7 @@ impl Mapping {
         Range { start: self.address.get(), size: self.size }
     }
 
-    /// Runs an operation that acts on this mapping only.
+    /// Runs an operation on this mapping only.
     fn run<T>(
         &self,
         operation: Operation,
@@ -273,7 +272,7 @@ impl Mapping {
         self.vmm().run(operation, |shared| act(shared, Expected::Only(&[self.serial])))
     }
 
-    /// The same for a part of the mapping; errors blame the offset instead of the address.
+    /// Runs an operation on a part of the mapping. Errors name the offset instead of the address.
     fn run_at<T>(
         &self,
         operation: Operation,

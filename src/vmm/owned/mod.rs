@@ -1,7 +1,7 @@
-//! The same as [`Vmm`](super::Vmm), as values that clean up after themselves.
+//! Owned reservations, allocations and mappings: the calls of [`Vmm`](super::Vmm) with RAII.
 //!
-//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive; the last one that is dropped
-//! frees the addresses and the memory. What is leaked by `mem::forget` is freed with the `Vmm`.
+//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive; dropping the last one frees the
+//! addresses and the memory. Values that `mem::forget` leaks are freed with the `Vmm`.
 
 mod allocation;
 mod batch;

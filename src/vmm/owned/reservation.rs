@@ -1,4 +1,4 @@
-//! Addresses that are freed when nobody needs them any more.
+//! A reservation that is freed when its last owner is dropped.
 
 use super::{Allocation, Mapping};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
@@ -35,7 +35,7 @@ struct Inner {
     reserved: Arc<Reserved>,
 }
 
-/// A reservation to be made; see [`Reservation::builder`].
+/// Builds a [`Reservation`]; see [`Reservation::builder`].
 ///
 /// ```
 /// # use hsa_vmm::{Reservation, Runtime, Vmm};
@@ -63,7 +63,7 @@ impl ReservationBuilder {
         self
     }
 
-    /// Prefers an address; another is chosen if that one is in use or not aligned.
+    /// Prefers an address. If it is in use or not aligned, another is chosen.
     pub fn near(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, false);
         self
@@ -75,7 +75,7 @@ impl ReservationBuilder {
         self
     }
 
-    /// Reserves (`hipMemAddressReserve`).
+    /// Reserves the addresses (`hipMemAddressReserve`).
     ///
     /// # Errors
     /// As for [`Vmm::address_reserve`]; [`Problem::AddressTaken`] if the exact address is not available.
@@ -104,7 +104,7 @@ impl Reservation {
         self.inner.reserved.size
     }
 
-    /// Names it in reports and logs. One that was freed by its address meanwhile keeps its name.
+    /// Names it in reports and logs. Has no effect if it was freed by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.vmm().runtime().has_forked() {

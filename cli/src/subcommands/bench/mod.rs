@@ -12,7 +12,7 @@ use crate::table::{Cell, Rows, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm_bench::{Backend, Ground, Level, LibraryFile, Operation, Options, Result};
+use hsa_vmm_bench::{Backend, BenchRuntime, Level, LibraryFile, Operation, Options, Result};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
 use std::io::Write;
@@ -128,7 +128,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         drop(setup);
         let mut on_progress = |part: f64| bar.set_position((part * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
-        setup = args.with_quirks(Ground::open(backend)?)?;
+        setup = args.with_quirks(BenchRuntime::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
         let number = number + usize::from(opens);
@@ -180,7 +180,7 @@ impl Bench {
     }
 
     /// Disables workarounds if that was requested.
-    fn with_quirks(&self, setup: Ground) -> anyhow::Result<Ground> {
+    fn with_quirks(&self, setup: BenchRuntime) -> anyhow::Result<BenchRuntime> {
         if !self.no_workarounds {
             return Ok(setup);
         }
@@ -193,12 +193,12 @@ impl Bench {
     }
 
     /// Opens the chosen runtime; `nothing` is a simulation whose virtual memory calls do nothing.
-    fn open_setup(&self) -> anyhow::Result<Ground> {
+    fn open_setup(&self) -> anyhow::Result<BenchRuntime> {
         if let Choice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
-            let setup = Ground::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
+            let setup = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             note!("runtime: simulation whose virtual memory calls do nothing");
             return self.with_quirks(setup);
         }
@@ -217,7 +217,7 @@ impl Bench {
             }
             None => Backend::Simulated(self.common.runtime.simulation().unwrap_or_default()),
         };
-        Ok(Ground::on(runtime, backend)?)
+        Ok(BenchRuntime::on(runtime, backend)?)
     }
 }
 

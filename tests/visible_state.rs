@@ -1,4 +1,4 @@
-//! What others are told while the runtime is still at work: what was, until it is done.
+//! During a runtime call, other threads see the state before it.
 
 mod hostile;
 
@@ -8,9 +8,9 @@ use std::thread;
 
 const SIZE: usize = 4096;
 
-/// Of all of a run at once, and not before the runtime has let the agent in.
+/// The change of a run is visible at once, after the runtime has granted the access.
 #[test]
-fn access_is_told_of_when_the_runtime_has_given_it() {
+fn get_access_changes_after_the_runtime_call() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();

@@ -1,4 +1,4 @@
-//! Answers that name the wrong reason, and properties that do not survive sharing.
+//! Statuses that name the wrong reason, and properties that are lost by sharing.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
@@ -11,10 +11,10 @@ use hsa_vmm::{ErrorKind, HandleType};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 #[test]
-fn for_a_large_mapping_on_the_runtime() {
-    let test = "wrong_reason::for_a_large_mapping_on_the_runtime";
-    TOO_LARGE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn large_mapping_on_the_runtime() {
+    let test = "misleading_status::large_mapping_on_the_runtime";
+    TOO_LARGE_CALLED_SHORTAGE.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         let answer = raw.map(base, 2 * SIZE, 0, memory);
         answer.unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
@@ -22,21 +22,21 @@ fn for_a_large_mapping_on_the_runtime() {
 }
 
 #[test]
-fn for_an_odd_size_on_the_runtime() {
-    let test = "wrong_reason::for_an_odd_size_on_the_runtime";
-    ODD_SIZE_CALLED_SHORTAGE.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn odd_size_on_the_runtime() {
+    let test = "misleading_status::odd_size_on_the_runtime";
+    ODD_SIZE_CALLED_SHORTAGE.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });
 }
 
 #[test]
-fn for_an_import_on_the_runtime() {
-    let test = "wrong_reason::for_an_import_on_the_runtime";
-    IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |ground| {
-        let raw = Raw::start(ground);
+fn import_on_the_runtime() {
+    let test = "misleading_status::import_on_the_runtime";
+    IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |fixture| {
+        let raw = Raw::start(fixture);
         let memory = raw.create(SIZE).unwrap();
-        // SAFETY: it was just made, and is nobody else's.
+        // SAFETY: it was just created, and nothing else uses it.
         let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
         let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
         raw.pool(import).unwrap() != raw.pool(memory).unwrap()
@@ -45,8 +45,8 @@ fn for_an_import_on_the_runtime() {
 
 #[test]
 fn through_the_library() {
-    on_each("wrong_reason::through_the_library", |ground| {
-        let library = Library::load(ground.runtime());
+    on_each("misleading_status::through_the_library", |fixture| {
+        let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, memory) = (library.reserve(2 * SIZE), library.create(1, SIZE));
         let too_large = vmm.map(base, 2 * SIZE, 0, memory).unwrap_err();

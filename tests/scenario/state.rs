@@ -1,41 +1,42 @@
-//! What must not change when something fails.
+//! The state that must not change when an operation fails.
 
 use crate::machine::Library;
 use crate::process;
 use hsa_vmm::vmm::{MappingInfo, Usage};
 use hsa_vmm::{Access, Address, AgentId};
 
-/// What the library believes, and what is so in this process.
+/// The ledger's state, and the state of this process.
 #[derive(Debug, PartialEq)]
-pub struct Books {
+pub struct StateSnapshot {
     pub reservations: Vec<(Address, usize)>,
     pub mappings: Vec<MappingInfo>,
     pub usage: Usage,
     pub access: Vec<(Address, AgentId, Access)>,
-    /// What this process may do where.
+    /// The permissions of this process, by address.
     pub process: Vec<(usize, usize, String)>,
     pub descriptors: usize,
     pub quarantined: usize,
 }
 
-impl Books {
+impl StateSnapshot {
     pub fn of(Library { runtime, vmm }: &Library, when: &str) -> Self {
         vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let mappings = vmm.mappings();
-        let mut rights = Vec::new();
+        let mut access = Vec::new();
         for mapping in &mappings {
             let here = mapping.address;
             for agent in runtime.agents() {
-                rights.push((here, agent.id(), vmm.get_access(agent.id(), here).unwrap()));
+                access.push((here, agent.id(), vmm.get_access(agent.id(), here).unwrap()));
             }
         }
         let reservations = vmm.reservations();
-        let process = process::rights(reservations.iter().map(|&(at, size)| (at.get(), size)));
+        let process =
+            process::merged_permissions(reservations.iter().map(|&(at, size)| (at.get(), size)));
         let process = process.unwrap_or_else(|hole| panic!("{when}: a hole at {hole:#x}"));
         Self {
             reservations,
             usage: vmm.usage(),
-            access: rights,
+            access,
             process,
             descriptors: process::descriptors(),
             quarantined: vmm.quarantine().len(),
@@ -43,7 +44,7 @@ impl Books {
         }
     }
 
-    /// Fails with no more than what is different.
+    /// Fails with only the parts that differ.
     #[track_caller]
     pub fn assert_same(&self, after: &Self, when: &str) {
         assert_eq!(self.reservations, after.reservations, "{when}");

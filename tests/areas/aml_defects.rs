@@ -1,6 +1,6 @@
-//! What AML's implementation for HIP does wrong (`src/area/hip.c`), and areas here do not.
+//! Defects of AML's implementation for HIP (`src/area/hip.c`) that areas do not have.
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -8,10 +8,10 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 /// `opts->device > 0`: an area of another device cannot be told to use device 0.
 #[test]
 fn device_0_can_be_chosen_for_one_mmap() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    let gpus: Vec<_> = ground.runtime.gpus().map(|gpu| gpu.id()).collect();
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    let gpus: Vec<_> = fixture.runtime.gpus().map(|gpu| gpu.id()).collect();
     for own in [0usize, 1] {
-        let area = ground.area(own, AreaFlags::DEFAULT).unwrap();
+        let area = fixture.area(own, AreaFlags::DEFAULT).unwrap();
         assert_eq!(area.device(), Device::from(own));
         for number in [0usize, 1] {
             let memory = area.mmap(1, MmapOptions::new().with_device(number)).unwrap();
@@ -24,35 +24,34 @@ fn device_0_can_be_chosen_for_one_mmap() {
     }
 }
 
-/// `default: return AML_SUCCESS`: what it does not know has worked.
+/// `default: return AML_SUCCESS`: an unknown error counts as success.
 #[test]
-fn no_status_is_taken_for_success() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let simulation = ground.simulation.as_ref().unwrap();
-    let area = ground.area(0, AreaFlags::HOST).unwrap();
-    // All of HSA's and AMD's, and some that nobody has.
+fn no_failure_status_is_success() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let area = fixture.area(0, AreaFlags::HOST).unwrap();
+    // All statuses of HSA and AMD, and some that do not exist.
     for status in (0x1000..0x1040).chain([2, 40, 44, 46, 47, 0xdead, u32::MAX]) {
         let plan = FaultPlan::none().always("hsa_amd_memory_pool_allocate", status);
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // Of a function that is not there, there is no status to tell.
-        let told = format!("{status:#x}");
-        let told = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &told };
-        assert!(error.to_string().contains(told), "{error}");
+        // A missing function has no status.
+        let reported = format!("{status:#x}");
+        let reported = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &reported };
+        assert!(error.to_string().contains(reported), "{error}");
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// `aml_errno = -error` of a code that is positive, and `munmap` that returns one that is
-/// positive: here there is one sign, and every category has a number of its own.
-/// `return hip_to_aml_alloc_error(error)` of what is AML's code already: here each error keeps
-/// what it was made of.
+/// `aml_errno = -error` negates a positive code, and `munmap` returns a positive one: here all are positive,
+/// and every category has its own number. `return hip_to_aml_alloc_error(error)` translates AML's code again:
+/// here each error keeps its cause.
 #[test]
-fn errors_have_one_sign_and_are_translated_once() {
-    let ground = Ground::simulated(Config::mi300x(1));
-    let simulation = ground.simulation.as_ref().unwrap();
-    let area = ground.area(0, AreaFlags::HOST).unwrap();
+fn aml_numbers_are_positive() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let area = fixture.area(0, AreaFlags::HOST).unwrap();
     let fail = |function: &str, status| {
         simulation.set_faults(FaultPlan::none().always(function, status));
     };
@@ -75,15 +74,15 @@ fn errors_have_one_sign_and_are_translated_once() {
         memory.munmap().unwrap();
     }
     assert_eq!(area.mmap(0, MmapOptions::new()).unwrap_err().aml(), 3);
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// A failure leaves AML's device current: here no device is.
+/// A failure leaves another device current in AML. Areas do not change the device.
 #[test]
-fn a_failure_leaves_the_device_as_it_was() {
-    let ground = Ground::simulated(Config::mi300x(2));
-    let simulation = ground.simulation.as_ref().unwrap();
-    let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+fn failure_keeps_the_device() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     let before = area.mmap(1, MmapOptions::new()).unwrap().device();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_handle_create", 0x1008));
     let error = area.mmap(1, MmapOptions::new().with_device(1)).unwrap_err();
@@ -92,13 +91,13 @@ fn a_failure_leaves_the_device_as_it_was() {
     assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
 }
 
-/// `flags[d->flags & 3]` is beyond the table for `HOST | UNIFIED`.
+/// `flags[d->flags & 3]` is past the end of the table for `HOST | UNIFIED`.
 #[test]
-fn every_combination_can_be_printed() {
-    let ground = Ground::simulated(Config::mi300x(2));
+fn every_combination_is_displayed() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        let area = ground.area(1, flags).unwrap();
+        let area = fixture.area(1, flags).unwrap();
         let text = area.to_string();
         assert!(text.starts_with("area for device 1: "), "{text}");
         assert!(text.contains(&flags.to_string()) && text.ends_with(" memory"), "{text}");
@@ -106,13 +105,13 @@ fn every_combination_can_be_printed() {
     }
 }
 
-/// `munmap` takes a size and ignores it; here memory knows its own, and there is nothing to be
-/// wrong about. Nothing beyond it is touched, though the granule is larger.
+/// AML's `munmap` takes a size and ignores it; here memory stores its size. Bytes past the end are not
+/// accessible, although the granule is larger.
 #[test]
-fn memory_knows_its_size() {
-    let ground = Ground::simulated(Config::mi300x(2));
+fn memory_is_bounded_by_the_requested_size() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
-        let area = ground.area(0, flags).unwrap();
+        let area = fixture.area(0, flags).unwrap();
         let memory = area.mmap(100, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (100, 4096), "{flags}");
         let answers = [
@@ -130,20 +129,20 @@ fn memory_knows_its_size() {
         memory.read(100, &mut []).unwrap();
         memory.munmap().unwrap();
     }
-    ground.assert_idle();
+    fixture.assert_idle();
 }
 
-/// What AML documents of `aml_area_hip_create`: the number of a device that there is not.
+/// AML documents this for `aml_area_hip_create` with a device number out of range.
 #[test]
-fn a_device_out_of_range_is_an_invalid_value() {
-    let ground = Ground::simulated(Config::mi300x(2));
+fn device_out_of_range_is_invalid() {
+    let fixture = Fixture::simulated(Config::mi300x(2));
     let problem = Problem::OutOfRange(2);
     for number in [2, 3, usize::MAX] {
-        let error = ground.area(number, AreaFlags::DEFAULT).unwrap_err();
+        let error = fixture.area(number, AreaFlags::DEFAULT).unwrap_err();
         assert_eq!(error.operation(), Operation::AreaCreate, "{error}");
         assert_eq!(error.argument().zip(error.problem()), Some((Argument::Device, problem)));
         assert_eq!(error.aml(), 3);
-        let area = ground.area(Device::Current, AreaFlags::DEFAULT).unwrap();
+        let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
         let error = area.mmap(1, MmapOptions::new().with_device(number)).unwrap_err();
         assert_eq!(error.operation(), Operation::Mmap, "{error}");
         assert_eq!(error.argument().zip(error.problem()), Some((Argument::Device, problem)));

@@ -1,6 +1,6 @@
 //! Handles that are ready before they are needed.
 
-use crate::machine::{KIB, Machine, eras};
+use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 const STEP: usize = 16 * KIB;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-fn buffer(machine: &Machine, stock: usize) -> GrowableBuffer {
-    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(stock);
+fn buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
+    let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
 
-/// The thread fills it sooner or later.
+/// Waits until the thread has filled the pool.
 #[track_caller]
 fn wait_for(buffer: &GrowableBuffer, handles: usize) {
     let begun = Instant::now();
@@ -28,8 +28,8 @@ fn wait_for(buffer: &GrowableBuffer, handles: usize) {
 }
 
 #[test]
-fn growth_within_the_stock_needs_no_new_memory() {
-    for (era, config) in eras() {
+fn growth_within_the_pool_creates_nothing() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut buffer = buffer(&machine, 4);
         wait_for(&buffer, 4);
@@ -39,8 +39,8 @@ fn growth_within_the_stock_needs_no_new_memory() {
         buffer.grow(3 * STEP).expect("three are ready");
         buffer.write(0, &[7; 4 * STEP]).unwrap();
         let error = buffer.grow(1).expect_err("none is ready, and none can be made");
-        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{era}: {error}");
-        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{era}");
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
+        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{generation}");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(1).unwrap();
         wait_for(&buffer, 4);
@@ -50,7 +50,7 @@ fn growth_within_the_stock_needs_no_new_memory() {
 }
 
 #[test]
-fn what_shrinking_gives_back_fills_the_stock_first() {
+fn shrink_refills_the_pool_first() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = buffer(&machine, 3);
     buffer.grow(10 * STEP).unwrap();
@@ -68,7 +68,7 @@ fn what_shrinking_gives_back_fills_the_stock_first() {
 }
 
 #[test]
-fn a_failed_growth_gives_the_stock_back() {
+fn failed_growth_returns_pooled_handles() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = buffer(&machine, 3);
     wait_for(&buffer, 3);
@@ -80,9 +80,9 @@ fn a_failed_growth_gives_the_stock_back() {
     buffer.grow(5 * STEP).unwrap();
 }
 
-/// What the stock is making is not missing from the growth that needs it.
+/// Growth uses a handle that the pool is creating.
 #[test]
-fn the_stock_takes_no_memory_from_growth() {
+fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
         let machine = Machine::new(Config::mi300x(1).with_vram(8 * STEP as u64));
         let mut buffer = buffer(&machine, 2);
@@ -95,20 +95,20 @@ fn the_stock_takes_no_memory_from_growth() {
 }
 
 #[test]
-fn memory_that_is_not_released_is_used_again() {
-    for stock in [0, 1] {
+fn memory_that_is_not_released_is_reused() {
+    for pool in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
-        let mut buffer = buffer(&machine, stock);
-        wait_for(&buffer, stock);
+        let mut buffer = buffer(&machine, pool);
+        wait_for(&buffer, pool);
         buffer.grow(4 * STEP).unwrap();
-        wait_for(&buffer, stock);
+        wait_for(&buffer, pool);
         machine.simulation.set_faults(FaultPlan::none().fail(
             "hsa_amd_vmem_handle_release",
             2,
             0x1000,
         ));
         buffer.shrink(4 * STEP).expect("it is unmapped all the same");
-        assert_eq!(buffer.pooled_handles(), stock + 1, "one was not released");
+        assert_eq!(buffer.pooled_handles(), pool + 1, "one was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();
         drop(buffer);
@@ -117,7 +117,7 @@ fn memory_that_is_not_released_is_used_again() {
 }
 
 #[test]
-fn a_stock_ends_with_its_buffer() {
+fn pool_is_released_with_its_buffer() {
     within(Duration::from_secs(120), || {
         for round in 0..200 {
             let machine = Machine::new(Config::mi300x(1));
@@ -132,11 +132,11 @@ fn a_stock_ends_with_its_buffer() {
 }
 
 #[test]
-fn a_forked_child_is_told_and_can_end() {
+fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
     let mut held = Some(buffer(&machine, 2));
     for round in 0..20 {
-        // The stock's thread is making a handle, or has just made it.
+        // The pool's thread is creating a handle, or has just created it.
         held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
             let mut buffer = held.take().unwrap();
@@ -148,6 +148,6 @@ fn a_forked_child_is_told_and_can_end() {
             assert_eq!(buffer.pooled_handles(), 0);
             drop(buffer);
         });
-        assert_eq!(end, End::Well);
+        assert_eq!(end, End::Success);
     }
 }

@@ -1,7 +1,7 @@
-//! The world of a round, in the library.
+//! Executes the operations of a round by the library.
 
 use super::state::Mapped;
-use super::{AGENTS, Answer, HANDLES, Operation, PLACES, Place, RESERVATIONS, Reason, Run, State};
+use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot, State};
 use crate::machine::{Library, access, at};
 use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// The world of a round, in the library.
-pub struct Ground<'a> {
+/// The reservations and allocations of a round, in the library.
+pub struct Executor<'a> {
     library: &'a Library,
     granule: usize,
     agents: [AgentId; AGENTS],
@@ -20,12 +20,12 @@ pub struct Ground<'a> {
     reserved_again: Mutex<Vec<Reservation>>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> Executor<'a> {
     /// Reserves and allocates; every allocation begins with its number.
     #[track_caller]
-    pub fn lay(library: &'a Library) -> Self {
+    pub fn new(library: &'a Library) -> Self {
         let granule = library.granule();
-        let bases = core::array::from_fn(|_| library.reserve(PLACES * granule));
+        let bases = core::array::from_fn(|_| library.reserve(SLOTS * granule));
         let handles = core::array::from_fn(|number| library.create(number % 2, granule));
         for (number, &handle) in handles.iter().enumerate() {
             library.map(bases[0], granule, handle);
@@ -38,17 +38,17 @@ impl<'a> Ground<'a> {
         Self { library, granule, agents, bases, handles, reserved_again }
     }
 
-    fn address(&self, place: Place) -> Address {
-        at(self.bases[place.reservation], place.number * self.granule)
+    fn address(&self, slot: Slot) -> Address {
+        at(self.bases[slot.reservation], slot.number * self.granule)
     }
 
     fn range(&self, run: Run) -> (Address, usize) {
         (self.address(run.first), run.count * self.granule)
     }
 
-    /// Does an operation.
+    /// Executes an operation.
     #[track_caller]
-    pub fn perform(&self, operation: Operation) -> Answer {
+    pub fn execute(&self, operation: Operation) -> Answer {
         let answer = self.answer(operation);
         answer.unwrap_or_else(|error| Answer::Refused(reason(operation, error)))
     }
@@ -58,8 +58,8 @@ impl<'a> Ground<'a> {
         let done = |()| Answer::Done;
         match operation {
             Operation::Hold { .. } => Ok(Answer::Done),
-            Operation::Map { place, handle } | Operation::Appear { place, handle } => {
-                vmm.map(self.address(place), self.granule, 0, self.handles[handle]).map(done)
+            Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
+                vmm.map(self.address(slot), self.granule, 0, self.handles[handle]).map(done)
             }
             Operation::Unmap { run } => {
                 let (address, size) = self.range(run);
@@ -73,18 +73,18 @@ impl<'a> Ground<'a> {
                 let (address, size) = self.range(run);
                 vmm.revoke(address, size, &[self.agents[agent]]).map(done)
             }
-            Operation::Ask { place, agent } => {
-                vmm.get_access(self.agents[agent], self.address(place)).map(Answer::Access)
+            Operation::Ask { slot, agent } => {
+                vmm.get_access(self.agents[agent], self.address(slot)).map(Answer::Access)
             }
-            Operation::Write { place, value } => vmm.write(self.address(place), &[value]).map(done),
-            Operation::Read { place } => {
+            Operation::Write { slot, value } => vmm.write(self.address(slot), &[value]).map(done),
+            Operation::Read { slot } => {
                 let mut byte = [0];
-                vmm.read(self.address(place), &mut byte).map(|()| Answer::Byte(byte[0]))
+                vmm.read(self.address(slot), &mut byte).map(|()| Answer::Byte(byte[0]))
             }
-            Operation::Retain { place } => {
-                let retained = vmm.retain_allocation_handle(self.address(place))?;
+            Operation::Retain { slot } => {
+                let retained = vmm.retain_allocation_handle(self.address(slot))?;
                 let number = self.handles.iter().position(|&handle| handle == retained);
-                Ok(Answer::Handle(number.expect("a handle of this world")))
+                Ok(Answer::Handle(number.expect("a handle of this round")))
             }
             Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
             Operation::Share { handle } => {
@@ -94,10 +94,10 @@ impl<'a> Ground<'a> {
                 Ok(Answer::Done)
             }
             Operation::Free { reservation } => {
-                vmm.address_free(self.bases[reservation], PLACES * self.granule).map(done)
+                vmm.address_free(self.bases[reservation], SLOTS * self.granule).map(done)
             }
             Operation::Reserve { reservation } => {
-                let wanted = Reservation::builder(PLACES * self.granule);
+                let wanted = Reservation::builder(SLOTS * self.granule);
                 let reserved = wanted.exactly_at(self.bases[reservation]).reserve(vmm)?;
                 self.reserved_again.lock().unwrap().push(reserved);
                 Ok(Answer::Done)
@@ -105,7 +105,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// What there is when all threads have ended. Releases everything that is referenced.
+    /// Returns the state after all threads have ended. Releases all references.
     pub fn observed(&self) -> State {
         let vmm = &self.library.vmm;
         let mut state = State { contents: [0; HANDLES], ..State::default() };
@@ -113,10 +113,10 @@ impl<'a> Ground<'a> {
         let mappings = vmm.mappings();
         let mut retained = [0; HANDLES];
         for reservation in 0..RESERVATIONS {
-            let size = PLACES * self.granule;
+            let size = SLOTS * self.granule;
             state.reserved[reservation] = reserved.contains(&(self.bases[reservation], size));
-            for number in 0..PLACES {
-                let address = self.address(Place { reservation, number });
+            for number in 0..SLOTS {
+                let address = self.address(Slot { reservation, number });
                 let Some(mapping) = mappings.iter().find(|it| it.address == address) else {
                     continue;
                 };
@@ -125,7 +125,7 @@ impl<'a> Ground<'a> {
                 retained[handle] += 1;
                 let of = |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|it| it.1);
                 let access = self.agents.map(|agent| of(agent).unwrap_or_default());
-                state.places[reservation][number] = Some(Mapped { handle, access });
+                state.slots[reservation][number] = Some(Mapped { handle, access });
                 state.contents[handle] = self.first_byte(address);
             }
         }
@@ -146,8 +146,7 @@ impl<'a> Ground<'a> {
         byte[0]
     }
 
-    /// Leaves nothing behind: no mapping or reservation; [`observed`](Self::observed) has released
-    /// the memory.
+    /// Unmaps and frees everything; [`observed`](Self::observed) has released the memory.
     #[track_caller]
     pub fn clear(self) {
         let vmm = &self.library.vmm;
@@ -162,7 +161,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// Why an operation was refused; anything but a documented refusal is a failure.
+/// Returns why an operation was rejected. Undocumented errors fail the test.
 #[track_caller]
 fn reason(operation: Operation, error: Error) -> Reason {
     match error.problem() {

@@ -1,4 +1,4 @@
-//! What bad input is tried on, and how its refusal is judged.
+//! The setup for tests of invalid input, and the check of the errors.
 
 use crate::machine::{Machine, at};
 use hsa_vmm::error::{Argument as A, Problem as P};
@@ -11,14 +11,14 @@ use hsa_vmm::{
 
 pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Some of everything, of two machines that know nothing of each other.
-pub struct Scene {
+/// Valid and invalid values of two independent machines.
+pub struct Setup {
     pub machine: Machine,
     pub other: Machine,
     pub granule: usize,
-    /// Eight granules; mapped are the first (by `handle`), the second and third (by `double`).
+    /// Eight granules: the first is mapped to `handle`, the second and third to `double`.
     pub used: Address,
-    /// Directly behind it, nothing mapped.
+    /// The adjacent reservation after it, in which nothing is mapped.
     pub next: Address,
     pub handle: Handle,
     pub double: Handle,
@@ -32,7 +32,7 @@ pub struct Scene {
     pub mapping: Mapping,
 }
 
-impl Scene {
+impl Setup {
     pub fn new() -> Self {
         let [machine, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1))];
         let granule = machine.granule();
@@ -70,13 +70,13 @@ impl Scene {
         }
     }
 
-    /// The address of a granule of the first reservation.
+    /// Returns the address of a granule of the first reservation.
     pub fn granule_at(&self, number: usize) -> Address {
         at(self.used, number * self.granule)
     }
 }
 
-/// Two reservations, one directly behind the other.
+/// Makes two adjacent reservations.
 pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
     let exactly = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {
@@ -88,10 +88,10 @@ pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
             return (both, at(both, size));
         }
     }
-    panic!("no two adjacent reservations are to be had");
+    panic!("two adjacent reservations are not available");
 }
 
-/// What must stay as it is.
+/// The state that must not change.
 #[derive(Debug, PartialEq)]
 pub struct State {
     usage: Usage,
@@ -114,18 +114,18 @@ pub fn state(machine: &Machine) -> State {
     }
 }
 
-/// A case: what is done, and which argument is found to be wrong in which way.
-pub type Case = (&'static str, fn(&Scene) -> Result<(), Error>, A, fn(&Scene) -> P);
+/// A case: its name, the call, and the expected argument and problem.
+pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
 
 pub fn check(cases: &[Case]) {
-    let scene = Scene::new();
+    let setup = Setup::new();
     for (name, act, argument, problem) in cases {
-        let before = (state(&scene.machine), state(&scene.other));
-        let answer = act(&scene);
-        let after = (state(&scene.machine), state(&scene.other));
+        let before = (state(&setup.machine), state(&setup.other));
+        let answer = act(&setup);
+        let after = (state(&setup.machine), state(&setup.other));
         let Err(error) = answer else { panic!("{name}: it succeeded") };
         let found = (error.argument(), error.problem());
-        assert_eq!(found, (Some(*argument), Some(problem(&scene))), "{name}: {error}");
+        assert_eq!(found, (Some(*argument), Some(problem(&setup))), "{name}: {error}");
         assert_eq!(before, after, "{name}");
         let text = error.to_string();
         assert!(text.contains(&argument.to_string()), "{name}: {text}");
@@ -136,7 +136,7 @@ pub fn top() -> Address {
     Address::new(usize::MAX & !0xfff)
 }
 
-pub fn invented_agent(s: &Scene) -> AgentId {
+pub fn invented_agent(s: &Setup) -> AgentId {
     AgentId::from_bits(s.machine.gpu(1).to_bits() + 1)
 }
 

@@ -1,37 +1,37 @@
-//! Every sequence of operations, and every way in which the last of them can fail.
+//! Enumerates every sequence of operations, and every way in which the last one can fail.
 //!
-//! That an earlier one fails needs no run of its own: it has then changed nothing, and what
-//! follows is another sequence.
+//! Failures of earlier operations need no runs of their own: they change nothing, so that the rest is
+//! another sequence.
 
+use crate::executor::Executor;
 use crate::machine::Machine;
 use crate::model::{Model, Operation};
+use crate::observation::{Observation, is_set_aside};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
 use crate::system_calls::with_failing;
-use crate::witness::{Witness, is_set_aside};
-use crate::world::World;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::Quarantined;
 use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Up to here everything is done on a machine of its own; beyond, an operation that has changed
-/// nothing is tried again on the same one.
+/// Up to this depth every run has a machine of its own. Deeper, a machine is reused if the operation has
+/// changed nothing.
 const FRESH: usize = 3;
 
-/// Where an operation is tried: after these, on such a machine.
+/// A test case: the configuration, and the operations before the one under test.
 struct Trial<'a> {
-    walk: &'a mut Walk,
+    search: &'a mut Walk,
     sequence: &'a [Operation],
     operation: Operation,
 }
 
-/// How much was tried on one kind of machine, and what was found.
+/// The runs on one kind of machine, and the failures.
 pub struct Walk {
     pub name: String,
     config: Config,
-    /// Open before the first machine was made.
+    /// Descriptors that were open before the first machine.
     descriptors: usize,
     pub sequences: u64,
     /// Runs with one call failing, with two or more, and without descriptors.
@@ -40,7 +40,7 @@ pub struct Walk {
     pub starved: u64,
     /// With `mmap` or `mprotect` failing.
     pub unmappable: u64,
-    /// Of all these, those that ended in quarantine.
+    /// The runs that ended in quarantine.
     pub set_aside: u64,
     pub violations: Vec<String>,
 }
@@ -58,10 +58,10 @@ impl fmt::Display for Walk {
 }
 
 impl Walk {
-    /// Tries every sequence of up to `depth` operations; of those that come to the same before
-    /// the last only one, unless `every` is asked for.
+    /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
+    /// last operation it tries only one, unless `every` is set.
     pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
-        let mut walk = Self {
+        let mut search = Self {
             name: name.to_owned(),
             config,
             descriptors: process::descriptors(),
@@ -79,7 +79,7 @@ impl Walk {
             let mut longer = Vec::new();
             for (sequence, model) in begun {
                 for operation in model.next() {
-                    walk.try_last(&sequence, operation);
+                    search.try_last(&sequence, operation);
                     let after = model.after(operation);
                     if !Model::is_leaf(operation) && (every || seen.insert(format!("{after:?}"))) {
                         longer.push(([&sequence[..], &[operation]].concat(), after));
@@ -88,7 +88,7 @@ impl Walk {
             }
             begun = longer;
         }
-        walk
+        search
     }
 
     pub fn runs(&self) -> u64 {
@@ -96,33 +96,33 @@ impl Walk {
     }
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
-        // The first few tell enough.
+        // Prints only the first ones.
         if self.violations.len() >= 3 {
             return;
         }
         self.sequences += 1;
-        let trial = Trial { walk: self, sequence, operation };
+        let trial = Trial { search: self, sequence, operation };
         if let Err(violation) = trial.run() {
             self.violations.push(format!("{}: {violation}", self.name));
         }
     }
 }
 
-/// What a system call is called among the functions that fail.
+/// The name for system calls among the functions that fail.
 const SYSTEM: &str = "a system call";
 
-/// A machine, the state that the operations have left it in, and what it looks like.
+/// A machine, its model, and its observed state.
 struct Ready {
-    world: World,
+    executor: Executor,
     model: Model,
-    before: Witness,
+    before: Observation,
 }
 
-/// What a run that was to fail has come to.
+/// The result of a run with failures.
 enum Outcome {
-    /// No call failed, because the operation makes no more: it did what it should.
+    /// No call failed, because the operation makes fewer calls: it succeeded.
     Succeeded,
-    /// It failed; the functions whose calls did.
+    /// Calls of these functions failed.
     Failed(Vec<&'static str>),
 }
 
@@ -132,17 +132,17 @@ impl Trial<'_> {
         for nth in 1.. {
             let failing = |status| FaultPlan::none().fail_any(nth, status);
             let Outcome::Failed(first) = self.attempt(&mut ready, failing(ERROR))? else { break };
-            self.walk.once += 1;
+            self.search.once += 1;
             for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
                 self.attempt(&mut ready, failing(status))?;
-                self.walk.once += 1;
+                self.search.once += 1;
             }
             self.attempt(&mut ready, FaultPlan::none().fail_any_from(nth, ERROR))?;
-            self.walk.more += 1;
+            self.search.more += 1;
             for later in nth + 1.. {
                 let both = failing(ERROR).fail_any(later, ERROR);
                 match self.attempt(&mut ready, both)? {
-                    Outcome::Failed(calls) if calls.len() == 2 => self.walk.more += 1,
+                    Outcome::Failed(calls) if calls.len() == 2 => self.search.more += 1,
                     _ => break,
                 }
             }
@@ -154,10 +154,10 @@ impl Trial<'_> {
     }
 
     fn ready(&self) -> Result<Ready, String> {
-        let (world, model) = World::after(&self.walk.config, self.sequence);
-        let before = self.judged(Witness::of(&world), || self.named("before"))?;
-        self.judged(before.agrees_with(&world, &model), || self.named("before"))?;
-        Ok(Ready { world, model, before })
+        let (executor, model) = Executor::after(&self.search.config, self.sequence);
+        let before = self.judged(Observation::of(&executor), || self.named("before"))?;
+        self.judged(before.agrees_with(&executor, &model), || self.named("before"))?;
+        Ok(Ready { executor, model, before })
     }
 
     fn named(&self, what: &str) -> String {
@@ -172,20 +172,20 @@ impl Trial<'_> {
         verdict.map_err(|violation| format!("{}: {violation}", when()))
     }
 
-    /// One run, judged. Where something has changed, the machine is used up.
+    /// Performs and checks one run. If the state has changed, the machine cannot be reused.
     fn attempt(&mut self, machine: &mut Option<Ready>, plan: FaultPlan) -> Result<Outcome, String> {
         let mut ready = match machine.take() {
             Some(ready) => ready,
             None => self.ready()?,
         };
-        let (answer, calls) = ready.world.perform_with(self.operation, plan.clone());
+        let (answer, calls) = ready.executor.perform_with(self.operation, plan.clone());
         let what = format!("with {plan}: {calls:?} failed");
         let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
         *machine = self.conclude(ready, answer, &functions, &what)?;
         Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
     }
 
-    /// Judges a run; the machine comes back if it is as it was before, and is not to be fresh.
+    /// Checks a run. Returns the machine if it is unchanged and can be reused.
     fn conclude(
         &mut self,
         mut ready: Ready,
@@ -198,7 +198,7 @@ impl Trial<'_> {
         let spent =
             self.judged(verdict, || self.named(&format!("{what}, answered {described}")))?;
         if spent == Spent::InQuarantine {
-            self.walk.set_aside += 1;
+            self.search.set_aside += 1;
         }
         if spent == Spent::Not && self.sequence.len() >= FRESH {
             return Ok(Some(ready));
@@ -208,7 +208,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Each `mmap` and `mprotect` in a reservation failing, and it and all that follow.
+    /// Fails each `mmap` and `mprotect` in a reservation, alone and with all that follow.
     fn fail_system_calls(&mut self) -> Result<(), String> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {
@@ -217,15 +217,15 @@ impl Trial<'_> {
                     Some(ready) => ready,
                     None => self.ready()?,
                 };
-                let size = ready.world.reservation_size();
+                let size = ready.executor.reservation_size();
                 let range = |base: &Address| base.get()..base.get() + size;
-                let watched: Vec<_> = ready.world.reservations.iter().map(range).collect();
+                let watched: Vec<_> = ready.executor.reservations.iter().map(range).collect();
                 let last = if all { u64::MAX } else { first };
                 let (answer, failed) = with_failing(&watched, first..=last, errno, || {
-                    ready.world.perform(self.operation)
+                    ready.executor.execute(self.operation)
                 });
                 let what = format!("with system calls {first} to {last} failing ({errno})");
-                self.walk.unmappable += u64::from(failed > 0);
+                self.search.unmappable += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
                 machine = self.conclude(ready, answer, failed, &what)?;
                 if failed.is_empty() {
@@ -242,8 +242,8 @@ impl Trial<'_> {
         answer: Result<(), Error>,
         failed: &[&'static str],
     ) -> Result<Spent, String> {
-        let Ready { world, model, before } = ready;
-        if world.machine.vmm.quarantine().len() > before.quarantined() {
+        let Ready { executor, model, before } = ready;
+        if executor.machine.vmm.quarantine().len() > before.quarantined() {
             if matches!(
                 answer.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
@@ -253,7 +253,7 @@ impl Trial<'_> {
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
                 return Err("it answered Ok although a call failed".to_owned());
             }
-            is_set_aside(world, before, self.operation, failed.contains(&SYSTEM))?;
+            is_set_aside(executor, before, self.operation, failed.contains(&SYSTEM))?;
             return Ok(Spent::InQuarantine);
         }
         match answer {
@@ -262,59 +262,59 @@ impl Trial<'_> {
                     return Err(format!("it answered Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
-                world.tag(&after);
-                Witness::of(world)?.agrees_with(world, &after)?;
+                executor.tag(&after);
+                Observation::of(executor)?.agrees_with(executor, &after)?;
                 Ok(Spent::Done)
             }
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }) => {
                 Err("nothing is in quarantine".to_owned())
             }
             Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
-            // Memory of this process stays pinned, which is not worth a quarantine.
+            // Memory of this process stays pinned, which needs no quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
-                before.difference_but_for_pinned(&Witness::of(world)?)?;
+                before.difference_but_for_pinned(&Observation::of(executor)?)?;
                 Ok(Spent::Done)
             }
             Err(_) => {
-                before.difference(&Witness::of(world)?)?;
+                before.difference(&Observation::of(executor)?)?;
                 Ok(Spent::Not)
             }
         }
     }
 
-    /// Calls whose failure does not keep an operation from doing what was asked for.
+    /// Returns whether the operation succeeds although this function fails.
     fn survives(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // What cannot be mapped by the library the runtime may, and what cannot be replaced
-            // can at least be closed.
+            // If the library cannot map, the runtime may; if a mapping cannot be replaced, its access is
+            // removed.
             (SYSTEM, _) => true,
-            // The owner of an import is then not known.
+            // The owner of an import is unknown then.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
-            // What it costs is a signal, or memory of this process that stays pinned.
+            // Leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
-            // The mapping is gone; what is left of its memory is in the quarantine.
+            // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
-            // Where the runtime cannot align, it is tried several times.
+            // Without aligned reservations it is retried several times.
             ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
             _ => false,
         }
     }
 
-    /// What is still there goes, and nothing is left in the runtime but what is in quarantine.
+    /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
     fn end(&self, ready: Ready, spent: Spent) -> Result<(), String> {
-        let Ready { mut world, model, .. } = ready;
+        let Ready { mut executor, model, .. } = ready;
         let after = model.after(self.operation);
         if spent == Spent::Not {
-            let answer = world.perform(self.operation);
+            let answer = executor.execute(self.operation);
             answer.map_err(|error| format!("and then again: {error}"))?;
-            world.tag(&after);
-            Witness::of(&world)?.agrees_with(&world, &after)?;
+            executor.tag(&after);
+            Observation::of(&executor)?.agrees_with(&executor, &after)?;
         }
         if spent != Spent::InQuarantine {
-            world.take_apart(&after)?;
+            executor.take_apart(&after)?;
         }
-        close(world, self.walk.descriptors)
+        close(executor, self.search.descriptors)
     }
 
     fn needs_descriptors(&self) -> bool {
@@ -325,7 +325,7 @@ impl Trial<'_> {
         )
     }
 
-    /// The operation with no descriptor to be had, with one, with two, until it works.
+    /// Runs the operation with no free descriptor, with one, with two, until it succeeds.
     fn starve(&mut self) -> Result<(), String> {
         let mut machine = None;
         for spare in 0..16 {
@@ -333,21 +333,23 @@ impl Trial<'_> {
                 Some(ready) => ready,
                 None => self.ready()?,
             };
-            let answer = process::with_descriptors(spare, || ready.world.perform(self.operation));
-            self.walk.starved += u64::from(answer.is_err());
+            let answer =
+                process::with_descriptors(spare, || ready.executor.execute(self.operation));
+            self.search.starved += u64::from(answer.is_err());
             let when = || self.named(&format!("with {spare} descriptors left: {answer:?}"));
             if answer.is_ok() {
                 let after = ready.model.after(self.operation);
-                ready.world.tag(&after);
-                let seen = Witness::of(&ready.world);
-                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.world, &after));
+                ready.executor.tag(&after);
+                let seen = Observation::of(&ready.executor);
+                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.executor, &after));
                 self.judged(verdict, when)?;
-                return self.judged(close(ready.world, self.walk.descriptors), when);
+                return self.judged(close(ready.executor, self.search.descriptors), when);
             }
             if !matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
                 return Err(when());
             }
-            let verdict = Witness::of(&ready.world).and_then(|seen| ready.before.difference(&seen));
+            let verdict =
+                Observation::of(&ready.executor).and_then(|seen| ready.before.difference(&seen));
             self.judged(verdict, when)?;
             machine = Some(ready);
         }
@@ -355,18 +357,18 @@ impl Trial<'_> {
     }
 }
 
-/// What has become of a machine.
+/// The state of a machine after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spent {
-    /// It is as it was before.
+    /// Unchanged.
     Not,
     Done,
     InQuarantine,
 }
 
-/// Ends the library's use of a machine; fails if the runtime is left with anything unknown.
-fn close(world: World, descriptors: usize) -> Result<(), String> {
-    let World { machine, file, .. } = world;
+/// Drops the library. Fails if the runtime keeps anything that was not expected.
+fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
+    let Executor { machine, file, .. } = executor;
     drop(file);
     let Machine { simulation, library } = machine;
     let listed = library.vmm.quarantine();
@@ -390,15 +392,15 @@ fn close(world: World, descriptors: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives back addresses that a machine that is gone has left reserved for ever: after some ten
-/// thousand runs that ended in quarantine every look at the address space takes long.
+/// Unmaps addresses that dropped machines have left in quarantine: after ten thousand such runs, reading the
+/// address space would take long.
 fn give_back(listed: &[Quarantined]) {
     for entry in listed.iter().filter(|entry| entry.address != Address::NULL) {
         let (start, end) = (entry.address.get(), entry.address.get() + entry.size);
         for region in process::regions() {
             let (start, end) = (region.start.max(start), region.end.min(end));
             if start < end && region.permissions == "---p" && region.name.is_empty() {
-                // SAFETY: nobody may use these pages, and who reserved them is gone.
+                // SAFETY: the pages are inaccessible, and the machine that reserved them was dropped.
                 unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
             }
         }

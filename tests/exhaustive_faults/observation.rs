@@ -1,63 +1,63 @@
-//! What can be seen from outside, and whether it is what it should be.
+//! The observable state, and its comparison with the expected one.
 
+use crate::executor::{Executor, tag_of};
 use crate::machine::at;
 use crate::model::{AGENTS, CPU, GPUS, Model, Operation, SLOTS};
 use crate::process;
-use crate::world::{World, tag_of};
 use hsa_vmm::simulation::Usage as Native;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Access, Address};
 
 /// Everything that must not change when an operation fails.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Witness {
+pub struct Observation {
     reservations: Vec<(Address, usize)>,
     mappings: Vec<MappingInfo>,
     usage: Usage,
     quarantine: Vec<Quarantined>,
-    /// Of each mapping: who may do what, by `get_access`.
+    /// For each mapping: the access of each agent, by `get_access`.
     access: Vec<[Access; AGENTS]>,
-    /// Of each mapping and GPU: what its page table allows.
+    /// For each mapping and GPU: the permissions in its page table.
     pages: Vec<[(bool, bool); GPUS.len()]>,
-    /// And whether it has an entry at all: on AMD's driver it would allow everything.
+    /// For each mapping and GPU: whether there is an entry. With AMD's driver it would allow everything.
     entries: Vec<[bool; GPUS.len()]>,
-    /// Of each granule of each reservation: what this process may do.
+    /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
-    /// Of each mapping that the CPU may read: what it reads.
+    /// For each mapping that the CPU can read: the byte.
     contents: Vec<Option<u8>>,
     runtime: (usize, usize, usize, usize, Vec<u64>),
-    /// But for the runtime's own.
+    /// Open descriptors, without the runtime's own.
     descriptors: usize,
 }
 
-impl Witness {
-    /// What is seen now; an error if an invariant does not hold.
-    pub fn of(world: &World) -> Result<Self, String> {
-        let vmm = &world.machine.vmm;
+impl Observation {
+    /// Returns the current state; an error if an invariant does not hold.
+    pub fn of(executor: &Executor) -> Result<Self, String> {
+        let vmm = &executor.machine.vmm;
         vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
         let mappings = vmm.mappings();
         let (mut access, mut contents) = (Vec::new(), Vec::new());
         let (mut pages, mut entries) = (Vec::new(), Vec::new());
         for mapping in &mappings {
-            let rights = rights(world, mapping)?;
-            access.push(rights);
-            let entry = |gpu| world.machine.simulation.page(gpu - 1, mapping.address.get());
+            let granted = granted(executor, mapping)?;
+            access.push(granted);
+            let entry = |gpu| executor.machine.simulation.page(gpu - 1, mapping.address.get());
             let allowed = |gpu| entry(gpu).map(|page| (page.readable, page.writable));
             pages.push(GPUS.map(|gpu| allowed(gpu).unwrap_or_default()));
             entries.push(GPUS.map(|gpu| entry(gpu).is_some()));
             let mut tag = [0; 4];
-            contents.push(if rights[CPU] == Access::None {
+            contents.push(if granted[CPU] == Access::None {
                 None
             } else {
                 vmm.read(mapping.address, &mut tag).map_err(|error| error.to_string())?;
                 tag.iter().all(|byte| *byte == tag[0]).then_some(tag[0])
             });
         }
-        let native = world.machine.simulation.usage();
+        let native = executor.machine.simulation.usage();
         let descriptors = process::descriptors() - native.descriptors;
         let Native { reservations, handles, allocations, vram_used, .. } = native;
         Ok(Self {
-            process: process_access(world, &vmm.reservations())?,
+            process: process_access(executor, &vmm.reservations())?,
             reservations: vmm.reservations(),
             usage: vmm.usage(),
             quarantine: vmm.quarantine(),
@@ -71,12 +71,12 @@ impl Witness {
         })
     }
 
-    /// How much is in quarantine.
+    /// Returns the number of quarantined entries.
     pub fn quarantined(&self) -> usize {
         self.quarantine.len()
     }
 
-    /// The first thing that differs.
+    /// Returns the first difference.
     pub fn difference(&self, after: &Self) -> Result<(), String> {
         fn differ<T: std::fmt::Debug + PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
             if a == b { Ok(()) } else { Err(format!("{what} changed: {a:x?} is now {b:x?}")) }
@@ -94,9 +94,8 @@ impl Witness {
         differ("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// A GPU that was told it may do nothing still has its entry until the mapping is made anew. If
-    /// that is how a failure was undone it has lost what it was not to have; nobody else has, and
-    /// nobody has gained one.
+    /// Returns whether only forbidden GPUs have lost their entries. A GPU that was forbidden access keeps its
+    /// entry until the memory is mapped again, which a rollback may do. No other GPU may lose or gain an entry.
     fn entries_may_only_go(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
@@ -113,15 +112,15 @@ impl Witness {
         Ok(())
     }
 
-    /// The same, whatever the runtime has pinned of this process.
+    /// Returns the same state without memory of this process that the runtime has pinned.
     pub fn difference_but_for_pinned(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
         self.difference(&after)
     }
 
-    /// Whether it is what the model says.
-    pub fn agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+    /// Compares with the model.
+    pub fn agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         let fail = |what: String| Err(format!("not what the model says: {what}"));
         let reserved = model.reservations.iter().filter(|&&alive| alive).count();
         let alive = (0..model.handles.len()).filter(|&handle| model.is_alive(handle)).count();
@@ -136,7 +135,7 @@ impl Witness {
         if !self.quarantine.is_empty() {
             return fail(format!("something is in quarantine: {:?}", self.quarantine));
         }
-        let address = |it: &crate::model::MappingState| world.address(it.reservation, it.slot);
+        let address = |it: &crate::model::MappingState| executor.address(it.reservation, it.slot);
         let mut expected: Vec<_> = model.mappings.iter().map(|it| (address(it), it)).collect();
         expected.sort_by_key(|&(address, _)| address.get());
         for (index, &(address, mapping)) in expected.iter().enumerate() {
@@ -160,14 +159,14 @@ impl Witness {
                 return fail(format!("{mapping:?} holds {:?}", self.contents[index]));
             }
         }
-        self.process_agrees_with(world, model)
+        self.process_agrees_with(executor, model)
     }
 
-    fn process_agrees_with(&self, world: &World, model: &Model) -> Result<(), String> {
+    fn process_agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         for (index, (base, _)) in self.reservations.iter().enumerate() {
             let mut expected = [Access::None; SLOTS];
             for mapping in &model.mappings {
-                if world.reservations[mapping.reservation] == *base
+                if executor.reservations[mapping.reservation] == *base
                     && model.reservations[mapping.reservation]
                 {
                     expected[mapping.slot] = mapping.access[CPU];
@@ -182,31 +181,31 @@ impl Witness {
     }
 }
 
-/// What each agent may do: the same at the first byte and at the last.
-fn rights(world: &World, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
-    let vmm = &world.machine.vmm;
+/// Returns the access of each agent, which must be equal at the first and at the last byte.
+fn granted(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
+    let vmm = &executor.machine.vmm;
     let last = at(mapping.address, mapping.size - 1);
-    let mut rights = [Access::None; AGENTS];
-    for (agent, right) in world.agents.iter().zip(&mut rights) {
+    let mut granted = [Access::None; AGENTS];
+    for (agent, entry) in executor.agents.iter().zip(&mut granted) {
         let answers = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
         match answers {
-            [Ok(first), Ok(second)] if first == second => *right = first,
+            [Ok(first), Ok(second)] if first == second => *entry = first,
             _ => return Err(format!("get_access inside {mapping:?} says {answers:?}")),
         }
     }
-    Ok(rights)
+    Ok(granted)
 }
 
-/// What this process may do in every granule of the reservations; all of it must be somebody's.
+/// Returns the access of this process to every granule of the reservations, all of which must be mapped.
 fn process_access(
-    world: &World,
+    executor: &Executor,
     reservations: &[(Address, usize)],
 ) -> Result<Vec<Vec<Access>>, String> {
     if reservations.is_empty() {
         return Ok(Vec::new());
     }
     let regions = process::regions();
-    let granule = world.reservation_size() / SLOTS;
+    let granule = executor.reservation_size() / SLOTS;
     let at = |address: usize| {
         let hole = || format!("{address:#x} of a reservation belongs to nobody");
         let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
@@ -224,17 +223,17 @@ fn process_access(
     reservations.iter().map(of).collect()
 }
 
-/// Whether what is left is what it should be after an operation ended in quarantine: it is
-/// listed, none of it is used again, and everything else goes on as before.
+/// Checks the state after an operation has quarantined a range: the range is listed and never used again, and
+/// everything else works as before.
 ///
-/// It may have a hole if the kernel refused to fill one that the runtime had made.
+/// The range may have a hole, if the kernel refused to fill it.
 pub fn is_set_aside(
-    world: &World,
-    before: &Witness,
+    executor: &Executor,
+    before: &Observation,
     operation: Operation,
     may_have_hole: bool,
 ) -> Result<(), String> {
-    let vmm = &world.machine.vmm;
+    let vmm = &executor.machine.vmm;
     vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
     let listed = vmm.quarantine();
     if listed.len() <= before.quarantine.len() {
@@ -243,7 +242,7 @@ pub fn is_set_aside(
     let lost = |address: Address| listed.iter().any(|entry| entry.address == address);
     let reservations = vmm.reservations().into_iter();
     let whole: Vec<_> = reservations.filter(|&(base, _)| !may_have_hole || !lost(base)).collect();
-    process_access(world, &whole)?;
+    process_access(executor, &whole)?;
     let elsewhere = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
         let is_lost = |it: &&MappingInfo| {
             listed.iter().any(|entry| {
@@ -252,7 +251,7 @@ pub fn is_set_aside(
         };
         mappings.iter().filter(|it| !is_lost(it)).cloned().collect()
     };
-    // Of an unmapping that came about only the memory is lost.
+    // If the unmap succeeded, only the memory is lost.
     let unmapped = matches!(operation, Operation::Unmap(_))
         && listed.iter().all(|entry| entry.address == Address::NULL);
     if !unmapped && elsewhere(&before.mappings) != elsewhere(&vmm.mappings()) {

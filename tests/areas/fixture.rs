@@ -1,4 +1,4 @@
-//! What the tests run on, and what the GPUs there reach.
+//! The runtimes that the tests run on, and the memory that their GPUs can access.
 
 use crate::process::page_table::entries;
 use crate::process::{End, in_child};
@@ -13,19 +13,19 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
 
-/// A runtime, and a look at it from outside.
-pub struct Ground {
+/// A runtime, and its simulation if it is one.
+pub struct Fixture {
     pub runtime: Runtime,
     pub simulation: Option<Arc<Simulation>>,
 }
 
-impl Ground {
+impl Fixture {
     #[track_caller]
     pub fn simulated(config: Config) -> Self {
         let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         let register = simulation.table().core.hsa_amd_register_system_event_handler;
-        // SAFETY: the handler takes no notice of its arguments.
+        // SAFETY: the handler ignores its arguments.
         let registered = unsafe { register.expect("there")(Some(ignore), null_mut()) };
         assert_eq!(registered, 0, "without a handler a fault of a GPU ends the process");
         Self { runtime, simulation: Some(simulation) }
@@ -39,7 +39,7 @@ impl Ground {
         }
     }
 
-    /// Whether a GPU reaches a byte.
+    /// Returns whether a GPU can access a byte.
     #[track_caller]
     pub fn reaches(&self, gpu: usize, address: Address) -> bool {
         match &self.simulation {
@@ -48,7 +48,7 @@ impl Ground {
         }
     }
 
-    /// Fails if anything is left of areas that are gone.
+    /// Fails if dropped areas have left anything in the runtime.
     #[track_caller]
     pub fn assert_idle(&self) {
         let Some(simulation) = &self.simulation else { return };
@@ -59,19 +59,19 @@ impl Ground {
     }
 }
 
-/// Does something on each release of AMD's runtime, in a process that has none yet.
-pub fn on_amd(test: &str, act: impl Fn(&Ground)) {
-    on_each_release(test, &Emulation::gpus(2), |ground| {
+/// Calls `act` on each release of AMD's runtime, in a process that has no runtime yet.
+pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
         let end = in_child(|| {
             // SAFETY: AMD's own runtime.
-            let runtime = unsafe { Runtime::load_from(ground.runtime()) }.expect("a runtime");
-            act(&Ground { runtime, simulation: None });
+            let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.expect("a runtime");
+            act(&Fixture { runtime, simulation: None });
         });
-        assert_eq!(end, End::Well, "{}", ground.release());
+        assert_eq!(end, End::Success, "{}", fixture.release());
     });
 }
 
-/// The place of a GPU among all agents.
+/// Returns the runtime's handle of a GPU.
 fn gpu_agent(runtime: &Runtime, gpu: usize) -> usize {
     let mut gpus = runtime.agents().iter().enumerate();
     let found = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
@@ -83,12 +83,12 @@ unsafe extern "C" fn ignore(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_st
 }
 
 unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `list` is the vector that the iteration was given.
+    // SAFETY: `list` is the vector passed to the iteration.
     unsafe { (*list.cast::<Vec<hsa_agent_t>>()).push(agent) };
     0
 }
 
-/// Has an agent of a simulation copy a byte from an address, which it may fail to.
+/// Has an agent of a simulation copy a byte from an address. Returns whether it succeeded.
 fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
     let core = &simulation.table().core;
     let mut agents: Vec<hsa_agent_t> = Vec::new();
@@ -103,7 +103,7 @@ fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool 
     let lock = core.hsa_amd_memory_lock.expect("there");
     let unlock = core.hsa_amd_memory_unlock.expect("there");
     // SAFETY: the list is what `collect` expects, the byte stays until the copy has ended, and
-    // where there is nothing the simulation's GPU faults and not this process.
+    // at unmapped addresses the simulation's GPU faults, not this process.
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
         assert_eq!(create(1, 0, null(), &mut done), 0);
@@ -124,7 +124,7 @@ fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool 
     }
 }
 
-/// Whether the page table of a GPU of the emulated driver has an address.
+/// Returns whether an address is in the page table of a GPU of the emulated driver.
 #[track_caller]
 fn is_in_page_table(gpu: usize, address: Address) -> bool {
     entries(gpu).iter().any(|entry| entry.contains(&address.get()))

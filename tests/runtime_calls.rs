@@ -1,5 +1,5 @@
-//! Access to several mappings for several agents is one call of the runtime, where that can do it;
-//! and where such a call fails half-way, all of it is undone.
+//! Setting access to several mappings for several agents takes one call of the runtime, where it supports that.
+//! If the call fails half-way, all of it is rolled back.
 
 mod machine;
 mod process;
@@ -9,12 +9,12 @@ use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
-/// How often the runtime is asked to set access.
+/// Returns the number of calls that set access.
 fn grants(machine: &Machine) -> u64 {
     machine.simulation.calls("hsa_amd_vmem_set_access")
 }
 
-/// Where a new mapping begins, and its size: one granule of the first GPU's.
+/// Maps one granule of the first GPU's memory. Returns its address and size.
 fn one_mapping(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
@@ -23,9 +23,9 @@ fn one_mapping(machine: &Machine) -> (Address, usize) {
 }
 
 #[test]
-fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_can() {
+fn grants_are_one_call_where_supported() {
     for (release, config) in machine::releases() {
-        // One call a mapping, before ROCm 6.4.
+        // One call for each mapping, before ROCm 6.4.
         let several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
         assert_eq!(machine.vmm.quirks().set_access_of_several_fails, several_fail, "{release}");
@@ -48,14 +48,14 @@ fn a_grant_of_several_mappings_to_several_agents_is_one_call_where_the_runtime_c
                 assert!(page.is_some_and(|page| page.writable), "{release}: {place}, GPU {gpu}");
             }
         }
-        // What is so already needs none.
+        // Repeating the current access needs none.
         grant_all();
         assert_eq!(grants(&machine), expected, "{release}");
     }
 }
 
 #[test]
-fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
+fn last_access_counts_and_is_sent_alone() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let (base, granule) = one_mapping(&machine);
@@ -72,9 +72,9 @@ fn who_is_named_twice_gets_the_last_and_the_runtime_is_told_of_that_alone() {
     }
 }
 
-/// What a CPU may do is this process's own view, wherever among the others it is named.
+/// The CPU's access is this process's own view, at any position in the list.
 #[test]
-fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
+fn cpu_named_last_is_not_sent() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let (base, granule) = one_mapping(&machine);
@@ -83,14 +83,14 @@ fn the_runtime_is_not_told_of_a_cpu_that_is_named_last() {
         machine.vmm.set_access(base, granule, &both).unwrap();
         machine.vmm.write(base, b"seen").unwrap();
         assert_eq!(grants(&machine), 1, "{release}");
-        // The runtime would have to be told, if it knew of it.
+        // The runtime would be called only if it had mapped for the CPU.
         machine.grant(base, granule, cpu, Access::None);
         assert_eq!(grants(&machine), 1, "{release}");
     }
 }
 
 #[test]
-fn a_hint_that_is_aligned_costs_one_call() {
+fn aligned_hint_costs_one_call() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
@@ -102,15 +102,15 @@ fn a_hint_that_is_aligned_costs_one_call() {
             (plain + of("hsa_amd_vmem_address_reserve_align"), of("hsa_amd_vmem_address_free"))
         };
         let (reserved, freed) = calls();
-        // Whether it is had is up to other threads, which may have taken it meanwhile.
+        // Other threads may have taken the address meanwhile.
         machine.vmm.address_reserve(granule, 0, Some(free)).unwrap();
         assert_eq!(calls(), (reserved + 1, freed), "{release}");
     }
 }
 
-/// Each try exports the memory and closes it again.
+/// Each attempt exports the memory and closes it again.
 #[test]
-fn that_the_cpu_cannot_map_memory_itself_is_found_out_once() {
+fn dma_buf_mapping_is_probed_once() {
     if process::ran_alone() {
         return;
     }
@@ -132,7 +132,7 @@ fn that_the_cpu_cannot_map_memory_itself_is_found_out_once() {
 }
 
 #[test]
-fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
+fn adjacent_mappings_with_equal_deltas_share_a_call() {
     let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
@@ -150,9 +150,9 @@ fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
     assert_eq!(grant(2..4, &first, Access::ReadWrite), 1);
     // The two in the middle have the first GPU's already: before them, they, and behind them.
     assert_eq!(grant(0..6, &both, Access::ReadWrite), 3);
-    // Of six that are alike again nothing is in between.
+    // Six mappings with the same access take one call.
     assert_eq!(grant(0..6, &both, Access::Read), 1);
-    // Nothing is told to those that know.
+    // Unchanged mappings take no call.
     assert_eq!(grant(1..3, &first, Access::ReadWrite), 1);
     assert_eq!(grant(0..6, &first, Access::ReadWrite), 2);
     for place in 0..6 {
@@ -163,10 +163,10 @@ fn only_neighbours_to_whom_the_same_is_news_are_told_in_one_call() {
     }
 }
 
-/// Where the owner has to be last, neighbours of two owners are not told in one order.
+/// If the owner must be last, adjacent mappings of two owners need two orders.
 #[test]
-fn neighbours_of_two_owners_are_told_one_by_one() {
-    for (release, config) in machine::eras() {
+fn adjacent_mappings_of_two_owners_take_two_calls() {
+    for (release, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
@@ -179,7 +179,7 @@ fn neighbours_of_two_owners_are_told_one_by_one() {
     }
 }
 
-/// Something that is no memory, which newer runtimes import without a look at it.
+/// A descriptor that is not memory. Newer runtimes import it without a check.
 fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, size as u64).unwrap();
@@ -188,9 +188,9 @@ fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
 }
 
 #[test]
-fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
-    for era in [Era::C, Era::D] {
-        let machine = Machine::new(Config::mi300x(2).with_era(era));
+fn failure_at_a_later_mapping_is_rolled_back() {
+    for generation in [Era::C, Era::D] {
+        let machine = Machine::new(Config::mi300x(2).with_era(generation));
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(4 * granule), machine.create(0, granule));
         let places: [Address; 4] = std::array::from_fn(|place| at(base, place * granule));
@@ -198,34 +198,37 @@ fn a_call_that_fails_at_a_later_mapping_lets_nobody_into_an_earlier_one() {
             let bad = || no_memory(&machine, granule);
             machine.map(address, granule, if place == 2 { bad() } else { handle });
         }
-        // Of the first, a permission is changed; into the others the GPU is let in.
+        // The GPU's permission changes for the first mapping; it is granted access to the others.
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let before = grants(&machine);
         let wanted = [access(machine.gpu(0), Access::ReadWrite)];
         let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::Runtime { .. }), "era {era}: {refused}");
+        assert!(
+            matches!(refused.kind(), ErrorKind::Runtime { .. }),
+            "generation {generation}: {refused}"
+        );
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
-        let told = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
-        assert_eq!(places.map(told), expected, "era {era}");
+        let reported = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
+        assert_eq!(places.map(reported), expected, "generation {generation}");
         let has = places.map(|address| machine.simulation.page(0, address.get()).is_some());
-        assert_eq!(has, [true, false, false, false], "era {era}");
+        assert_eq!(has, [true, false, false, false], "generation {generation}");
         assert_eq!(machine.vmm.quarantine(), []);
         machine.vmm.check().unwrap();
-        // The good ones can be granted, in one call where they are neighbours.
+        // The valid ones can be granted, in one call if they are adjacent.
         let before = grants(&machine);
         machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
-        assert_eq!(grants(&machine) - before, 1, "era {era}");
+        assert_eq!(grants(&machine) - before, 1, "generation {generation}");
     }
 }
 
-/// The runtime has refused: it is not told to take back what it never gave, then or later.
+/// The runtime has refused a grant: neither the rollback nor a later call revokes it.
 #[test]
-fn who_was_refused_is_not_taken_to_be_let_in() {
+fn refused_agents_are_not_recorded_as_granted() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in machine::eras() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
         let (base, _) = machine.mapped(0, granule);
@@ -237,13 +240,13 @@ fn who_was_refused_is_not_taken_to_be_let_in() {
         for agent in [machine.cpu(0), machine.gpu(0)] {
             let refuse = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
             machine.simulation.set_faults(refuse);
-            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{generation}: {agent}");
             machine.simulation.set_faults(FaultPlan::none());
-            assert_eq!(calls_of(agent, Access::None), (true, 0), "{era}: {agent}");
-            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{era}: {agent}");
-            // What the runtime has mapped for the CPU is changed by mprotect.
-            let told = u64::from(agent != machine.cpu(0));
-            assert_eq!(calls_of(agent, Access::None), (true, told), "{era}: {agent}");
+            assert_eq!(calls_of(agent, Access::None), (true, 0), "{generation}: {agent}");
+            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
+            // `mprotect` changes what the runtime has mapped for the CPU.
+            let reported = u64::from(agent != machine.cpu(0));
+            assert_eq!(calls_of(agent, Access::None), (true, reported), "{generation}: {agent}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a change of access that fails leaves: who had access keeps it, undisturbed, nobody else has
-//! got any, and the library knows.
+//! Failed changes of access: agents keep their access, no other agent gets any, and the ledger matches the
+//! runtime.
 
 mod machine;
 mod process;
@@ -7,7 +7,7 @@ mod process;
 use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
-use machine::{Machine, access, at, eras, releases, without_cpu_mapping};
+use machine::{Machine, access, at, generations, releases, without_cpu_mapping};
 
 const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
 const MAP: &str = "hsa_amd_vmem_map";
@@ -34,41 +34,41 @@ fn change_while_failing(
     error
 }
 
-/// A failure may be undone by making the mapping anew. Who was forbidden it before has then really
-/// lost it, and the library must know: else it would forbid it once more when the next failure is
-/// undone, and AMD's runtime maps for a GPU what it is to forbid it.
+/// A rollback may map the memory again. A GPU that was forbidden before then really has no access, and the
+/// library must record that: otherwise the next rollback would forbid it again, and AMD's runtime would map
+/// the memory for that GPU.
 #[test]
-fn what_a_failure_took_away_the_next_failure_does_not_give_back() {
+fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let place @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}: only remembered");
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}: only remembered");
         for (who, agent) in [("owner", owner), ("peer", peer)] {
             let wanted = [access(agent, Access::ReadWrite)];
             change_while_failing(&machine, SET_ACCESS, place, &wanted);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
-                assert_eq!(page, None, "{era}: GPU {gpu} after the {who}'s failure");
+                assert_eq!(page, None, "{generation}: GPU {gpu} after the {who}'s failure");
             }
         }
         machine.grant(base, size, peer, Access::ReadWrite);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{era}");
+        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}");
     }
 }
 
-/// It may be using the memory: to unmap it even for a moment would fault.
+/// The agent may be using the memory: unmapping it even for a moment would fault.
 #[test]
-fn who_had_access_is_not_disturbed_by_a_change_that_fails() {
+fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = config.with_gpu_permissions(GpuPermissions::Enforced);
             let machine = Machine::new(config);
@@ -80,17 +80,17 @@ fn who_had_access_is_not_disturbed_by_a_change_that_fails() {
             change_while_failing(&machine, SET_ACCESS, place, &less);
             let also_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
             change_while_failing(&machine, SET_ACCESS, place, &also_cpu);
-            assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{era}");
+            assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
-            assert!(page.is_some_and(|page| page.writable), "{era}: {page:?}");
-            process::assert_untouchable(base.get(), size, era);
+            assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
+            process::assert_untouchable(base.get(), size, generation);
         }
     }
 }
 
-/// In ROCm 6 and 7.0 it leaves a hole then when it unmaps, which the library has to know of.
+/// In ROCm 6 and 7.0 the runtime then leaves a hole when it unmaps, which the library has to fill.
 #[test]
-fn the_runtime_goes_on_knowing_a_cpu_that_was_let_in_and_is_out_again() {
+fn forbidden_cpu_stays_runtime_granted() {
     if process::ran_alone() {
         return;
     }
@@ -111,10 +111,10 @@ fn the_runtime_goes_on_knowing_a_cpu_that_was_let_in_and_is_out_again() {
     }
 }
 
-/// Where the runtime gives the CPU its access, what is there after it failed differs from what was
-/// there before, and so does whether unmapping leaves a hole.
+/// If the runtime maps for the CPU, its state after a failure differs from the state before, and so does
+/// whether unmapping leaves a hole.
 #[test]
-fn a_revocation_that_fails_twice_is_undone() {
+fn revoke_that_fails_twice_is_rolled_back() {
     if process::ran_alone() {
         return;
     }
@@ -165,13 +165,13 @@ fn a_revocation_that_fails_twice_is_undone() {
     }
 }
 
-/// As after a change of access that failed.
+/// As after a failed change of access.
 #[test]
-fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
+fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let place @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
@@ -181,19 +181,19 @@ fn what_a_failed_revocation_took_away_the_next_failure_does_not_give_back() {
         machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
         machine.vmm.revoke(base, size, &[owner]).unwrap_err();
         let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
-        assert_eq!(pages(), [true, false], "{era}");
+        assert_eq!(pages(), [true, false], "{generation}");
         change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
-        assert_eq!(pages(), [true, false], "{era}");
+        assert_eq!(pages(), [true, false], "{generation}");
     }
 }
 
-/// Other memory behind the same addresses is mapped anew, too.
+/// An exchange also maps the memory again.
 #[test]
-fn what_an_exchange_took_away_a_failure_does_not_give_back() {
+fn failed_exchange_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let places = [mapped(&machine), mapped(&machine)];
         let peer = machine.gpu(1);
@@ -207,19 +207,19 @@ fn what_an_exchange_took_away_a_failure_does_not_give_back() {
         for place in places {
             change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
-            assert_eq!(pages, [true, false], "{era}");
+            assert_eq!(pages, [true, false], "{generation}");
         }
     }
 }
 
-/// A quirk that is worked around where there is no need changes no answer, also where making a
-/// mapping anew fails: the CPU, which came first, sees nothing of it.
+/// An unneeded workaround changes no result, also if mapping again fails: the CPU, which was changed first,
+/// is rolled back.
 #[test]
-fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
+fn refused_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
         return;
     }
-    for (era, config) in eras() {
+    for (generation, config) in generations() {
         let mut quirks = Quirks::of_extension((1, config.extension_minor as u16));
         quirks.peer_after_owner_fails = true;
         let options = VmmOptions::new().with_quirks(quirks);
@@ -229,19 +229,19 @@ fn the_cpu_loses_what_it_got_when_a_peer_is_refused() {
         let both = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
             change_while_failing(&machine, function, place, &both);
-            process::assert_untouchable(base.get(), size, &format!("{era}: {function}"));
+            process::assert_untouchable(base.get(), size, &format!("{generation}: {function}"));
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
-            assert_eq!(pages, [true, false], "{era}: {function}");
+            assert_eq!(pages, [true, false], "{generation}: {function}");
         }
         machine.vmm.set_access(base, size, &both).unwrap();
         machine.vmm.write(base, b"both").unwrap();
-        assert_eq!(machine.vmm.quarantine(), [], "{era}");
+        assert_eq!(machine.vmm.quarantine(), [], "{generation}");
     }
 }
 
-/// Whom ROCm 7.14 lets in only by way of making the mapping anew, the runtime knows from then on.
+/// ROCm 7.14 grants a peer access only if the memory is mapped again. The peer is in `runtime_granted` then.
 #[test]
-fn a_peer_that_came_after_the_owner_can_be_forbidden_again() {
+fn peer_after_owner_can_be_forbidden() {
     if process::ran_alone() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Threads that want the same, one quarrel a test.
+//! Conflicting operations of several threads, one conflict for each test.
 
 use crate::calls::{self, Seen};
 use crate::machine::{Machine, access, at, failing};
@@ -19,7 +19,7 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_era(Era::A))
 }
 
-/// Does several things at once and returns how the runtime's calls met.
+/// Runs several functions at once, and returns the overlaps of the runtime's calls.
 fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
     calls::begin();
     thread::scope(|scope| {
@@ -32,7 +32,7 @@ fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
     seen
 }
 
-/// A whole life of one granule.
+/// The full cycle of one granule.
 fn live(machine: &Machine, base: Address) {
     let granule = machine.granule();
     let handle = machine.create(0, granule);
@@ -53,7 +53,7 @@ fn end(machine: Machine) {
 }
 
 #[test]
-fn in_one_reservation_one_thing_happens_at_a_time() {
+fn operations_on_one_reservation_exclude_each_other() {
     in_many_orders(ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
@@ -73,7 +73,7 @@ fn in_one_reservation_one_thing_happens_at_a_time() {
 }
 
 #[test]
-fn in_different_reservations_nothing_waits() {
+fn operations_on_different_reservations_overlap() {
     let met = Arc::new(AtomicUsize::new(0));
     let count = met.clone();
     in_many_orders(ORDERS, move || {
@@ -114,7 +114,7 @@ fn unlocked_calls_overlap_no_call_on_handles() {
 }
 
 #[test]
-fn copies_in_opposite_directions_come_to_an_end() {
+fn opposite_copies_do_not_deadlock() {
     in_many_orders(ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
@@ -144,10 +144,10 @@ fn copies_in_opposite_directions_come_to_an_end() {
     });
 }
 
-/// The runtime maps nothing any more after two mappings: what is taken from a GPU cannot be put
-/// back, so that the reservation goes into quarantine while others use it.
+/// The runtime's map fails after two mappings: a revocation cannot be rolled back, so that the reservation is
+/// quarantined while other threads use it.
 #[test]
-fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
+fn waiting_threads_reject_quarantined_ranges() {
     in_many_orders(ORDERS, || {
         let plan = failing(FaultPlan::default(), "hsa_amd_vmem_map", 3..50, 4104);
         let machine = Machine::new(Config::mi300x(2).with_faults(plan));
@@ -205,9 +205,9 @@ fn what_goes_into_quarantine_is_not_used_by_those_who_waited() {
     });
 }
 
-/// Whoever asks while a run is changed is told of all of it or of nothing.
+/// A look-up during a change of a run returns the state before or after all of it.
 #[test]
-fn a_run_of_mappings_changes_all_at_once_for_those_who_ask() {
+fn runs_change_atomically_to_look_ups() {
     in_many_orders(4 * ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
@@ -244,9 +244,9 @@ fn a_run_of_mappings_changes_all_at_once_for_those_who_ask() {
     });
 }
 
-/// One that maps and unmaps, one that gives back, the thread that maps ahead, and its end.
+/// One thread maps and unmaps, one trims, one maps ahead; then the buffer is dropped.
 #[test]
-fn the_thread_that_maps_ahead_is_in_nobodys_way() {
+fn mapping_ahead_does_not_disturb_callers() {
     in_many_orders(ORDERS, || {
         let machine = machine();
         let granule = machine.granule();

@@ -1,39 +1,39 @@
-//! A simulated machine on which a sequence of operations was carried out.
+//! A simulated machine on which a sequence of operations is executed.
 
 use crate::machine::{Machine, access, at};
-use crate::model::{Model, Operation, Place, SLOTS};
+use crate::model::{Model, Operation, SLOTS, SlotRange};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
-pub struct World {
+pub struct Executor {
     pub machine: Machine,
     pub reservations: Vec<Address>,
     pub handles: Vec<Handle>,
     pub agents: Vec<AgentId>,
-    /// What was exported last.
+    /// The descriptor that was exported last.
     pub file: Option<OwnedFd>,
     granule: usize,
 }
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-impl World {
-    /// A machine on which these operations have been carried out.
+impl Executor {
+    /// Returns a machine on which these operations were executed.
     pub fn after(config: &Config, sequence: &[Operation]) -> (Self, Model) {
         let machine = Machine::new(config.clone());
         let agents = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
         let granule = machine.granule();
         let (reservations, handles) = (Vec::new(), Vec::new());
-        let mut world = Self { machine, reservations, handles, agents, file: None, granule };
+        let mut executor = Self { machine, reservations, handles, agents, file: None, granule };
         let mut model = Model::default();
         for &operation in sequence {
-            let done = world.perform(operation);
+            let done = executor.execute(operation);
             done.unwrap_or_else(|error| panic!("{sequence:?} works: {operation:?}: {error}"));
             model = model.after(operation);
-            world.tag(&model);
+            executor.tag(&model);
         }
-        (world, model)
+        (executor, model)
     }
 
     pub fn reservation_size(&self) -> usize {
@@ -44,12 +44,12 @@ impl World {
         at(self.reservations[reservation], slot * self.granule)
     }
 
-    fn range(&self, place: Place) -> (Address, usize) {
+    fn range(&self, place: SlotRange) -> (Address, usize) {
         (self.address(place.reservation, place.slot), place.slots * self.granule)
     }
 
-    /// Asks the library for it.
-    pub fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+    /// Executes an operation by the library.
+    pub fn execute(&mut self, operation: Operation) -> Result<(), Error> {
         let vmm = &self.machine.vmm;
         match operation {
             Operation::Reserve | Operation::ReserveAligned => {
@@ -96,7 +96,7 @@ impl World {
                 let file = self.file.as_ref().expect("something was exported");
                 self.handles.push(vmm.import_from_shareable_handle(file, FILE)?);
             }
-            // Beside the tags.
+            // Next to the tags.
             Operation::Fill(place) => {
                 let (address, size) = self.range(place);
                 let (address, size) = (at(address, 64), size - 64);
@@ -119,7 +119,7 @@ impl World {
         *self.agents[1..].iter().find(writes).expect("a GPU may write")
     }
 
-    /// Has the CPU write into memory, where it may, which memory it is.
+    /// Has the CPU write the number of the memory to it, where it has access.
     pub fn tag(&self, model: &Model) {
         for mapping in &model.mappings {
             if mapping.access[crate::model::CPU] == hsa_vmm::Access::ReadWrite {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Unmaps, releases and frees what there is, by the library's calls; nothing may be left.
+    /// Unmaps, releases and frees everything by the library's calls. Fails if anything is left.
     pub fn take_apart(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
         let failed = |error: Error| format!("taking it apart: {error}");
@@ -153,21 +153,21 @@ impl World {
         }
     }
 
-    /// Carries something out while calls fail, and returns what it answered and which did.
+    /// Executes an operation while calls fail. Returns its result and the failed calls.
     pub fn perform_with(
         &mut self,
         operation: Operation,
         plan: FaultPlan,
     ) -> (Result<(), Error>, Vec<(&'static str, u64)>) {
         self.machine.simulation.set_faults(plan);
-        let answer = self.perform(operation);
+        let answer = self.execute(operation);
         let failed = self.machine.simulation.failed_calls();
         self.machine.simulation.set_faults(FaultPlan::none());
         (answer, failed)
     }
 }
 
-/// What the CPU writes into memory of this number.
+/// Returns the tag that the CPU writes to memory of this number.
 pub fn tag_of(memory: usize) -> u8 {
     memory as u8 + 1
 }

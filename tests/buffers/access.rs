@@ -1,13 +1,13 @@
-//! Access for a set of agents, those added later included.
+//! Access of agents to buffers, also to memory that is added later.
 
-use crate::machine::{KIB, Machine, eras, with_two_cpus};
+use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AgentId, GrowableBuffer};
 
-/// Asks a buffer what an agent may do.
+/// Queries an agent's access to a buffer.
 type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
 
 const STEP: usize = 16 * KIB;
@@ -18,23 +18,23 @@ fn buffer(machine: &Machine) -> GrowableBuffer {
 }
 
 #[test]
-fn whoever_was_granted_access_has_it_to_what_comes_later() {
-    for (era, config) in eras() {
+fn grants_hold_for_memory_added_later() {
+    for (generation, config) in generations() {
         let machine = Machine::new(with_two_cpus(config));
         let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
         let mut buffer = buffer(&machine);
         let check = |buffer: &GrowableBuffer, expected: [Access; 4], when: &str| {
             for (agent, expected) in agents.into_iter().zip(expected) {
-                assert_eq!(buffer.access(agent), Ok(expected), "{era}, {when}: {agent}");
+                assert_eq!(buffer.access(agent), Ok(expected), "{generation}, {when}: {agent}");
                 for mapping in machine.vmm.mappings() {
                     let found = machine.vmm.get_access(agent, mapping.address);
-                    assert_eq!(found, Ok(expected), "{era}, {when}: {agent} at {mapping:?}");
+                    assert_eq!(found, Ok(expected), "{generation}, {when}: {agent} at {mapping:?}");
                 }
             }
         };
         use Access::{None, Read, ReadWrite};
         buffer.grow(STEP).unwrap();
-        check(&buffer, [None; 4], "nobody yet");
+        check(&buffer, [None; 4], "no agent yet");
         buffer.grant(&[machine.gpu(0)], ReadWrite).unwrap();
         buffer.grow(3 * STEP).unwrap();
         check(&buffer, [None, None, ReadWrite, None], "the owner");
@@ -51,8 +51,11 @@ fn whoever_was_granted_access_has_it_to_what_comes_later() {
         check(&buffer, [None, None, None, ReadWrite], "revoked");
         for part in 0..buffer.mapped() / STEP {
             let address = buffer.address().get() + part * STEP;
-            assert!(machine.simulation.page(0, address).is_none(), "{era}: for real, {part}");
-            assert!(machine.simulation.page(1, address).is_some(), "{era}: {part}");
+            assert!(
+                machine.simulation.page(0, address).is_none(),
+                "{generation}: for real, {part}"
+            );
+            assert!(machine.simulation.page(1, address).is_some(), "{generation}: {part}");
         }
         buffer.resize(0).unwrap();
         buffer.grow(2 * STEP).unwrap();
@@ -60,11 +63,11 @@ fn whoever_was_granted_access_has_it_to_what_comes_later() {
     }
 }
 
-/// All kinds of buffers are asked in the same way, and say the same.
+/// All kinds of buffers have the same query and return the same access.
 #[test]
-fn every_buffer_says_who_may_use_it() {
-    let stranger = Machine::new(Config::mi300x(1)).gpu(0);
-    for (era, config) in eras() {
+fn access_returns_what_was_granted() {
+    let foreign = Machine::new(Config::mi300x(1)).gpu(0);
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
         let (vmm, properties) = (&machine.vmm, machine.on(0));
@@ -92,30 +95,37 @@ fn every_buffer_says_who_may_use_it() {
             ("ring", &|agent| ring.access(agent)),
         ];
         for (kind, access) in asked {
-            assert_eq!(access(owner), Ok(Access::ReadWrite), "{era}: {kind}");
-            assert_eq!(access(peer), Ok(Access::None), "{era}: {kind}");
-            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{era}: {kind}");
-            let Err(error) = access(stranger) else { panic!("{era}: {kind}") };
-            let told = (error.operation(), error.problem());
-            assert_eq!(told, (Operation::GetAccess, Some(Problem::UnknownAgent)), "{era}: {kind}");
+            assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {kind}");
+            assert_eq!(access(peer), Ok(Access::None), "{generation}: {kind}");
+            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
+            let Err(error) = access(foreign) else { panic!("{generation}: {kind}") };
+            let reported = (error.operation(), error.problem());
+            assert_eq!(
+                reported,
+                (Operation::GetAccess, Some(Problem::UnknownAgent)),
+                "{generation}: {kind}"
+            );
         }
         let mappings = machine.vmm.mappings();
-        assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{era}");
+        assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{generation}");
         for mapping in mappings {
             let reach = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
-            assert!(reach[0].is_some() && reach[1].is_none(), "{era}, for real: {mapping:?}");
+            assert!(
+                reach[0].is_some() && reach[1].is_none(),
+                "{generation}, for real: {mapping:?}"
+            );
         }
     }
 }
 
 #[test]
-fn what_cannot_be_granted_is_refused_before_there_is_memory() {
+fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let stranger = Machine::new(Config::mi300x(1));
+    let foreign = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     for (agents, problem) in [
-        (vec![stranger.gpu(0)], Problem::UnknownAgent),
-        (vec![machine.gpu(0), stranger.cpu(0)], Problem::UnknownAgent),
+        (vec![foreign.gpu(0)], Problem::UnknownAgent),
+        (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
         (vec![], Problem::Empty),
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
@@ -138,11 +148,11 @@ fn what_cannot_be_granted_is_refused_before_there_is_memory() {
 }
 
 #[test]
-fn what_the_cpu_may_not_do_is_an_error() {
+fn cpu_access_beyond_its_grant_is_an_error() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = buffer(&machine);
     buffer.grow(2 * STEP).unwrap();
-    assert!(buffer.read(0, &mut [0]).is_err(), "nobody was granted anything");
+    assert!(buffer.read(0, &mut [0]).is_err(), "no agent has access");
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
     assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");

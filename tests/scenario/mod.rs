@@ -1,10 +1,10 @@
-//! A library at work: two reservations, and everything that can be asked of it.
+//! A scenario with two reservations, and every operation on it.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
-mod books;
+mod state;
 
-pub use books::Books;
+pub use state::StateSnapshot;
 
 use crate::machine::{Library, access, at};
 use hsa_vmm::error::Problem;
@@ -13,13 +13,13 @@ use hsa_vmm::{Access, Address, Error, Handle, HandleType, Reservation};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
-/// Two reservations and what is in them: aliases, an agent that has lost its access again, and
-/// memory that only its mapping keeps alive.
-pub struct Scene {
+/// Two reservations with mappings: aliases, an agent whose access was revoked, and memory that only its
+/// mapping keeps alive.
+pub struct Scenario {
     pub library: Library,
     /// Eight granules, of which the first five are mapped in four mappings.
     pub used: Address,
-    /// Two granules with nothing in them.
+    /// Two granules in which nothing is mapped.
     pub empty: Address,
     pub spare: Handle,
     pub shared: OwnedFd,
@@ -28,13 +28,13 @@ pub struct Scene {
 
 const MAPPED: usize = 5;
 
-impl Scene {
+impl Scenario {
     pub fn new(library: Library) -> Self {
         let granule = library.granule();
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
         let [a, b, spare] = [0, 1, 0].map(|gpu| library.create(gpu, granule));
         let double = library.create(0, 2 * granule);
-        // Everything is touched once, so that the runtime makes no more files later on.
+        // Accesses all memory once, so that the runtime creates no files later.
         for (index, handle) in [a, b, spare, double].into_iter().enumerate() {
             library.map(used, granule, handle);
             library.grant(used, granule, library.cpu(0), Access::ReadWrite);
@@ -66,7 +66,7 @@ impl Scene {
         self.library.granule()
     }
 
-    /// Mappings that there might be: two in each reservation, three of the same memory.
+    /// Returns requests for mappings: two in each reservation, three of the same memory.
     pub fn many(&self) -> [NewMapping; 4] {
         let (size, double) = (self.granule(), self.handles.borrow()[2]);
         let new = |address, handle| NewMapping { address, size, handle };
@@ -82,7 +82,7 @@ impl Scene {
         MAPPED * self.granule()
     }
 
-    /// Everything gone.
+    /// Frees everything.
     pub fn tear_down(&self, when: &str) {
         let vmm = &self.library.vmm;
         for mapping in vmm.mappings() {
@@ -97,7 +97,7 @@ impl Scene {
         vmm.check().unwrap_or_else(|e| panic!("{when}: {e}"));
     }
 
-    /// What was written at the beginning is still there, seen by the CPU.
+    /// Fails unless the CPU reads the original contents.
     pub fn assert_contents(&self, when: &str) {
         let granule = self.granule();
         for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
@@ -114,17 +114,17 @@ impl Scene {
     }
 }
 
-/// One thing that can be asked of it.
-pub type Act = fn(&Scene) -> Result<(), Error>;
+/// An operation on the scenario.
+pub type Act = fn(&Scenario) -> Result<(), Error>;
 
-/// Everything that calls the runtime, in several variants.
+/// Every operation that calls the runtime, in several variants.
 pub const ACTS: &[(&str, Act)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {
         s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None).map(drop)
     }),
     ("reserve near an address that is not aligned", |s| {
-        // Below what is reserved and above a page that is not: free, most likely.
+        // Below the reservation and not aligned; most likely free.
         let hint = Address::new((s.used.get() & !((1 << 30) - 1)) - (1 << 30) + s.granule());
         s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint)).map(drop)
     }),
@@ -190,7 +190,7 @@ pub const ACTS: &[(&str, Act)] = &[
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
         s.library.vmm.map_many(&s.many(), &all)
     }),
-    ("map many for nobody", |s| s.library.vmm.map_many(&s.many(), &[])),
+    ("map many without access", |s| s.library.vmm.map_many(&s.many(), &[])),
     ("grant many", |s| {
         let all = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
         let all = all.map(|agent| access(agent, Access::ReadWrite));

@@ -1,0 +1,57 @@
+//! Random programs, reproducible by their seed.
+
+use super::{AGENTS, HANDLES, Operation, RESERVATIONS, Run, SLOTS, Slot};
+use hsa_vmm::Access;
+
+/// A random number generator (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Returns a number below a limit, which must not be zero.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn slot(&mut self) -> Slot {
+        Slot { reservation: self.below(RESERVATIONS), number: self.below(SLOTS) }
+    }
+
+    fn run(&mut self) -> Run {
+        let first = self.slot();
+        // Often one granule, which is more likely to be mapped.
+        let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
+        Run { first, count }
+    }
+
+    /// Returns a random operation. Maps and grants are frequent, because the others need them.
+    pub fn operation(&mut self) -> Operation {
+        let (slot, run) = (self.slot(), self.run());
+        let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));
+        match self.below(20) {
+            0..5 => Operation::Map { slot, handle },
+            5..7 => Operation::Unmap { run },
+            7..10 => {
+                let access = [Access::ReadWrite, Access::ReadWrite, Access::Read, Access::None];
+                Operation::Grant { run, agent, access: access[self.below(access.len())] }
+            }
+            10 => Operation::Revoke { run, agent },
+            11..13 => Operation::Ask { slot, agent },
+            13 => Operation::Write { slot, value: self.below(256) as u8 },
+            14 => Operation::Read { slot },
+            15 => Operation::Retain { slot },
+            16 => Operation::Release { handle },
+            17 => Operation::Share { handle },
+            18 => Operation::Free { reservation: slot.reservation },
+            _ => Operation::Reserve { reservation: slot.reservation },
+        }
+    }
+}
