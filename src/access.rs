@@ -34,7 +34,6 @@ impl Access {
     }
 
     /// Returns the access with that number; `None` unless it is 0, 1 or 3.
-    #[must_use]
     pub fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => Some(Self::None),

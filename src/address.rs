@@ -40,7 +40,6 @@ impl Address {
     }
 
     /// Returns the address `bytes` further on; `None` past the end of the address space.
-    #[must_use]
     pub fn checked_add(self, bytes: usize) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }

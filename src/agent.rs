@@ -58,7 +58,6 @@ impl AgentId {
 
     /// Returns the identifier with that number. Whether such an agent exists is checked when it is
     /// used.
-    #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

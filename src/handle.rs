@@ -37,7 +37,6 @@ impl Handle {
     }
 
     /// Returns the handle with that number. Whether it exists is checked when it is used.
-    #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits.wrapping_mul(GATHER))
     }

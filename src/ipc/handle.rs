@@ -89,13 +89,11 @@ impl IpcHandle {
     }
 
     /// Returns the bytes, in HIP's layout.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         bytemuck::cast(*self)
     }
 
     /// Creates a handle from any bytes.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         bytemuck::cast(*bytes)
     }

@@ -106,7 +106,6 @@ pub enum DriverState {
 
 impl DriverState {
     /// Tries to open `/dev/kfd` as the runtime would.
-    #[must_use]
     pub fn probe() -> Self {
         Self::of(&std::fs::OpenOptions::new().read(true).write(true).open("/dev/kfd"))
     }

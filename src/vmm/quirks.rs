@@ -119,7 +119,6 @@ quirks! {
 
 impl Quirks {
     /// The quirks of a runtime by the version of AMD's extension it reports.
-    #[must_use]
     pub fn of_extension((major, minor): (u16, u16)) -> Self {
         let minor = match major {
             0 => 0,
@@ -134,7 +133,6 @@ impl Quirks {
     }
 
     /// Returns the quirks of both.
-    #[must_use]
     pub fn union(mut self, other: Self) -> Self {
         for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
             self.switch(quirk, true);
@@ -143,7 +141,6 @@ impl Quirks {
     }
 
     /// Whether a quirk is worked around.
-    #[must_use]
     pub fn has(mut self, quirk: &Quirk) -> bool {
         *(quirk.field)(&mut self)
     }
