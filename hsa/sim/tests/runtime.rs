@@ -45,7 +45,7 @@ fn config_parses_text() {
         assert_eq!(parse(&format!("era={era},extension={minor}")), Ok(config));
         for other in Era::ALL.into_iter().filter(|other| *other != era) {
             let both = parse(&format!("extension={minor},era={other}")).expect_err("no machine");
-            assert!(both.to_string().contains(&format!("say `era={era}`")), "{both}");
+            assert!(both.to_string().contains(&format!("use `era={era}`")), "{both}");
         }
     }
     assert!(parse("nothing,extension=16").is_err() && parse("nothing,extension=4").is_ok());
