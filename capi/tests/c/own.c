@@ -168,9 +168,9 @@ static void areas(void) {
     EXPECT(existing ? memory == own + 100 : memory == on_device);
     REFUSED(hsavmm_area_destroy(area), hipErrorIllegalState, "still mapped");
     OK(hsavmm_area_munmap(area, memory));
-    REFUSED(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not where memory");
+    REFUSED(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not the start of memory");
     OK(hsavmm_area_destroy(area));
-    REFUSED(hsavmm_area_destroy(area), hipErrorInvalidHandle, "no such object");
+    REFUSED(hsavmm_area_destroy(area), hipErrorInvalidHandle, "invalid object number");
   }
   hsavmm_area_t area;
   REFUSED(hsavmm_area_create(&area, 99, 0), hipErrorInvalidDevice, "device 99");
@@ -202,9 +202,9 @@ static void growable(size_t granule) {
   EXPECT(access_of(&both[1], (char *)start + 45 * granule) == 3);
   REFUSED(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
   /* A number of another kind is none. */
-  REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "no such object");
+  REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid object number");
   OK(hsavmm_growable_destroy(buffer));
-  REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "no such object");
+  REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
 }
 
 /* Page 9 of a buffer is mapped. */
