@@ -26,7 +26,8 @@ trait Opener {
 /// calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
 /// Excludes closing, and the first opening, which reads the library from disk.
 ///
-/// # Errors As for opening. No runtime may be open in this process, because opening another costs
+/// # Errors
+/// As for opening. No runtime may be open in this process, because opening another costs
 /// nothing.
 pub fn opening(
     backend: &Backend,

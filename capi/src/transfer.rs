@@ -234,7 +234,8 @@ fn by_those_who_may(
     Ok(())
 }
 
-/// # Safety The program's own memory must be `size` bytes long; at the destination, writable.
+/// # Safety
+/// The program's own memory must be `size` bytes long; at the destination, writable.
 unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
@@ -354,7 +355,8 @@ unsafe extern "C" fn hipMemcpyAsync(
 
 /// Fills memory with `count` copies of a pattern.
 ///
-/// # Safety The program's own memory must be that long and writable.
+/// # Safety
+/// The program's own memory must be that long and writable.
 unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
     let process = process()?;
     process.devices.any()?;

@@ -133,7 +133,7 @@ fn bench_names_library_that_is_not_hip() {
         (&no_library, &["cannot be used", "invalid ELF header"]),
         (&poor, &["cannot be used", "hipMemRetainAllocationHandle"]),
         (&of_another_kind, &["cannot be used", "hipInit"]),
-        (&few, &["cannot be used", "it finds 1 devices, and the runtime 2"]),
+        (&few, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
         (
             &failing,
             &["at level `hip` failed with 1 live mappings", "hipMemSetAccess answered error 719"],

@@ -78,7 +78,8 @@ impl<C> Injection<C> {
     /// Sleeps for the planned delay, then returns the planned misbehaviour. Does not return for
     /// `hang` and `crash`.
     ///
-    /// # Errors The planned error code.
+    /// # Errors
+    /// The planned error code.
     pub fn apply(self) -> Result<Option<FaultKind>, C> {
         if !self.time.is_zero() {
             std::thread::sleep(self.time);

@@ -101,7 +101,8 @@ impl<C> Default for Plan<C> {
 impl<C> Plan<C> {
     /// Parses a plan for a target.
     ///
-    /// # Errors The first invalid rule and the reason: unknown call, unknown effect, or an effect
+    /// # Errors
+    /// The first invalid rule and the reason: unknown call, unknown effect, or an effect
     /// that the call does not support.
     pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());

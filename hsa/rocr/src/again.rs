@@ -8,7 +8,8 @@ use std::process::Command;
 /// ([`Installation::command`](crate::Installation::command)). The environment, including the
 /// emulated driver, is inherited.
 ///
-/// # Errors The path of the running program cannot be determined.
+/// # Errors
+/// The path of the running program cannot be determined.
 pub fn again() -> io::Result<Command> {
     let file = std::env::current_exe().map_err(|error| {
         let words =

@@ -77,7 +77,8 @@ impl Emulation {
 
     /// Makes a program, and the programs that it starts, use the emulated driver.
     ///
-    /// # Errors The shared object was not found.
+    /// # Errors
+    /// The shared object was not found.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
         command.env("LD_PRELOAD", preloaded(&object()?, env::var_os("LD_PRELOAD")));
         let words = [

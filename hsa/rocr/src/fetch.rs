@@ -79,7 +79,8 @@ impl From<NotInstalled> for FetchError {
 /// signatures and checksums against the keys of the package `debian-archive-keyring`. Expired lists
 /// with a valid signature are accepted.
 ///
-/// # Errors The message names the failed step and a remedy. Existing releases stay.
+/// # Errors
+/// The message names the failed step and a remedy. Existing releases stay.
 pub fn fetch(
     releases: &[Release],
     folder: &Path,

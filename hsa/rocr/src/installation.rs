@@ -28,7 +28,8 @@ pub struct NotInstalled {
 impl Installation {
     /// Opens a release that [`fetch`](crate::fetch()) has downloaded.
     ///
-    /// # Errors A part of the release is missing; the message says how to fetch it.
+    /// # Errors
+    /// A part of the release is missing; the message says how to fetch it.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
         let root = folder.join(release.version());
         let lacks = |what| NotInstalled { release, folder: folder.to_owned(), what };

@@ -30,7 +30,8 @@ const ANONYMOUS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::M
 
 /// Calls `mmap`.
 ///
-/// # Safety With `MAP_FIXED` in `flags` the caller must own the range, whose mappings are replaced.
+/// # Safety
+/// With `MAP_FIXED` in `flags` the caller must own the range, whose mappings are replaced.
 unsafe fn map(
     address: usize,
     size: usize,
@@ -83,7 +84,8 @@ pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::
 
 /// Unmaps a range; does nothing for size 0.
 ///
-/// # Safety The range must be the caller's and no longer in use.
+/// # Safety
+/// The range must be the caller's and no longer in use.
 pub(crate) unsafe fn release(address: usize, size: usize) {
     if size > 0 {
         // SAFETY: the caller's range. Only splitting a mapping without kernel memory can fail; the

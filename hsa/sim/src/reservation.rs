@@ -199,7 +199,8 @@ fn take_unregistered(
 
 /// `hsa_amd_vmem_address_free`
 ///
-/// # Safety The range must no longer be in use. The runtime unmaps all of it, including foreign
+/// # Safety
+/// The range must no longer be in use. The runtime unmaps all of it, including foreign
 /// mappings in its holes.
 pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {

@@ -57,11 +57,12 @@ macro_rules! functions {
 
             /// Looks up every function of the group.
             ///
-            /// # Errors [`MissingSymbol`] names the first missing required function.
+            /// # Errors
+            /// [`MissingSymbol`] names the first missing required function.
             ///
-            /// # Safety For each name, `resolve` must return the address of the C function of that
-            /// name and of the type that `include/hsa_abi.h` declares, valid for as long as the
-            /// table is used.
+            /// # Safety
+            /// For each name, `resolve` must return the address of the C function of that name and of
+            /// the type that `include/hsa_abi.h` declares, valid for as long as the table is used.
             pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
                 Ok(Self {
                     $($required: {
@@ -230,7 +231,8 @@ pub struct Table {
 impl Table {
     /// Looks up every function.
     ///
-    /// # Errors [`MissingSymbol`] if a required function of [`Core`] is missing. Missing virtual
+    /// # Errors
+    /// [`MissingSymbol`] if a required function of [`Core`] is missing. Missing virtual
     /// memory is not an error here; see [`Table::vmem`].
     ///
     /// # Safety
