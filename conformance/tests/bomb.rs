@@ -7,8 +7,15 @@ use hsa_vmm_conformance::trace::{Reader, TraceError};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIB: usize = 1 << 20;
+
+/// Runs the tests of this file one at a time: some of them measure the memory of this process.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A line of 128 MiB that does not end, in half a megabyte of gzip.
 fn bomb(path: &Path, text: &[u8]) {
@@ -28,6 +35,7 @@ fn most_memory() -> usize {
 
 #[test]
 fn reader_bounds_memory_of_long_lines() {
+    let _alone = one_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bomb.jsonl.gz");
     for text in [&b"aaaa"[..], b"    ", b"[[[["] {
@@ -48,6 +56,7 @@ fn reader_bounds_memory_of_long_lines() {
 
 #[test]
 fn reader_bounds_blank_lines() {
+    let _alone = one_at_a_time();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("blank.jsonl.gz");
     for text in [&b"\n"[..], b" \t\r\n"] {
@@ -65,6 +74,7 @@ fn reader_bounds_blank_lines() {
 
 #[test]
 fn reader_bounds_memory_of_many_fields() {
+    let _alone = one_at_a_time();
     // As much as a line may have, of what takes the most memory for its length.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
@@ -82,6 +92,7 @@ fn reader_bounds_memory_of_many_fields() {
 
 #[test]
 fn reader_survives_deep_nesting() {
+    let _alone = one_at_a_time();
     let line = "[".repeat(4 * MIB);
     let error = Reader::new(line.as_bytes()).unwrap().next().unwrap().unwrap_err();
     assert!(matches!(error, TraceError::Parse { line: 1, .. }), "{error}");
@@ -93,6 +104,7 @@ fn reader_survives_deep_nesting() {
 
 #[test]
 fn report_bounds_file_size() {
+    let _alone = one_at_a_time();
     let error = Report::read("/dev/zero").unwrap_err();
     assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
 }
