@@ -7,7 +7,7 @@ use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 /// Runs the second process of a case ([`Options::peer`](crate::Options::peer)) until its parent sends no
 /// more requests or exits.
 ///
-/// `open` returns the runtime, or the reason why there is none.
+/// `open` returns the runtime, or the reason for its failure.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.

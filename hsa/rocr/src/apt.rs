@@ -206,7 +206,7 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
 }
 
 fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output, AptError> {
-    // Fixed language, because output is parsed; no questions, because nobody can answer.
+    // The output is parsed, so its language is fixed. Questions would block: there is no terminal.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 
 const PAGE: u64 = 4096;
-/// Of a longer range only so many pages are read, and the last.
+/// The number of pages that are read of a longer range, besides its last.
 const PAGES_READ: u64 = 32;
 
 /// A range of the address space with one kind of access.
