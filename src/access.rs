@@ -82,7 +82,13 @@ pub(crate) struct AccessSet {
 
 impl AccessSet {
     pub fn get(&self, agent: usize) -> Access {
-        match (self.read.contains(agent), self.write.contains(agent)) {
+        self.most_of(AgentSet::one(agent))
+    }
+
+    /// Returns the most access that any of these agents has.
+    pub fn most_of(&self, agents: AgentSet) -> Access {
+        let [read, write] = [self.read, self.write].map(|it| !it.intersection(agents).is_empty());
+        match (read, write) {
             (_, true) => Access::ReadWrite,
             (true, false) => Access::Read,
             (false, false) => Access::None,
@@ -90,8 +96,22 @@ impl AccessSet {
     }
 
     pub fn set(&mut self, agent: usize, access: Access) {
-        self.read.set(agent, access >= Access::Read);
-        self.write.set(agent, access == Access::ReadWrite);
+        let (agent, none) = (AgentSet::one(agent), AgentSet::NONE);
+        let read = if access >= Access::Read { agent } else { none };
+        let write = if access == Access::ReadWrite { agent } else { none };
+        self.set_all(agent, Self { read, write });
+    }
+
+    /// Gives some agents the access that they have in another set.
+    pub fn set_all(&mut self, agents: AgentSet, from: Self) {
+        let set =
+            |to: AgentSet, from: AgentSet| to.difference(agents).union(from.intersection(agents));
+        *self = Self { read: set(self.read, from.read), write: set(self.write, from.write) };
+    }
+
+    /// Returns the agents whose access is another one in the other set.
+    pub fn differing(&self, other: &Self) -> AgentSet {
+        AgentSet(self.read.0 ^ other.read.0 | self.write.0 ^ other.write.0)
     }
 }
 
@@ -103,16 +123,16 @@ impl AgentSet {
     /// The empty set.
     pub const NONE: Self = Self(0);
 
+    fn one(agent: usize) -> Self {
+        Self(1 << agent)
+    }
+
     pub fn contains(&self, agent: usize) -> bool {
-        self.0 >> agent & 1 == 1
+        !self.intersection(Self::one(agent)).is_empty()
     }
 
     pub fn insert(&mut self, agent: usize) {
-        self.set(agent, true);
-    }
-
-    fn set(&mut self, agent: usize, inside: bool) {
-        self.0 = self.0 & !(1 << agent) | u128::from(inside) << agent;
+        *self = self.union(Self::one(agent));
     }
 
     pub fn is_empty(self) -> bool {

@@ -120,16 +120,6 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
-/// The access of this process's own loads and stores.
-///
-/// The numbers are those of `PROT_READ` and `PROT_WRITE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Protection {
-    Nothing = 0,
-    Read = 1,
-    ReadWrite = 3,
-}
-
 /// Maps the start of a memory file or dma-buf over a range.
 ///
 /// # Safety
@@ -138,9 +128,8 @@ pub(crate) unsafe fn map_shared(
     descriptor: BorrowedFd<'_>,
     address: usize,
     size: usize,
-    protection: Protection,
+    protection: ProtFlags,
 ) -> Result<(), Errno> {
-    let protection = ProtFlags::from_bits_retain(protection as u32);
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the caller promises that what is replaced may be.
     unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, 0)? };
@@ -152,8 +141,8 @@ pub(crate) unsafe fn map_shared(
 /// # Errors
 /// Those of the driver that owns the memory. A driver may refuse after the kernel has unmapped the old
 /// mapping at the address (`mmap_region` until Linux 6.11), so it is asked at an unused address.
-pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> Result<(), Errno> {
-    let (size, protection) = (4096, ProtFlags::from_bits_retain(protection as u32));
+pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: ProtFlags) -> Result<(), Errno> {
+    let size = 4096;
     // SAFETY: without MAP_FIXED nothing is replaced.
     unsafe {
         let page = mmap(null_mut(), size, protection, MapFlags::SHARED, descriptor, 0)?;
@@ -168,9 +157,9 @@ pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: Protection) -> 
 pub(crate) unsafe fn protect(
     address: usize,
     size: usize,
-    protection: Protection,
+    protection: ProtFlags,
 ) -> Result<(), Errno> {
-    let protection = MprotectFlags::from_bits_retain(protection as u32);
+    let protection = MprotectFlags::from_bits_retain(protection.bits());
     // SAFETY: the caller promises that nothing else is in the range.
     unsafe { mprotect(address as *mut c_void, size, protection) }
 }
@@ -198,7 +187,7 @@ pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         map_nothing(address, size, MapFlags::FIXED)
-            .or_else(|_| protect(address, size, Protection::Nothing))
+            .or_else(|_| protect(address, size, ProtFlags::empty()))
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) use interprocess::{
 };
 pub(crate) use library_lock::Generation;
 use library_lock::{LibraryLock, lock_of};
-pub(crate) use memory::{Protection, close, fill_hole, map_shared, protect, try_shared};
+pub(crate) use memory::{close, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};

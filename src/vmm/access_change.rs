@@ -8,7 +8,7 @@ use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
-use crate::native::{NativeAccess, Protection};
+use crate::native::NativeAccess;
 use smallvec::SmallVec;
 
 /// The access to set for some agents.
@@ -32,9 +32,7 @@ impl AccessChange {
 
     /// Applies the change to the requested access.
     fn apply(&self, to: &mut AccessState) {
-        for agent in self.agents.iter() {
-            to.requested.set(agent, self.access.get(agent));
-        }
+        to.requested.set_all(self.agents, self.access);
     }
 }
 
@@ -62,13 +60,10 @@ impl Journal<'_> {
     /// Changes the access to each target as its entry says. Changes adjacent targets with the same change
     /// together.
     pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
-        for group in self.groups(targets) {
-            let change = self.targets[group.start].change;
-            if !change.agents.is_empty() {
-                self.change_group(group, change)?;
-            }
-        }
-        Ok(())
+        self.each_group(targets, |journal, group| {
+            let change = journal.targets[group.start].change;
+            if change.agents.is_empty() { Ok(()) } else { journal.change_group(group, change) }
+        })
     }
 
     /// Changes access to a group of adjacent mappings.
@@ -146,8 +141,8 @@ impl Journal<'_> {
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = wanted.requested;
-        match shared.protection(&wanted) {
-            Protection::ReadWrite => Ok(()),
+        match shared.cpu_access(&wanted) {
+            Access::ReadWrite => Ok(()),
             less => shared.protect_view(&target.now, less),
         }
     }
@@ -235,9 +230,9 @@ impl Shared {
                 self.set_access_in_runtime(it.range(), &request)?;
             }
             granted.insert(host);
-            let protection = self.protection(&it.access);
-            if is_mapped || protection != Protection::ReadWrite {
-                self.protect_view(it, protection)?;
+            let access = self.cpu_access(&it.access);
+            if is_mapped || access != Access::ReadWrite {
+                self.protect_view(it, access)?;
             }
         }
         let access = it.access.requested;
@@ -263,7 +258,7 @@ impl Shared {
         before: AccessState,
         asked: AgentSet,
     ) -> Result<MappedRange, ErrorKind> {
-        let (has, had) = (self.protection(&now.access), self.protection(&before));
+        let (has, had) = (self.cpu_access(&now.access), self.cpu_access(&before));
         // The old view still exists, at worst without access.
         if has != had {
             self.protect_view(now, had)?;
@@ -292,11 +287,11 @@ impl Shared {
     /// Returns the request for the agents whose access changes. Forbidding access that was never granted
     /// would make AMD's runtime map the memory; repeating the current access would cost a call.
     fn request(&self, it: &MappedRange, change: &AccessChange) -> Request {
-        let is_news = |&agent: &usize| match it.access.runtime_granted.contains(agent) {
-            true => self.access_in_runtime(&it.access, agent) != change.access.get(agent),
-            false => change.access.read.contains(agent),
-        };
-        let agents = change.agents.iter().filter(is_news).collect();
+        let granted = it.access.runtime_granted;
+        // The runtime gives a CPU all access.
+        let differing = it.access.requested.differing(&change.access).difference(self.cpus);
+        let changed = granted.intersection(differing).union(change.access.read.difference(granted));
+        let agents = change.agents.intersection(changed);
         self.request_all(it, &AccessChange { agents, ..*change })
     }
 

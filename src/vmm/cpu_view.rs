@@ -14,14 +14,13 @@
 use super::Shared;
 use super::ledger::MappedRange;
 use super::shareable::exportable;
-use crate::access::{Access, AccessSet, AccessState};
+use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
-use crate::native::{
-    Protection, close, fill_hole, map_shared, out_of_descriptors, protect, try_shared,
-};
+use crate::native::{close, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 use std::os::fd::AsFd;
 
 /// How the CPU is given access.
@@ -36,26 +35,18 @@ pub(super) struct CpuAccess {
 impl Shared {
     /// Returns the access of this process's loads and stores: the most that any CPU agent has, because all
     /// CPUs share one address space.
-    pub(super) fn cpu_access_of(&self, access: &AccessSet) -> Access {
-        self.cpus.iter().map(|index| access.get(index)).max().unwrap_or_default()
-    }
-
-    pub(super) fn protection(&self, access: &AccessState) -> Protection {
-        match self.cpu_access_of(&access.requested) {
-            Access::None => Protection::Nothing,
-            Access::Read => Protection::Read,
-            Access::ReadWrite => Protection::ReadWrite,
-        }
+    pub(super) fn cpu_access(&self, access: &AccessState) -> Access {
+        access.requested.most_of(self.cpus)
     }
 
     /// Returns whether the runtime has mapped the memory for the CPU.
     pub(super) fn runtime_mapped_for_cpu(&self, access: &AccessState) -> bool {
-        self.cpus.iter().any(|index| access.runtime_granted.contains(index))
+        !access.runtime_granted.intersection(self.cpus).is_empty()
     }
 
     /// Returns whether this process has its own view of the mapping, not the runtime's.
     pub(super) fn has_own_view(&self, access: &AccessState) -> bool {
-        self.protection(access) != Protection::Nothing && !self.runtime_mapped_for_cpu(access)
+        self.cpu_access(access) != Access::None && !self.runtime_mapped_for_cpu(access)
     }
 
     fn by_runtime(&self) -> bool {
@@ -72,11 +63,11 @@ impl Shared {
         it: &MappedRange,
         wanted: &AccessState,
     ) -> Result<bool, ErrorKind> {
-        let (now, wanted) = (self.protection(&it.access), self.protection(wanted));
+        let (now, wanted) = (self.cpu_access(&it.access), self.cpu_access(wanted));
         if now == wanted {
             return Ok(true);
         }
-        if now != Protection::Nothing || self.runtime_mapped_for_cpu(&it.access) {
+        if now != Access::None || self.runtime_mapped_for_cpu(&it.access) {
             return self.protect_view(it, wanted).map(|()| true);
         }
         if self.by_runtime() {
@@ -86,20 +77,16 @@ impl Shared {
     }
 
     /// Changes the protection of the view, if the CPU has one.
-    pub(super) fn protect_view(
-        &self,
-        it: &MappedRange,
-        protection: Protection,
-    ) -> Result<(), ErrorKind> {
+    pub(super) fn protect_view(&self, it: &MappedRange, access: Access) -> Result<(), ErrorKind> {
         // SAFETY: the range is a mapping; taking access away makes accesses fault, as asked for.
-        unsafe { protect(it.start, it.size, protection) }
+        unsafe { protect(it.start, it.size, protection(access)) }
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
     /// Removes the view of a mapping if it had one before and no longer needs it. Cannot fail: at worst
     /// the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
-        let needed = self.protection(&now.access) != Protection::Nothing
+        let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !needed {
             // SAFETY: the range is a mapping, and what is replaced is this library's view of it.
@@ -124,7 +111,7 @@ impl Shared {
 
     /// Fails if no descriptor is free to map again with this access after unmapping.
     pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
-        let exports = !self.by_runtime() && self.protection(access) != Protection::Nothing;
+        let exports = !self.by_runtime() && self.cpu_access(access) != Access::None;
         if exports && out_of_descriptors() {
             return Err(ErrorKind::OutOfDescriptors);
         }
@@ -137,7 +124,7 @@ impl Shared {
         self.runtime.spare().with_reserve(act)
     }
 
-    fn map_dma_buf(&self, it: &MappedRange, protection: Protection) -> Result<bool, ErrorKind> {
+    fn map_dma_buf(&self, it: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let memory = handles.with_live(it.handle, |record| (exportable(record), record.imported));
         let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
@@ -149,12 +136,12 @@ impl Shared {
         let can_be_mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
             _ if is_proven => Ok(()),
-            _ => try_shared(descriptor.as_fd(), protection),
+            _ => try_shared(descriptor.as_fd(), protection(access)),
         };
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: what is replaced is
             // its inaccessible mapping.
-            unsafe { map_shared(descriptor.as_fd(), it.start, it.size, protection) }
+            unsafe { map_shared(descriptor.as_fd(), it.start, it.size, protection(access)) }
         });
         let Err(errno) = mapped else {
             if !imported {
@@ -179,4 +166,9 @@ impl Shared {
             }
         }
     }
+}
+
+/// Returns the access as memory protection: HSA's numbers are those of `PROT_READ` and `PROT_WRITE`.
+fn protection(access: Access) -> ProtFlags {
+    ProtFlags::from_bits_retain(access.to_bits())
 }

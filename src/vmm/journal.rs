@@ -65,7 +65,7 @@ pub(super) struct Journal<'a> {
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
     /// The reservations that it quarantined because a rollback failed.
-    broken: SmallVec<[usize; 1]>,
+    broken: Vec<usize>,
 }
 
 impl<'a> Journal<'a> {
@@ -109,25 +109,28 @@ impl<'a> Journal<'a> {
         });
     }
 
-    /// Splits targets into groups of adjacent mappings in one reservation, whose access changes alike.
-    pub fn groups(&self, targets: Indexes<usize>) -> SmallVec<[Indexes<usize>; 1]> {
-        let mut groups: SmallVec<[Indexes<usize>; 1]> = SmallVec::new();
-        for index in targets {
-            let start = self.targets[index].now.start;
-            let find = |guard: &ReservationGuard<'_>| guard.reservation.base.cmp(&start);
-            let begins = self.guards.binary_search_by(find).is_ok();
-            match groups.last_mut() {
-                Some(group)
-                    if self.targets[index - 1].now.range().end() == start
-                        && self.targets[index - 1].change == self.targets[index].change
-                        && !begins =>
-                {
-                    group.end += 1;
-                }
-                _ => groups.push(index..index + 1),
+    /// Calls `act` with each group of adjacent targets in one reservation, whose access changes alike.
+    pub fn each_group(
+        &mut self,
+        targets: Indexes<usize>,
+        mut act: impl FnMut(&mut Self, Indexes<usize>) -> Result<(), ErrorKind>,
+    ) -> Result<(), ErrorKind> {
+        let mut first = targets.start;
+        for next in first + 1..=targets.end {
+            if next == targets.end || !self.continues(next) {
+                act(self, first..next)?;
+                first = next;
             }
         }
-        groups
+        Ok(())
+    }
+
+    /// Returns whether a target is in the same group as the one before it.
+    fn continues(&self, index: usize) -> bool {
+        let [before, it] = [&self.targets[index - 1], &self.targets[index]];
+        before.now.range().end() == it.now.start
+            && before.change == it.change
+            && self.guards.iter().all(|guard| guard.reservation.base != it.now.start)
     }
 
     /// Maps a target.
@@ -379,10 +382,10 @@ impl Shared {
     pub(super) fn transact<T>(
         &self,
         operation: Operation,
-        ranges: &[Range],
+        ranges: impl Iterator<Item = Range> + Clone,
         act: impl FnOnce(&mut Journal<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
-        if ranges.is_empty() {
+        if ranges.clone().next().is_none() {
             return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
         }
         self.with_locked(ranges, |guards| {
@@ -393,7 +396,7 @@ impl Shared {
                 targets: SmallVec::new(),
                 steps: SmallVec::new(),
                 quarantined: None,
-                broken: SmallVec::new(),
+                broken: Vec::new(),
             };
             let outcome = act(&mut journal);
             match &outcome {
@@ -413,12 +416,12 @@ impl Shared {
     /// Locks the reservations that contain the ranges for `act`.
     pub(super) fn with_locked<T>(
         &self,
-        ranges: &[Range],
+        ranges: impl Iterator<Item = Range> + Clone,
         act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         loop {
             let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
-            for &range in ranges {
+            for range in ranges.clone() {
                 if found.last().is_some_and(|last| last.contains_range(range)) {
                     continue;
                 }

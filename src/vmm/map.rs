@@ -7,7 +7,7 @@ use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
 use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use smallvec::{SmallVec, smallvec};
+use std::cell::Cell;
 
 /// A mapping for [`Vmm::map_many`] to create.
 ///
@@ -53,8 +53,8 @@ impl Vmm {
             if offset != 0 {
                 return Err(ErrorKind::invalid(Argument::Offset, offset, Problem::MustBeZero));
             }
-            let new = NewRange { range, handle, access: &[], reservation: None };
-            shared.replace(Operation::Map, &[], Expected::Any, &[new]).map(drop)
+            let new = NewRange::new(range, handle, None);
+            shared.replace(Operation::Map, &[], Expected::Any, &mut [new])
         })
     }
 
@@ -76,12 +76,15 @@ impl Vmm {
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::Map, |shared| {
-            let new = |it: &NewMapping| {
-                let range = Range::new(it.address, it.size)?;
-                Ok(NewRange { range, handle: it.handle, access: descriptors, reservation: None })
-            };
-            let new: Result<Vec<NewRange<'_>>, ErrorKind> = mappings.iter().map(new).collect();
-            shared.replace(Operation::Map, &[], Expected::Any, &new?).map(drop)
+            let mut new = Vec::with_capacity(mappings.len());
+            for it in mappings {
+                new.push(NewRange::new(Range::new(it.address, it.size)?, it.handle, None));
+            }
+            if !descriptors.is_empty() {
+                let change = shared.access_change(descriptors)?;
+                new.iter_mut().for_each(|it| it.change = change);
+            }
+            shared.replace(Operation::Map, &[], Expected::Any, &mut new)
         })
     }
 
@@ -100,7 +103,7 @@ impl Vmm {
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let range = Range::new(address, size)?;
-            shared.replace(Operation::Unmap, &[range], Expected::Any, &[]).map(drop)
+            shared.replace(Operation::Unmap, &[range], Expected::Any, &mut [])
         })
     }
 
@@ -116,71 +119,72 @@ impl Vmm {
     pub fn unmap_many(&self, runs: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let ranges = sorted_ranges(runs)?;
-            shared.replace(Operation::Unmap, &ranges, Expected::Any, &[]).map(drop)
+            shared.replace(Operation::Unmap, &ranges, Expected::Any, &mut [])
         })
     }
 }
 
 /// A mapping to create.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NewRange<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct NewRange {
     pub range: Range,
     pub handle: Handle,
     /// The access to it; empty for none.
-    pub access: &'a [AccessDescriptor],
+    pub change: AccessChange,
     /// The serial of the reservation that it must be in.
     pub reservation: Option<u64>,
+    /// The mapping's serial, once it exists.
+    pub serial: Cell<u64>,
+}
+
+impl NewRange {
+    /// Describes a mapping to which no agent has access.
+    pub fn new(range: Range, handle: Handle, reservation: Option<u64>) -> Self {
+        Self {
+            range,
+            handle,
+            change: AccessChange::default(),
+            reservation,
+            serial: Cell::default(),
+        }
+    }
 }
 
 impl Shared {
     /// Unmaps runs of whole mappings, sorted by address, if they are the expected ones, and maps others,
-    /// which may take their addresses: all of it, or nothing. Returns the new ones' serials.
+    /// which may take their addresses: all of it, or nothing. Sorts the new ones by address, and sets
+    /// their serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
         old: &[Range],
         expected: Expected<'_>,
-        new: &[NewRange<'_>],
-    ) -> Result<SmallVec<[u64; 1]>, ErrorKind> {
-        let mut order: SmallVec<[usize; 1]> = (0..new.len()).collect();
-        order.sort_by_key(|&index| new[index].range.start);
-        let mut ranges: SmallVec<[Range; 1]> = old.into();
-        ranges.extend(order.iter().map(|&index| new[index].range));
-        check_disjoint(old)?;
-        check_disjoint(&ranges[old.len()..])?;
-        let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
-        for it in new {
-            changes.push(match it.access {
-                [] => AccessChange::default(),
-                access => self.access_change(access)?,
-            });
-        }
-        let replaced = self.transact(operation, &ranges, |journal| {
+        new: &mut [NewRange],
+    ) -> Result<(), ErrorKind> {
+        new.sort_by_key(|it| it.range.start);
+        check_disjoint(old.iter().copied())?;
+        check_disjoint(new.iter().map(|it| it.range))?;
+        let ranges = old.iter().copied().chain(new.iter().map(|it| it.range));
+        let replaced = self.transact(operation, ranges, |journal| {
             for &range in old {
                 journal.add_run(range, AccessChange::default())?;
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();
-            for &index in &order {
-                self.add_mapping(journal, &new[index], changes[index], count)?;
+            for it in new.iter() {
+                self.add_mapping(journal, it, count)?;
             }
-            for group in journal.groups(0..count) {
+            journal.each_group(0..count, |journal, group| {
                 let together = if self.quirks.unmap_of_several_fails { 1 } else { group.len() };
-                for first in group.step_by(together) {
-                    journal.unmap(first..first + together)?;
-                }
-            }
+                let mut firsts = group.step_by(together);
+                firsts.try_for_each(|first| journal.unmap(first..first + together))
+            })?;
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
             let all = count..journal.targets.len();
             all.clone().try_for_each(|index| journal.map(index))?;
-            journal.change_access(all)?;
-            let mut serials: SmallVec<[u64; 1]> = smallvec![0; new.len()];
-            for (index, target) in order.into_iter().zip(&journal.targets[count..]) {
-                serials[index] = target.now.serial;
-            }
-            Ok(serials)
+            journal.change_access(all)
         });
         // An invalid handle is reported before an invalid range.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
@@ -193,11 +197,10 @@ impl Shared {
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
-        new: &NewRange<'_>,
-        change: AccessChange,
+        new: &NewRange,
         old: usize,
     ) -> Result<(), ErrorKind> {
-        let NewRange { range, handle, .. } = *new;
+        let NewRange { range, handle, change, .. } = *new;
         let reservation = journal.containing(range)?;
         // If it was freed, another reservation may have its addresses by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
@@ -226,6 +229,7 @@ impl Shared {
         })??;
         let (Range { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();
+        new.serial.set(serial);
         let it = MappedRange { start, size, handle, serial, native, owner, access };
         journal.add_new(it, change, None);
         self.check_reach(owner, &change)

@@ -399,7 +399,7 @@ impl Drop for Shared {
             all.map(|it| it.range()).collect()
         });
         for range in mappings {
-            let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &[]);
+            let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
                 // Its state is unknown, but the runtime must not stop while it is mapped.
                 let answer = self.unmap_in_runtime(range);

@@ -33,7 +33,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
             let range = Range::new(address, size)?;
-            shared.set_access(&[(range, descriptors)], Expected::Any)
+            shared.set_access(&[(range, shared.access_change(descriptors)?)], Expected::Any)
         })
     }
 
@@ -53,7 +53,8 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
             let ranges = sorted_ranges(runs)?;
-            let all: Vec<_> = ranges.iter().map(|&range| (range, descriptors)).collect();
+            let change = shared.access_change(descriptors)?;
+            let all: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
             shared.set_access(&all, Expected::Any)
         })
     }
@@ -106,17 +107,13 @@ impl Shared {
     /// sorted by address.
     pub(super) fn set_access(
         &self,
-        runs: &[(Range, &[AccessDescriptor])],
+        runs: &[(Range, AccessChange)],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let ranges: SmallVec<[Range; 1]> = runs.iter().map(|&(range, _)| range).collect();
-        check_disjoint(&ranges)?;
-        let mut changes: SmallVec<[AccessChange; 1]> = SmallVec::new();
-        for &(_, descriptors) in runs {
-            changes.push(self.access_change(descriptors)?);
-        }
-        self.transact(Operation::SetAccess, &ranges, |journal| {
-            for (&range, &change) in ranges.iter().zip(&changes) {
+        let ranges = runs.iter().map(|&(range, _)| range);
+        check_disjoint(ranges.clone())?;
+        self.transact(Operation::SetAccess, ranges, |journal| {
+            for &(range, change) in runs {
                 journal.add_run(range, change)?;
             }
             expected.check_targets(journal, 0)?;
@@ -134,10 +131,10 @@ impl Shared {
         agents: &[AgentId],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        check_disjoint(ranges)?;
+        check_disjoint(ranges.iter().copied())?;
         let none = |&agent: &AgentId| AccessDescriptor { agent, access: Access::None };
         let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
-        self.transact(Operation::Revoke, ranges, |journal| {
+        self.transact(Operation::Revoke, ranges.iter().copied(), |journal| {
             for &range in ranges {
                 journal.add_run(range, revoked)?;
             }
@@ -215,9 +212,9 @@ pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range
 }
 
 /// Rejects ranges that overlap. They are sorted by address.
-pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
-    match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
-        Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),
+pub(super) fn check_disjoint(ranges: impl Iterator<Item = Range> + Clone) -> Result<(), ErrorKind> {
+    match ranges.clone().zip(ranges.skip(1)).find(|(range, next)| range.overlaps(*next)) {
+        Some((_, next)) => Err(ErrorKind::invalid(Argument::List, next, Problem::Overlapping)),
         None => Ok(()),
     }
 }

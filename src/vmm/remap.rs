@@ -67,7 +67,7 @@ impl Shared {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
-        self.transact(Operation::Exchange, &[to, from], |journal| {
+        self.transact(Operation::Exchange, [to, from].into_iter(), |journal| {
             let there = mapped_run(journal, to, Argument::Destination, expected_to)?;
             let here = mapped_run(journal, from, Argument::Source, expected_from)?;
             let size = |it: &MappedRange| it.size;
@@ -102,7 +102,7 @@ impl Shared {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
-        self.transact(Operation::Relocate, &[to, from], |journal| {
+        self.transact(Operation::Relocate, [to, from].into_iter(), |journal| {
             let before = mapped_run(journal, from, Argument::Source, expected)?;
             let about = |kind: ErrorKind| kind.about(Argument::Destination);
             let destination = journal.containing(to).map_err(about)?;

@@ -157,8 +157,10 @@ impl Mapping {
         let vmm = first.vmm();
         vmm.run(Operation::SetAccess, |shared| {
             let sorted = Sorted::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
-            let mut runs: Vec<_> =
-                changes.iter().map(|&(mapping, access)| (mapping.range(), access)).collect();
+            let mut runs: Vec<_> = Vec::with_capacity(changes.len());
+            for (mapping, access) in changes {
+                runs.push((mapping.range(), shared.access_change(access)?));
+            }
             runs.sort_by_key(|(range, _)| range.start);
             shared.set_access(&runs, sorted.expected())
         })
@@ -233,12 +235,18 @@ fn replace(
         let handle = request.allocation.handle_of(vmm)?;
         let range = request.reservation.part(request.offset, request.allocation.size())?;
         let reservation = Some(request.reservation.serial());
-        wanted.push(NewRange { range, handle, access: request.access, reservation });
+        let mut it = NewRange::new(range, handle, reservation);
+        if !request.access.is_empty() {
+            it.change = shared.access_change(request.access)?;
+        }
+        wanted.push(it);
     }
-    let serials = shared.replace(operation, &sorted.ranges, sorted.expected(), &wanted)?;
-    let made = new.iter().zip(wanted).zip(serials).map(|((request, it), serial)| {
+    shared.replace(operation, &sorted.ranges, sorted.expected(), &mut wanted)?;
+    let made = new.iter().map(|request| {
         let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
-        let (address, size) = (it.range.address(), it.range.size);
+        let start = reservation.address().get() + request.offset;
+        let it = &wanted[wanted.partition_point(|it| it.range.start < start)];
+        let (address, size, serial) = (it.range.address(), it.range.size, it.serial.get());
         Mapping { reservation, allocation, address, size, serial, mapped: true }
     });
     Ok(made.collect())

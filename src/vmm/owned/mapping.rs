@@ -79,7 +79,7 @@ impl Mapping {
     /// As for [`Vmm::set_access`].
     pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared, only| {
-            shared.set_access(&[(self.range(), descriptors)], only)
+            shared.set_access(&[(self.range(), shared.access_change(descriptors)?)], only)
         })
     }
 
@@ -186,7 +186,7 @@ impl Mapping {
         self.run(Operation::GetAccess, |shared, only| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
-            shared.with_locked(&[range], |guards| {
+            shared.with_locked([range].into_iter(), |guards| {
                 shared.check_granted(guards, range, only, agent, access)?;
                 Ok(act(self.address))
             })
@@ -293,7 +293,7 @@ impl Mapping {
 
     fn unmap_now(&self) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared, only| {
-            shared.replace(Operation::Unmap, &[self.range()], only, &[]).map(drop)
+            shared.replace(Operation::Unmap, &[self.range()], only, &mut [])
         })
     }
 }

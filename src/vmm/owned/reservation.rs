@@ -141,19 +141,17 @@ impl Reservation {
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
         let allocation = allocation.clone();
-        let (address, serials) = self.vmm().run(Operation::Map, |shared| {
+        let (address, serial) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
             let range = Range::new(range.address(), size)?;
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
-            let new = NewRange { range, handle, access: &[], reservation };
-            let mapped = shared.replace(Operation::Map, &[], Expected::Any, &[new]);
+            let mut new = [NewRange::new(range, handle, reservation)];
+            let mapped = shared.replace(Operation::Map, &[], Expected::Any, &mut new);
             let address = self.address();
-            let mapped = mapped.map_err(|kind| kind.about_offset(Argument::Address, address))?;
-            Ok((range.address(), mapped))
+            mapped.map_err(|kind| kind.about_offset(Argument::Address, address))?;
+            Ok((range.address(), new[0].serial.get()))
         })?;
-        // One range makes one mapping.
-        let serial = serials.first().copied().unwrap_or_default();
         Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
     }
 
