@@ -7,7 +7,7 @@ mod process;
 
 use hostile::{Hostile, foreign_page_is_at};
 use hsa_vmm::error::Problem;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
@@ -425,7 +425,7 @@ fn thread_that_maps_anywhere_keeps_its_mappings() {
     if process::ran_alone() {
         return;
     }
-    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::A));
+    let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::A));
     let machine = Machine::new(config);
     let granule = machine.granule();
     let over = Arc::new(AtomicBool::new(false));
@@ -487,7 +487,7 @@ fn unneeded_hole_quirk_quarantines() {
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);
-    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::D));
+    let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::D));
     let machine = Machine::with(config, options);
     let granule = machine.granule();
     let base = machine.reserve(granule);

@@ -194,7 +194,7 @@ fn live_everywhere(granule: usize) {
     for (release, of_release) in machine::releases() {
         for (kind, config) in kinds() {
             let mut config = config
-                .with_era(of_release.era)
+                .with_generation(of_release.generation)
                 .with_extension(of_release.extension_minor)
                 .with_granule(granule as u64);
             config.extension_reported = of_release.extension_reported;

@@ -57,7 +57,7 @@ fn calls_without_descriptors_change_nothing() {
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(out, "{name}: {answer:?}");
         }
-        if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
+        if machine.simulation.config().generation == hsa_vmm::simulation::Generation::C {
             let answer = vmm.create(granule, &machine.on(0));
             assert!(
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),

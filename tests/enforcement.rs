@@ -266,8 +266,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
-    for (generation, of_era) in machine::generations() {
-        let mut config = Config::consumer().with_era(of_era.era);
+    for (generation, of_generation) in machine::generations() {
+        let mut config = Config::consumer().with_generation(of_generation.generation);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);

@@ -6,7 +6,7 @@ use hsa_vmm::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
 
 const REPLAYED: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/era_a.jsonl");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/generation_a.jsonl");
 
 #[test]
 fn info_shows_runtime_agents_and_pools() {

@@ -1,6 +1,6 @@
 //! Two reports held against each other: each kind of difference, and no other.
 
-use hsa_sim::{Config, Era, FaultPlan};
+use hsa_sim::{Config, FaultPlan, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::describe::QuirkDescription;
@@ -290,7 +290,8 @@ fn diff_reports_large_changes_of_time() {
 
 #[test]
 fn diff_of_generations_names_their_features() {
-    let [a, d] = [Era::A, Era::D].map(|era| conform(Config::mi300x(2).with_era(era)));
+    let [a, d] = [Generation::A, Generation::D]
+        .map(|generation| conform(Config::mi300x(2).with_generation(generation)));
     let diff = Diff::of(&a, &d);
     let names =
         |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();

@@ -9,7 +9,7 @@ mod peer;
 
 use edges::{ROWS, Row, Shown};
 use hsa_rocr::{Emulation, Release, test};
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::{Options, Status, cases, run};
@@ -126,19 +126,23 @@ fn simulation_matches_the_table() {
     apart.peer_access = false;
     for profile in PROFILES {
         let on = |config: Config| {
-            let what = format!("{profile} on era {}, {} GPUs", config.era, config.gpus.len());
+            let what = format!(
+                "{profile} on generation {}, {} GPUs",
+                config.generation,
+                config.gpus.len()
+            );
             decided(&Runtime::simulated(config).unwrap(), profile, false, &what)
         };
-        for era in Era::ALL {
-            let mut rows = on(Config::mi300x(2).with_era(era));
+        for generation in Generation::ALL {
+            let mut rows = on(Config::mi300x(2).with_generation(generation));
             // A GPU out of reach needs a machine that has one; no virtual memory a driver
             // without; running out of descriptors a process of its own (tests/descriptors.rs).
-            let mut apart = apart.clone().with_era(era);
+            let mut apart = apart.clone().with_generation(generation);
             rows.append(&mut on(apart.clone()));
             apart.vmem = false;
             rows.append(&mut on(apart));
             let open: Vec<_> = by_cases().difference(&rows).copied().collect();
-            assert_eq!(open, [62], "{profile}, era {era}: rows that nothing decided");
+            assert_eq!(open, [62], "{profile}, generation {generation}: rows that nothing decided");
         }
     }
 }

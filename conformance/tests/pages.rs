@@ -5,7 +5,7 @@ mod peer;
 
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::{HipError, HipProfile};
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm_conformance::{Options, cases, run};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -103,7 +103,8 @@ fn errors() -> Vec<String> {
 
 /// The errors that a case expects and gets, each once.
 fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
-    let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
+    let runtime =
+        Runtime::simulated(Config::mi300x(2).with_generation(Generation::B)).expect("it starts");
     let peer = peer::words(peer::On::Simulation);
     let options = Options { profile, count_descriptors: false, peer, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());

@@ -2,7 +2,7 @@
 //! AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
@@ -37,9 +37,9 @@ fn compare(runtime: &Runtime, what: &str) {
 
 #[test]
 fn every_case_passes_with_every_quirk() {
-    for era in Era::ALL {
-        let runtime = Runtime::simulated(Config::mi300x(2).with_era(era)).unwrap();
-        compare(&runtime, &format!("generation {era}"));
+    for generation in Generation::ALL {
+        let runtime = Runtime::simulated(Config::mi300x(2).with_generation(generation)).unwrap();
+        compare(&runtime, &format!("generation {generation}"));
     }
 }
 

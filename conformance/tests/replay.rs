@@ -1,6 +1,6 @@
 //! Replaying the recorded traces, and traces that were tampered with.
 
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::replay::{ReplayError, ReplayReport, Rule, replay};
 use hsa_vmm_conformance::trace::{Call, Reader, Trace, TraceError};
@@ -47,11 +47,14 @@ fn replay_agrees_with_all_traces() {
 
 #[test]
 fn replay_agrees_in_every_generation_and_granule() {
-    for era in Era::ALL {
+    for generation in Generation::ALL {
         for granule in [4 << 10, 2 << 20] {
-            let config = Config::mi300x(2).with_era(era).with_granule(granule);
+            let config = Config::mi300x(2).with_generation(generation).with_granule(granule);
             let report = put(config, recorded(250)).unwrap();
-            assert_eq!(report.divergent, 0, "era {era}, granule {granule}: {report:?}");
+            assert_eq!(
+                report.divergent, 0,
+                "generation {generation}, granule {granule}: {report:?}"
+            );
             assert_eq!(report.operations, 20_000);
             assert_eq!(report.first, None);
         }

@@ -30,10 +30,10 @@ fn judge(printed: &str, parts: &[&str]) {
 #[test]
 fn examples_run_on_the_simulation() {
     for (program, parts) in examples() {
-        for era in ["a", "b", "c", "d"] {
+        for generation in ["a", "b", "c", "d"] {
             let output =
-                program.on_simulation(&format!("mi300x,gpus=2,era={era}")).output().unwrap();
-            judge(&well(&output, era), parts);
+                program.on_simulation(&format!("mi300x,gpus=2,era={generation}")).output().unwrap();
+            judge(&well(&output, generation), parts);
         }
     }
 }

@@ -210,11 +210,11 @@ const PROFILES: [&str; 2] = ["hip6", "hip7"];
 
 #[test]
 fn cases_pass_on_every_generation() {
-    for era in ["a", "b", "c", "d"] {
+    for generation in ["a", "b", "c", "d"] {
         for gpus in [1, 2] {
             for profile in PROFILES {
-                let has_uncached = profile == "hip7" && ["c", "d"].contains(&era);
-                let sim = format!("era={era},gpus={gpus}");
+                let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
+                let sim = format!("era={generation},gpus={gpus}");
                 let what = format!("{profile} on {sim}");
                 all_pass(&IN_C, &what, gpus, has_uncached, |program| {
                     let mut command = program.on_simulation(&sim);

@@ -7,9 +7,10 @@ use hsa_rocr::{Emulation, test};
 fn extensions_work() {
     for language in Language::ALL {
         let program = Program::compile("tests/c/own.c", language, &[]);
-        for era in ["a", "b", "c", "d"] {
-            let output = program.on_simulation(&format!("gpus=2,era={era}")).output().unwrap();
-            assert_eq!(well(&output, era), "all of it\n");
+        for generation in ["a", "b", "c", "d"] {
+            let output =
+                program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
+            assert_eq!(well(&output, generation), "all of it\n");
         }
     }
 }

@@ -208,7 +208,7 @@ pub const ROWS: &[Row] = &[
     ),
     cases(
         48,
-        "grant non-owner first, owner later (era C)",
+        "grant non-owner first, owner later (generation C)",
         WORKS,
         "access.gpus.peer_after_the_owner access.gpus.peer_before_the_owner share.import.peer_after_the_owner",
     ),
@@ -238,7 +238,7 @@ pub const ROWS: &[Row] = &[
     ),
     cases(
         63,
-        "CPU revoke then unrelated mmap (era A)",
+        "CPU revoke then unrelated mmap (generation A)",
         WORKS,
         "unmap.addresses.stay_reserved access.cpu.comes_and_goes",
     ),

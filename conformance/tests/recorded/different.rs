@@ -5,14 +5,14 @@
 //! asked of addresses that were free. Here every name has a fixture of its own and means what it
 //! says.
 
-use hsa_sim::Era;
+use hsa_sim::Generation;
 
 /// A difference.
 pub struct Different {
     pub name: &'static str,
     pub ours: &'static str,
-    /// The first era in which it is one.
-    pub since: Era,
+    /// The first generation in which it is one.
+    pub since: Generation,
     pub why: &'static str,
 }
 
@@ -31,7 +31,7 @@ const FREE_BY_THEN: &str = "when it was recorded, the reservation had been freed
 const DOCUMENTED: &str = "HIP documents this error";
 
 const fn differs(name: &'static str, ours: &'static str, why: &'static str) -> Different {
-    Different { name, ours, since: Era::A, why }
+    Different { name, ours, since: Generation::A, why }
 }
 
 const INVALID: &str = "INVALID_VALUE";
@@ -70,7 +70,7 @@ pub const DIFFERENT: &[Different] = &[
     Different {
         name: "props_imported_location",
         ours: "unknown",
-        since: Era::C,
+        since: Generation::C,
         why: "since ROCm 7.14 AMD's runtime does not tell whose memory an import is (6.2 #61)",
     },
     differs("import_not_a_memory_fd", INVALID, DOCUMENTED),

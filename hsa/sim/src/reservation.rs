@@ -1,7 +1,7 @@
 //! Reservations: real address ranges of the process.
 
 use crate::address_space::{self, PAGE, Protection};
-use crate::era::Behaviour;
+use crate::generation::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;

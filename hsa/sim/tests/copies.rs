@@ -41,10 +41,10 @@ const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 /// knows nothing of virtual memory (6.4.3 on an emulated kernel answered the same).
 #[test]
 fn fill_rejects_vmem_before_rocm_7_2() {
-    for (era, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
-        let r = start(&format!("gpus=1,era={era}"));
+    for (generation, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
+        let r = start(&format!("gpus=1,era={generation}"));
         let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-        assert_eq!(r.fill(base, 7, 1), answer, "era {era}");
+        assert_eq!(r.fill(base, 7, 1), answer, "generation {generation}");
     }
 }
 
@@ -204,25 +204,29 @@ fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
 /// AMD's runtimes do so, too: `tests/amd/transfers.rs`.
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
-    for era in ["a", "b", "c", "d"] {
-        let r = start(&format!("gpus=1,era={era}"));
+    for generation in ["a", "b", "c", "d"] {
+        let r = start(&format!("gpus=1,era={generation}"));
         let faults = noted(&r);
         let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
         write(base, 6);
         let mut host = vec![0u64; 3 * 512];
         // Three pages with a whole one between them.
         let page = host.as_mut_ptr().addr().next_multiple_of(4096);
-        assert_eq!(copies_in_background(&r, page, base), -1, "era {era}");
+        assert_eq!(copies_in_background(&r, page, base), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
-        assert_eq!(copies_in_background(&r, base, page), -1, "era {era}");
+        assert_eq!(copies_in_background(&r, base, page), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
         assert_eq!(read(page), 0, "nothing was copied");
 
         // Whole pages are locked, and only those.
         let at = r.lock(page + 100, 8).expect("host memory");
-        assert_eq!(copies_in_background(&r, at - 100, base), 0, "era {era}");
+        assert_eq!(copies_in_background(&r, at - 100, base), 0, "generation {generation}");
         assert_eq!(read(page), 6);
-        assert_eq!(copies_in_background(&r, at - 100 + 4096 - 4, base), -1, "era {era}");
+        assert_eq!(
+            copies_in_background(&r, at - 100 + 4096 - 4, base),
+            -1,
+            "generation {generation}"
+        );
         assert_eq!(take(faults), [(r.gpus[0], page as u64 + 4096, ABSENT)]);
         r.unlock(page + 100);
         assert_eq!(copies_in_background(&r, page, base), -1, "not locked any more");

@@ -54,7 +54,7 @@ fn cpu_access_is_enforced() {
     write(base, 1);
     assert_eq!(r.set(base, N, &cpu(&r, NONE)), OK);
     assert!(!readable(base));
-    assert_eq!(r.get(base, r.cpus[0]), Ok(NONE), "era D knows of CPUs");
+    assert_eq!(r.get(base, r.cpus[0]), Ok(NONE), "generation D knows of CPUs");
 }
 
 #[test]
@@ -107,13 +107,13 @@ fn descriptor_outlives_its_handle() {
 
 #[test]
 fn generations_c_and_d_import_lazily() {
-    for (era, survives_close) in [("era=c", false), ("era=d", true)] {
-        let r = start(era);
+    for (generation, survives_close) in [("era=c", false), ("era=d", true)] {
+        let r = start(generation);
         let (base, handle) = (r.reserve(2 * N), r.create(N));
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
         let wrong = r.import(plain).expect("not looked at");
         assert_eq!(r.map(base, N, wrong), OK);
-        assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{era}");
+        assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{generation}");
         let own = r.export(handle).expect("a descriptor");
         let descriptor = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 900) };
         let imported = r.import(descriptor).expect("an import");
@@ -121,12 +121,12 @@ fn generations_c_and_d_import_lazily() {
         unsafe { libc::close(descriptor) };
         assert_eq!(r.map(base + N, N, imported), OK);
         let set = r.set(base + N, N, &gpu(&r, 0, RW));
-        assert_eq!(set, if survives_close { OK } else { ERROR }, "{era}");
+        assert_eq!(set, if survives_close { OK } else { ERROR }, "{generation}");
         // A size larger than the handle's shows there, too.
         assert_eq!(r.unmap(base, N), OK);
         assert_eq!(r.unmap(base + N, N), OK);
         assert_eq!(r.map(base, 2 * N, handle), OK);
-        assert_eq!(r.set(base, 2 * N, &gpu(&r, 0, RW)), ERROR, "{era}");
+        assert_eq!(r.set(base, 2 * N, &gpu(&r, 0, RW)), ERROR, "{generation}");
     }
 }
 
@@ -189,13 +189,13 @@ fn video_memory_is_limited() {
 
 #[test]
 fn generation_b_keeps_memory_until_address_free() {
-    for (era, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
-        let r = start(era);
+    for (generation, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
+        let r = start(generation);
         let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
         assert_eq!((r.unmap(base, N), r.release(handle)), (OK, OK));
-        assert_eq!(r.simulation.usage().vram_used[0], kept, "{era}");
+        assert_eq!(r.simulation.usage().vram_used[0], kept, "{generation}");
         assert_eq!(r.free(base, N), OK);
-        assert_eq!(r.simulation.usage().vram_used[0], 0, "{era}");
+        assert_eq!(r.simulation.usage().vram_used[0], 0, "{generation}");
     }
 }
 
@@ -213,7 +213,7 @@ fn no_register_reserves_plain_memory() {
     write(base + N - 8, 1);
     let handle = r.create(N);
     assert_eq!(r.map(base, N, handle), OK);
-    assert!(!readable(base), "era B maps it without access");
+    assert!(!readable(base), "generation B maps it without access");
     assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
     assert_eq!(read(base + N - 8), 0);
 }
@@ -468,11 +468,14 @@ fn dropping_a_simulation_frees_everything_apart() {
     assert_eq!(unsafe { libc::lseek(file, 0, libc::SEEK_END) }, N as i64, "the caller's");
 }
 
-/// Prepares something on a simulation of an era, and goes on when nothing more can be opened; all of
+/// Prepares something on a simulation of a generation, and goes on when nothing more can be opened; all of
 /// it in a process of its own.
-fn without_descriptors_on<A: FnOnce(&Rig)>(era: &str, prepare: impl FnOnce(&Rig) -> A) -> Ended {
+fn without_descriptors_on<A: FnOnce(&Rig)>(
+    generation: &str,
+    prepare: impl FnOnce(&Rig) -> A,
+) -> Ended {
     in_child(|| {
-        let r = start(&format!("era={era},gpus=2"));
+        let r = start(&format!("era={generation},gpus=2"));
         let act = prepare(&r);
         let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
@@ -481,12 +484,13 @@ fn without_descriptors_on<A: FnOnce(&Rig)>(era: &str, prepare: impl FnOnce(&Rig)
     })
 }
 
-/// As was seen in 6.1.2, 6.4.3 and 7.2.4; later eras only write down what is to be mapped.
+/// As was seen in 6.1.2, 6.4.3 and 7.2.4; later generations only write down what is to be mapped.
 #[test]
 fn map_needs_a_descriptor() {
-    for (era, expected) in [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
+    for (generation, expected) in
+        [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
-        let ended = without_descriptors_on(era, |r| {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, handle) = (r.reserve(N), r.create(N));
             move |r: &Rig| {
                 assert_eq!(r.map(base, N, handle), expected);
@@ -494,7 +498,7 @@ fn map_needs_a_descriptor() {
                 assert_eq!(r.map(base + N, N, handle), INVALID_ARGUMENT);
             }
         });
-        assert_eq!(ended, Ended::Exit(0), "era {era}");
+        assert_eq!(ended, Ended::Exit(0), "generation {generation}");
     }
 }
 
@@ -502,30 +506,30 @@ fn map_needs_a_descriptor() {
 #[test]
 fn grant_without_descriptor_ends_the_process() {
     let abort = Ended::Signal(libc::SIGABRT);
-    for (era, expected) in
+    for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
     {
-        let ended = without_descriptors_on(era, |r| {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, _) = r.mapped(N, &[]);
             move |r: &Rig| {
-                let refused = if era == "d" { OUT_OF_RESOURCES } else { OK };
+                let refused = if generation == "d" { OUT_OF_RESOURCES } else { OK };
                 assert_eq!(r.set(base, N, &gpu(r, 0, RW)), refused);
             }
         });
-        assert_eq!(ended, expected, "era {era}");
+        assert_eq!(ended, expected, "generation {generation}");
     }
 }
 
 #[test]
 fn permission_change_needs_no_descriptor() {
-    for era in ["a", "b", "c", "d"] {
-        let ended = without_descriptors_on(era, |r| {
+    for generation in ["a", "b", "c", "d"] {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, _) = r.mapped(N, &gpu(r, 0, RO));
             move |r: &Rig| {
                 assert_eq!(r.set(base, N, &gpu(r, 0, RW)), OK);
                 assert_eq!(r.unmap(base, N), OK);
             }
         });
-        assert_eq!(ended, Ended::Exit(0), "era {era}");
+        assert_eq!(ended, Ended::Exit(0), "generation {generation}");
     }
 }

@@ -5,7 +5,7 @@
 mod rig;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
-use hsa_sim::{Config, ConfigError, Era, Error, FaultPlan, GpuPermissions, Simulation};
+use hsa_sim::{Config, ConfigError, Error, FaultPlan, Generation, GpuPermissions, Simulation};
 use rig::*;
 
 const N: usize = 4 * MIB;
@@ -20,7 +20,7 @@ fn config_parses_text() {
                 faults=hsa_amd_vmem_map#3=0x1008;hsa_init=OUT_OF_RESOURCES";
     let config = parse(text).expect("it is right");
     assert_eq!(config.gpus.len(), 3);
-    assert_eq!((config.era, config.extension_minor), (Era::A, 11));
+    assert_eq!((config.generation, config.extension_minor), (Generation::A, 11));
     assert_eq!((config.granule, config.gpus[2].vram), (2 << 20, 1 << 30));
     assert_eq!(config.gpu_permissions, GpuPermissions::Enforced);
     assert!(!config.vmem);
@@ -35,17 +35,30 @@ fn config_parses_text() {
     assert_eq!(plan.to_string().parse(), Ok(plan));
     // The order does not matter, and a bad word is named along with the good ones.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
-    // An extension version is one of an era's releases; there is no other machine.
-    for (minor, era) in [("none", Era::A), ("11", Era::A), ("12", Era::B), ("15", Era::B)]
-        .into_iter()
-        .chain([("16", Era::C), ("20", Era::C), ("21", Era::D), ("99", Era::D)])
-    {
+    // An extension version is one of a generation's releases; there is no other machine.
+    for (minor, generation) in [
+        ("none", Generation::A),
+        ("11", Generation::A),
+        ("12", Generation::B),
+        ("15", Generation::B),
+    ]
+    .into_iter()
+    .chain([
+        ("16", Generation::C),
+        ("20", Generation::C),
+        ("21", Generation::D),
+        ("99", Generation::D),
+    ]) {
         let config = parse(&format!("extension={minor}")).expect("a machine");
-        assert_eq!((config.era, config.extension_reported), (era, minor != "none"), "{minor}");
-        assert_eq!(parse(&format!("era={era},extension={minor}")), Ok(config));
-        for other in Era::ALL.into_iter().filter(|other| *other != era) {
+        assert_eq!(
+            (config.generation, config.extension_reported),
+            (generation, minor != "none"),
+            "{minor}"
+        );
+        assert_eq!(parse(&format!("era={generation},extension={minor}")), Ok(config));
+        for other in Generation::ALL.into_iter().filter(|other| *other != generation) {
             let both = parse(&format!("extension={minor},era={other}")).expect_err("no machine");
-            assert!(both.to_string().contains(&format!("use `era={era}`")), "{both}");
+            assert!(both.to_string().contains(&format!("use `era={generation}`")), "{both}");
         }
     }
     assert!(parse("nothing,extension=16").is_err() && parse("nothing,extension=4").is_ok());
@@ -354,7 +367,7 @@ fn descriptor_exhaustion_is_an_error() {
         assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is there already");
         let (other, memory) = (r.reserve(N), r.create(N));
         assert_eq!(r.map(other, N, memory), OUT_OF_RESOURCES, "mapping exports the memory");
-        // Era C has one for each live handle.
+        // Generation C has one for each live handle.
         let c = start("era=c");
         let create = c.try_create(c.vram[0], N, MEMORY_TYPE_PINNED, 0);
         assert_eq!(create, Err(OUT_OF_RESOURCES));

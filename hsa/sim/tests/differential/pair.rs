@@ -69,13 +69,13 @@ struct Shown {
 
 /// The simulation that answers as a release does.
 fn simulation(release: Release) -> Simulation {
-    let era = match release {
+    let generation = match release {
         Release::R6_1_2 => "era=a,extension=4",
         Release::R6_4_3 => "era=a,extension=7",
         Release::R7_2_4 => "era=b,extension=15",
-        other => panic!("which era {other} is of is not written down"),
+        other => panic!("which generation {other} is of is not written down"),
     };
-    let config = format!("mi300x,gpus=2,vram=1g,{era}").parse().expect("a configuration");
+    let config = format!("mi300x,gpus=2,vram=1g,{generation}").parse().expect("a configuration");
     Simulation::start(config).expect("a free slot")
 }
 

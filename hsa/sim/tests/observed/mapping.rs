@@ -92,7 +92,7 @@ fn unmap() {
     });
 }
 
-/// What era A's hole does to somebody else's memory.
+/// What generation A's hole does to somebody else's memory.
 fn foreign(v: &Version, base: usize) {
     let r = &v.rig;
     let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -449,7 +449,7 @@ fn show_panics_of_children() {
     });
 }
 
-/// Does something in a process of its own: what this era does to the address space would hurt
+/// Does something in a process of its own: what this generation does to the address space would hurt
 /// the other tests' threads.
 #[track_caller]
 pub fn apart(work: impl FnOnce()) {
