@@ -296,7 +296,10 @@ fn diff_accepts_info_and_rejects_other_files() {
         for (a, b) in [(well, file), (file, well)] {
             let output = compared(a, b, &[]);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
-            assert!(out(&output).is_empty() && err(&output).contains("is no report"), "{output:?}");
+            assert!(
+                out(&output).is_empty() && err(&output).contains("is not a report"),
+                "{output:?}"
+            );
             assert!(err(&output).contains(file.to_str().unwrap()), "{output:?}");
         }
     }

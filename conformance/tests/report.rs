@@ -256,7 +256,7 @@ fn invalid_report_error_names_the_position() {
     for content in ["{\"seed\":1,\"ops\":[]}\n{}", "\u{FEFF}{}"] {
         std::fs::write(&file, content).unwrap();
         let error = Report::read(&file).unwrap_err().to_string();
-        assert!(error.contains("trace.jsonl is no report"), "{error}");
+        assert!(error.contains("trace.jsonl is not a report"), "{error}");
     }
     let error = Report::read(folder.path().join("none")).unwrap_err().to_string();
     assert!(error.contains("cannot read") && error.contains("none"), "{error}");
