@@ -43,8 +43,8 @@ fn by_calls(machine: &Machine, name: &str) {
     machine.map(at(base, granule), 2 * granule, far);
     machine.map(at(base, 5 * granule), granule, near);
     process::assert_untouchable(base.get(), 8 * granule, name);
-    let everybody: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
-    vmm.set_access(base, 3 * granule, &everybody).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let all_agents: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
+    vmm.set_access(base, 3 * granule, &all_agents).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (number, &gpu) in gpus.iter().enumerate() {
         for offset in [0, granule, 3 * granule - 1] {
             let page = machine.simulation.page(number, at(base, offset).get());

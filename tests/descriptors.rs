@@ -226,7 +226,7 @@ fn import_without_descriptors_has_its_own_error() {
                 _ => panic!("{more} more: {answer:?}"),
             }
         }
-        panic!("it succeeds at last");
+        panic!("it eventually succeeds");
     });
 }
 
@@ -316,7 +316,7 @@ fn set_access_of_several_restores_after_failure() {
             assert!(out, "{spare}: {answer:?}");
             assert_eq!(state(), before, "{spare}");
         }
-        panic!("it succeeds at last");
+        panic!("it eventually succeeds");
     });
 }
 

@@ -24,7 +24,7 @@ fn machine(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
 }
 
 fn gpu(runtime: &Runtime, number: usize) -> AgentId {
-    runtime.gpus().nth(number).expect("there is such a GPU").id()
+    runtime.gpus().nth(number).expect("the GPU exists").id()
 }
 
 #[test]

@@ -73,7 +73,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "cpu_unmap_leaves_hole",
         release: || without_cpu_mapping(generation(Generation::A)),
-        is: "addresses of a reservation belong to nobody",
+        is: "a reservation has unmapped addresses",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
             machine.map(base, granule, machine.create(0, granule));

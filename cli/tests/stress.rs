@@ -120,8 +120,8 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
         let release = installation.release();
         let well = report(&emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&well).is_empty(), "{release}: {well:#}");
-        // Memory that the driver does not free, which only the driver's count shows. The fault begins
-        // after the start, and early enough for a busy machine.
+        // Memory that the driver does not free, which only the driver's count shows. The fault
+        // begins after the start, but early enough for a busy machine.
         let more = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let lost = report(&emulated(installation, &options, &more), 1);

@@ -1,7 +1,7 @@
-//! Every one of the 175 verdicts of `data/cuda_h200_edges.tsv`, asked again of this library.
+//! Compares this library with all 175 verdicts of `data/cuda_h200_edges.tsv`.
 //!
-//! A recorded name is either a call that is made here, and then answers what was recorded or is in
-//! the table of deliberate differences, or it is in the table of what cannot be called.
+//! A recorded call is either made here, with the recorded result or one in the table of deliberate
+//! differences, or it is in the table of calls that cannot be made.
 
 mod recorded;
 
@@ -13,7 +13,7 @@ use recorded::different::DIFFERENT;
 use recorded::{Fixture, calls};
 use std::collections::BTreeMap;
 
-/// The file: names and verdicts.
+/// Returns the names and verdicts of the file.
 fn file() -> BTreeMap<&'static str, &'static str> {
     let text = include_str!("../data/cuda_h200_edges.tsv");
     let lines = text.lines().map(|line| line.split_once('\t').expect("a name, a tab, a verdict"));
@@ -45,11 +45,11 @@ fn differences_have_reason_and_call() {
         let name = different.name;
         assert!(!different.why.is_empty() && seen.insert(name, ()).is_none(), "{name}");
         assert!(calls().any(|(called, _)| *called == name), "{name} is not called");
-        assert_ne!(file()[name], different.ours, "{name} is no difference");
+        assert_ne!(file()[name], different.ours, "{name} does not differ");
     }
 }
 
-/// Makes every call, and returns what is not as it should be: name, answer, what it should be.
+/// Makes every call. Returns the unexpected results: name, result, expected result.
 fn wrong(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String, String)> {
     let file = file();
     let mut wrong = Vec::new();
@@ -70,7 +70,7 @@ fn wrong(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String
 #[test]
 fn simulation_matches_the_record() {
     for generation in Generation::ALL {
-        // The recorded GPUs' granule.
+        // The granule of the recorded GPUs.
         let config = Config::mi300x(2).with_generation(generation).with_granule(2 << 20);
         let runtime = Runtime::simulated(config).unwrap();
         assert_eq!(wrong(&runtime, generation), [], "generation {generation}");

@@ -32,7 +32,7 @@ impl Side {
 
     /// Waits until the other process has ended.
     fn wait_for_the_end(&mut self) {
-        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other has ended");
+        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other process has ended");
     }
 
     /// Maps memory of the second GPU for all agents.

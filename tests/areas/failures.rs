@@ -47,7 +47,7 @@ impl Areas {
     }
 
     fn memory(&self) -> &AreaMemory<'static> {
-        self.memory.as_ref().expect("it was not unmapped")
+        self.memory.as_ref().expect("it is still mapped")
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -191,7 +191,7 @@ fn one_failure_changes_nothing() {
                         tried += 1;
                         match answer {
                             Ok(()) => {
-                                assert!(is_survived(name, function), "{when}: it worked");
+                                assert!(is_survived(name, function), "{when}: it succeeded");
                                 // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
                                     areas.tear_down(&when);

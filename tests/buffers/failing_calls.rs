@@ -159,5 +159,5 @@ fn each_call<S: Setup>(
         let when = format!("{when}: {function}");
         judge(Failed { configuration, name, act, function, answer, setup, before, when });
     }
-    unreachable!("an act comes to an end")
+    unreachable!("an act ends")
 }

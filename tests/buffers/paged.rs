@@ -119,7 +119,7 @@ fn unmapped_pages_are_empty_and_reserved() {
             Err(page_error(4, Problem::PageNotMapped))
         );
         buffer.write(4 * PAGE - 1, &[0]).unwrap();
-        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}: there is none");
+        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}: without a zero page");
     }
 }
 

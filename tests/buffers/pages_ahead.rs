@@ -82,7 +82,7 @@ fn pooled_pages_need_no_new_memory() {
             buffer.map(pages.clone()).unwrap();
             buffer.write(pages.start * PAGE, &[7]).unwrap();
         }
-        let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
+        let error = buffer.map(7..8).expect_err("the pool is empty, and no handle can be created");
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         drop(buffer);
         machine.assert_empty();

@@ -3,7 +3,9 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::Library;
-use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_IS_OUT_OF_RESOURCES, TOO_LARGE_IS_OUT_OF_RESOURCES};
+use crate::table::{
+    IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_IS_OUT_OF_RESOURCES, TOO_LARGE_IS_OUT_OF_RESOURCES,
+};
 use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::Location;

@@ -207,7 +207,7 @@ fn process_access(
     let regions = process::regions();
     let granule = executor.reservation_size() / SLOTS;
     let at = |address: usize| {
-        let hole = || format!("{address:#x} of a reservation belongs to nobody");
+        let hole = || format!("{address:#x} of a reservation is not mapped");
         let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
         let permissions = &region.ok_or_else(hole)?.permissions;
         match permissions.get(..3) {

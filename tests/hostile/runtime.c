@@ -21,13 +21,13 @@
 /* What a test sets and reads. */
 int hostile_meet;             /* how many calls of map wait for each other */
 int hostile_met;              /* how many have met */
-int hostile_strangers;        /* how many of the next unmaps and changes of access let a stranger in */
+int hostile_foreign_mappings;        /* how many of the next unmaps and changes of access let a stranger in */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* what hsa_init answers */
 int hostile_started;          /* how often it was started and not stopped */
 int hostile_linger;           /* how many microseconds an export or a change of access takes */
 int hostile_release_lingers;  /* how many microseconds a release takes */
-int hostile_told;             /* how many changes of access it has made */
+int hostile_access_changes;             /* how many changes of access it has made */
 int hostile_races;            /* how many creates and releases met an export */
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
@@ -41,9 +41,9 @@ static atomic_int exporting;
 static struct { void *start; size_t size; int file; int cpu; } mappings[64];
 
 /* A page of somebody else's, where nothing is. */
-static void let_stranger_in(void *address) {
-  if (hostile_strangers <= 0) return;
-  hostile_strangers--;
+static void create_foreign_mapping(void *address) {
+  if (hostile_foreign_mappings <= 0) return;
+  hostile_foreign_mappings--;
   void *page = mmap(address, 4096, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (page == address) memset(page, 0x77, 4096);
@@ -196,7 +196,7 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
     if (mappings[i].start != address || mappings[i].size != size) continue;
     if (mappings[i].cpu) {
       munmap(address, size);
-      let_stranger_in(address);
+      create_foreign_mapping(address);
     }
     mappings[i].start = 0;
     status = SUCCESS;
@@ -224,14 +224,14 @@ hsa_status_t hsa_amd_vmem_set_access(
       /* As AMD's runtime 6.4: access that changes is taken away before it is given again. */
       if (mappings[i].cpu) {
         munmap(start, mappings[i].size);
-        let_stranger_in(start);
+        create_foreign_mapping(start);
       }
       mappings[i].cpu = 1;
       mmap(start, mappings[i].size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED,
            mappings[i].file, 0);
     }
   }
-  hostile_told += status == SUCCESS;
+  hostile_access_changes += status == SUCCESS;
   pthread_mutex_unlock(&lock);
   return status;
 }

@@ -28,7 +28,7 @@ fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
         }
     });
     let seen = calls::end();
-    machine.vmm.check().expect("the books are right");
+    machine.vmm.check().expect("the ledger is consistent");
     seen
 }
 

@@ -129,7 +129,7 @@ impl Executor {
             }
             "runtime" => {
                 let runtime = fixture.open();
-                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
+                let gpu = runtime.gpus().nth(number(1)).expect("the GPU exists").id();
                 self.ipc = Some(Ipc::on(&runtime, gpu).map_err(of_ipc)?);
                 Ok(String::new())
             }
@@ -160,7 +160,7 @@ impl Executor {
             }
             "allocate" => {
                 let runtime = self.runtime();
-                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
+                let gpu = runtime.gpus().nth(number(1)).expect("the GPU exists").id();
                 let memory = PoolMemory::allocate(runtime, gpu, number(2)).map_err(of_memory)?;
                 let all: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
                 memory.allow(&all).map_err(of_memory)?;
@@ -267,7 +267,7 @@ impl Executor {
                 no_limit();
                 Ok(String::new())
             }
-            other => panic!("no such line: {other}"),
+            other => panic!("unknown command: {other}"),
         }
     }
 
