@@ -58,17 +58,17 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// |---|---|
 /// | `mi300x`, `consumer`, `apu` | the presets |
 /// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
-/// | `gpus=N`, `cpus=N` | so many agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
+/// | `gpus=N`, `cpus=N` | the number of agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
 /// | `era=a` … `era=d` | the ROCm generation (also `generation=`), with the extension version it usually has |
-/// | `extension=N` | the extension's minor version, and its generation; `none`: that of ROCm 6.0, which cannot be asked for |
+/// | `extension=N` | the extension's minor version, and its generation; `none`: as in ROCm 6.0, which does not report it |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
-/// | `xnack` | `=on`: GPUs reach host memory that is not locked |
-/// | `ipc-lengths=checked`, `believed` | whether a length that is not the exported memory's is refused, or taken as AMD's releases do |
-/// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
+/// | `xnack` | `=on`: GPUs can access host memory that is not locked |
+/// | `ipc-lengths=checked`, `believed` | whether a length other than that of the exported memory is refused, or accepted as in AMD's releases |
+/// | `faults=function#N=effect;…` | calls that fail or misbehave ([`hsa_faults`]) |
 ///
 /// The order of the words does not matter. The empty text is the default configuration.
 impl FromStr for Config {

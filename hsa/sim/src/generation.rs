@@ -94,7 +94,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Sizes from this limit on are rejected (seen in 6.1.2; later only the address space limits
+    /// Sizes from this limit on are rejected (observed in 6.1.2; later only the address space limits
     /// them).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }

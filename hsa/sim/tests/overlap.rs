@@ -1,4 +1,5 @@
-//! Overlaps of calls that releases before ROCm 10 do not lock end the process.
+//! Releases before ROCm 10 do not lock some calls; if these overlap, the simulation aborts the
+//! process.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
-/// Imports while a create of another thread is under way, and hangs in it.
+/// Imports while another thread's create hangs.
 fn overlap(generation: &str) {
     let rig = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
     let memory = rig.create(MIB * 2);
@@ -45,7 +46,7 @@ fn overlap_of_unlocked_calls_aborts() {
             assert!(output.status.success(), "{generation}: {said}");
             continue;
         }
-        assert!(!output.status.success(), "{generation}: it went on");
+        assert!(!output.status.success(), "{generation}: the process did not abort");
         for call in ["hsa_amd_vmem_import_shareable_handle", "hsa_amd_vmem_handle_create"] {
             assert!(said.contains(call), "{generation}: {said}");
         }

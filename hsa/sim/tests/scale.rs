@@ -1,14 +1,14 @@
-//! Mappings by the hundred thousand and handles too, eight GPUs full of memory: none of it may cost
-//! memory or descriptors before it is touched, nor become slower the more there is of it.
+//! Hundreds of thousands of mappings and handles, and eight full GPUs: unused memory must cost no
+//! memory and no descriptors, and calls must not become slower with their number.
 //!
-//! `HSA_SIM_MAPPINGS=1000000` says how many mappings.
+//! `HSA_SIM_MAPPINGS=1000000` sets the number of mappings.
 
 mod rig;
 use rig::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Generous: unoptimised code on a busy machine. What is quadratic takes hours.
+/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm takes hours.
 const SECONDS: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -21,13 +21,12 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How much memory this process has more than before. What others have given back meanwhile counts for
-/// nothing.
+/// Returns the growth of this process's memory. Memory that other code freed in between is ignored.
 fn more_than(before: usize) -> usize {
     resident().saturating_sub(before)
 }
 
-/// One test at a time: each other's memory would be measured, too.
+/// Runs one test at a time, because each measures the memory of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,7 +42,7 @@ fn resident() -> usize {
 fn one_handle_is_mapped_many_times() {
     let _alone = alone();
     const SIZE: usize = 4096;
-    // What is quadratic takes minutes with these, too.
+    // A quadratic algorithm takes minutes with this number, too.
     let count = std::env::var("HSA_SIM_MAPPINGS")
         .map_or(250_000, |count| count.parse::<usize>().expect("HSA_SIM_MAPPINGS is a number"));
     for generation in ["era=b", "era=d"] {
@@ -78,7 +77,7 @@ fn supports_100_000_handles() {
         let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
             (0..COUNT).map(|_| r.create(2 * MIB)).collect()
         });
-        assert!(more_than(before) < 256 * MIB, "what was not touched takes no memory");
+        assert!(more_than(before) < 256 * MIB, "unused memory costs no memory");
         assert_eq!(r.simulation.usage().descriptors, 0);
         timed(&format!("{generation}: release every other, and create again"), || {
             handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));

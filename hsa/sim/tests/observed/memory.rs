@@ -1,4 +1,4 @@
-//! Memory: made, released, asked about.
+//! Creating, releasing and querying memory.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -20,7 +20,7 @@ fn create() {
         v.says("2 MiB + 4 KiB", pinned(2 * MIB + 4 * KIB), OK);
         v.says("65 GiB on a 64 GiB GPU", pinned(65 * GIB), INVALID_ALLOCATION);
         let large = r.create(63 * GIB);
-        // 6.1.2 answers SUCCESS although its kernel has refused.
+        // 6.1.2 returned SUCCESS although its kernel call failed.
         v.says("2 GiB more", pinned(2 * GIB), [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES]);
         assert_eq!(r.release(large), OK);
         v.says("type 7", create(vram, N, 7, 0), INVALID_ARGUMENT);
@@ -29,7 +29,7 @@ fn create() {
         v.says("on the CPU pool", create(r.system, N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
         let pool = |handle| hsa_amd_memory_pool_t { handle };
         v.says("on pool 0", create(pool(0), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
-        // Both killed AMD's runtime.
+        // Both crashed AMD's runtime.
         v.says("garbage pool", create(pool(GARBAGE), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
         let create = r.vmem.hsa_amd_vmem_handle_create;
         let nowhere = unsafe { create(vram, N, MEMORY_TYPE_PINNED, 0, null_mut()) };
@@ -56,8 +56,8 @@ fn release() {
         v.says("release that", r.release(handle), OK);
         v.says("unmap: last use", r.unmap(base, N), OK);
         v.says("release after that", r.release(handle), INVALID_ALLOCATION);
-        v.says("export after it is gone", status(r.export(handle)), INVALID_ALLOCATION);
-        v.says("map after it is gone", r.map(base, N, handle), INVALID_ARGUMENT);
+        v.says("export after the last release", status(r.export(handle)), INVALID_ALLOCATION);
+        v.says("map after the last release", r.map(base, N, handle), INVALID_ARGUMENT);
         let first = r.create(N);
         assert_eq!(r.release(first), OK);
         v.says("create, release, release", r.release(first), INVALID_ALLOCATION);
@@ -137,7 +137,7 @@ fn locked_memory() {
             v.says("unlock it twice", unsafe { unlock(at) }, OK);
             assert_eq!(kind(), locked);
         }
-        // 7.2.4 ended the process.
+        // 7.2.4 aborted the process.
         v.says("unlock it once more", unsafe { unlock(at) }, [OK, OK, INVALID_ARGUMENT]);
     });
 }
