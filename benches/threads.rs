@@ -1,11 +1,11 @@
-//! How much more two threads do than one, on reservations of their own, and asking in the same one.
+//! The throughput of two threads compared with one: with a reservation each, and with look-ups in
+//! the same one.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
 //! ```
 //!
-//! On a runtime that does nothing. Run it where two cores have nothing else to do; the best of several
-//! runs is what counts.
+//! Runs on a runtime that does nothing. Needs two idle cores; use the best of several runs.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -19,7 +19,7 @@ const PAGES: usize = 64;
 const ROUNDS: usize = 2000;
 const TRIES: usize = 15;
 
-/// A thread's own reservation and memory.
+/// The reservation and memory of one thread.
 #[derive(Clone)]
 struct Field {
     vmm: Vmm,
@@ -57,7 +57,7 @@ impl Field {
     }
 }
 
-/// The shortest time in which every field was worked on by a thread of its own.
+/// Returns the shortest time in which every field was processed by a thread of its own.
 fn time(
     fields: &[Field],
     work: impl Fn(&Field) -> Result<(), Error> + Sync,

@@ -87,7 +87,7 @@ fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
     Ok(library?)
 }
 
-/// What has a table of the runtime's functions.
+/// An owner of a table of the runtime's functions.
 enum Source {
     Simulated(Simulation),
     Loaded(Box<Library>),
@@ -134,7 +134,7 @@ impl Opener for Raw<'_> {
     }
 }
 
-/// The library.
+/// The library's calls.
 struct Calls<'a> {
     backend: &'a Backend,
     open: Option<Vmm>,
@@ -157,7 +157,7 @@ impl Opener for Calls<'_> {
     }
 }
 
-/// The library through C.
+/// The library's C interface.
 struct C<'a> {
     backend: &'a Backend,
 }

@@ -21,7 +21,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     if let Ok(description) = Description::decode(bytes) {
         assert_eq!(description.encode().as_deref(), Ok(bytes));
     }
-    // A socket is slow: inputs that cannot be a message get none.
+    // A socket is slow, so skip inputs that cannot be a message.
     if bytes.is_empty() || descriptors % 8 > 5 {
         return;
     }
@@ -41,10 +41,10 @@ fuzz_target!(|input: (u8, &[u8])| {
     match channel.receive_descriptor() {
         Ok((_, description)) => {
             assert_eq!(count, 1);
-            // After a message, the next one begins.
+            // The next message follows directly.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The other end has disconnected: there is nothing to wait for.
+        // The other end has disconnected, so that no call waits.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });

@@ -94,7 +94,7 @@ impl Caller for Owned {
     }
 
     fn get_access(&mut self, at: usize) -> Outcome {
-        // Whoever holds a mapping holds one of few; which one does not matter.
+        // The holder of a mapping knows it; here any of the few live ones is used.
         let mapping = &self.live[at / SIZE % self.live.len()];
         black_box(mapping.access(self.gpus[0])?);
         Ok(())
