@@ -104,7 +104,7 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {
-            let words = format!("{count} pieces of its memory are still mapped");
+            let words = format!("{count} of its allocations are still mapped");
             return Err(Refusal::new(errors::ILLEGAL_STATE, words));
         }
         process.objects.remove(area)?;

@@ -229,7 +229,7 @@ unsafe extern "C" fn hipHostMalloc(
     answer("hipHostMalloc", || {
         let both = 0x4000_0000 | 0x8000_0000;
         if flags & !HOST_FLAGS != 0 || flags & both == both {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
         }
         allocate_on_host(ptr, size, Kind::Host, flags)
     })

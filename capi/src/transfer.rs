@@ -29,7 +29,7 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
         3 | 1024 => Ok(Some((true, true))),
         4 => Ok(None),
         other => {
-            let words = format!("`kind` ({other}) is none");
+            let words = format!("`kind` ({other}) is invalid");
             Err(Refusal::new(errors::INVALID_MEMCPY_DIRECTION, words))
         }
     }

@@ -19,8 +19,8 @@ static void live_and_die(const hipMemAllocationProp *prop, size_t size, size_t a
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* The original leaves fields of the properties as they are by chance, which asks for handle types
- * that there may not be; here they are 0. Its recommended granularity only aligns. */
+/* The original leaves fields of the properties uninitialised, which can request handle types that
+ * do not exist; here they are 0. Its recommended granularity is used only for alignment. */
 static void hipMemVmm_Basic(void) {
   hipMemAllocationProp prop = properties_of(0);
   size_t granularity = 0;
@@ -29,7 +29,7 @@ static void hipMemVmm_Basic(void) {
   live_and_die(&prop, 4096, granularity);
 }
 
-/* Of 2026. HIP 6 has no such memory, nor have older runtimes. */
+/* Added in 2026. HIP 6 and older runtimes have no such memory. */
 static void hipMemVmm_Uncached(void) {
   hipMemAllocationProp prop = properties_of(0);
   hipMemGenericAllocationHandle_t handle;
@@ -40,7 +40,7 @@ static void hipMemVmm_Uncached(void) {
   if (info.profile == 6 || info.extension_minor < 18) {
     hipError_t error = by_profile(hipErrorInvalidValue, hipErrorNotSupported);
     EXPECT_ERROR(hipMemCreate(&handle, granularity_of(0), &prop, 0), error);
-    skip("there is no uncached memory");
+    skip("no uncached memory");
   }
   EXPECT_SUCCESS(hipMemGetAllocationGranularity(&granularity, &prop,
                                                 hipMemAllocationGranularityRecommended));
