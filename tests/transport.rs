@@ -106,8 +106,8 @@ fn messages_come_in_order_and_in_pieces() {
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
     send_raw(&here, first, &[null.as_fd()]);
-    // The end of one message and the beginning of the next: its descriptor comes with both, which
-    // cannot be told apart; one message at a time is how it is to be used.
+    // Sent together, the end of one message and the beginning of the next could not be separated
+    // from each other's descriptors. So the sender sends one message at a time.
     let (end, next) = rest.split_at(example().encode().unwrap().len() - 30);
     send_raw(&here, end, &[]);
     assert_eq!(there.receive_descriptor().unwrap().1, example());

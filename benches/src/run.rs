@@ -182,24 +182,24 @@ impl Runner {
         let gpus = target.runtime.gpus().count();
         let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
         let properties = target.properties().ok_or_else(no_gpu)?;
-        macro_rules! laid {
+        macro_rules! runner {
             ($caller:expr) => {{
                 let mut caller = $caller;
-                let field = caller.lay(live).map_err(failed)?;
+                let field = caller.map_live(live).map_err(failed)?;
                 (Box::new(caller) as Box<dyn Rounds>, field)
             }};
         }
         let (caller, field) = match level {
-            Level::Raw => laid!(Raw::new(target, calls)?),
-            Level::Vmm => laid!(Calls::new(target, properties, calls)),
-            Level::Owned => laid!(Owned::new(target, properties, calls)),
-            Level::C => laid!(Hip::linked(target, calls)?),
+            Level::Raw => runner!(Raw::new(target, calls)?),
+            Level::Vmm => runner!(Calls::new(target, properties, calls)),
+            Level::Owned => runner!(Owned::new(target, properties, calls)),
+            Level::C => runner!(Hip::linked(target, calls)?),
             Level::Hip => {
                 let path = options
                     .hip
                     .as_ref()
                     .ok_or_else(|| BenchError::Configuration("no HIP library was given".into()))?;
-                laid!(Hip::load(path, gpus, calls)?)
+                runner!(Hip::load(path, gpus, calls)?)
             }
         };
         Ok(Self { level, caller, field, samples: BTreeMap::new() })

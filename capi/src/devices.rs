@@ -117,7 +117,10 @@ impl Devices {
                 };
                 let found = runtime.agents().iter().find(is_it).map(Agent::id);
                 found.ok_or_else(|| {
-                    Refusal::value("location.id", format_args!("({}) is not a NUMA node", location.id))
+                    Refusal::value(
+                        "location.id",
+                        format_args!("({}) is not a NUMA node", location.id),
+                    )
                 })
             }
             kind => Err(Refusal::value("location.type", format_args!("({kind}) is invalid"))),

@@ -99,7 +99,7 @@ fn planted_leaks_are_found() {
 
 #[test]
 fn resource_kept_once_is_no_leak() {
-    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "kept"];
+    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "opened-once"];
     let report = report(&simulated(&more), 0);
     assert!(leaks(&report).is_empty(), "{report:#}");
 }
@@ -206,7 +206,7 @@ fn is_dead(process: u32) -> bool {
 
 #[test]
 fn interrupt_does_not_report_kept_resource() {
-    let (parent, _) = long(&["--plant", "kept"]);
+    let (parent, _) = long(&["--plant", "opened-once"]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());

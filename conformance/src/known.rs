@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn errors_in_a_list_are_reported() {
-        for (words, told) in [
+        for (words, expected) in [
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
@@ -248,7 +248,7 @@ mod tests {
             ("[[unknown]]", "unknown field `unknown`"),
         ] {
             let error = known(words).unwrap_err().to_string();
-            assert!(error.contains(told), "{words}: {error}");
+            assert!(error.contains(expected), "{words}: {error}");
         }
         let error = KnownFailures::read("/nowhere/known.toml").unwrap_err().to_string();
         assert!(error.contains("/nowhere/known.toml"), "{error}");

@@ -39,8 +39,8 @@ impl<'a> PageTable<'a> {
             let words: Vec<_> = line.split_whitespace().collect();
             let after = |name| words.iter().position(|word| *word == name).map(|at| words[at + 1]);
             let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
-            let rights = words.last()?;
-            let (readable, writable) = (rights.starts_with('r'), rights.contains('w'));
+            let permissions = words.last()?;
+            let (readable, writable) = (permissions.starts_with('r'), permissions.contains('w'));
             let page = Page { offset: number(after("offset")?)?, readable, writable };
             Some((number(words.first()?)?, number(after("size")?)?, page))
         };

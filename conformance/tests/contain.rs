@@ -47,9 +47,11 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
         Event::Lost { case, .. } => lost.push(case.to_owned()),
         _ => {}
     });
-    let told = report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
-    let told: Vec<_> = told.map(|case| case.name.clone()).collect();
-    let in_cases: Vec<_> = told.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
+    let reported =
+        report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
+    let reported: Vec<_> = reported.map(|case| case.name.clone()).collect();
+    let in_cases: Vec<_> =
+        reported.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
     assert_eq!(lost, in_cases, "every lost case is reported at once");
     assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is reported once");
     report

@@ -28,13 +28,13 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (mut here, there) = UnixStream::pair().unwrap();
     let count = usize::from(descriptors % 8);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let sent = vec![there.as_fd(); count];
     if count > 0 {
-        assert!(rights.push(SendAncillaryMessage::ScmRights(&sent)));
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
     }
     let (first, rest) = bytes.split_at(1 + usize::from(descriptors) % bytes.len());
-    sendmsg(&here, &[IoSlice::new(first)], &mut rights, SendFlags::empty()).unwrap();
+    sendmsg(&here, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty()).unwrap();
     here.write_all(rest).unwrap();
     drop(here);
     let channel = Channel::over(there).with_timeout(Duration::from_secs(5));

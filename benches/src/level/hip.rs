@@ -238,7 +238,7 @@ impl Hip {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
         let size = Field::size(live);
         let base = self.reserve_one(size)?;
         let handle = self.create_one()?;

@@ -44,7 +44,7 @@ impl Owned {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let reservation =
             Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;

@@ -106,7 +106,7 @@ impl Raw {
         })
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let size = Field::size(live);
         let mut base = null_mut();
         self.reserve_one(&mut base, size)?;

@@ -151,12 +151,12 @@ fn cpu_by_the_kernel(context: &Context) -> Verdict {
             };
             let range = start.get()..start.get() + count * context.granule();
             let lines = process_maps::within(&range).ok_or_else(no_maps)?;
-            let told: usize = lines.iter().map(|(part, _)| part.len()).sum();
-            ensure_eq!(told, range.len(), "bytes that are taken at {start}, granted {granted:?}");
-            for (part, rights) in lines {
+            let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
+            ensure_eq!(mapped, range.len(), "bytes that are taken at {start}, granted {granted:?}");
+            for (part, permissions) in lines {
                 ensure!(
-                    rights.starts_with(wanted),
-                    "{granted:?} was granted, and the kernel has {rights} at {part:x?}"
+                    permissions.starts_with(wanted),
+                    "{granted:?} was granted, and the kernel has {permissions} at {part:x?}"
                 );
             }
         }

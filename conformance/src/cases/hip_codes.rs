@@ -128,12 +128,12 @@ fn reserve(context: &Context) -> Verdict {
 
 fn free(context: &Context) -> Verdict {
     let granule = context.granule();
-    let stranger = context.reserve(1)?;
+    let foreign = context.reserve(1)?;
     answered(
         context,
         &[
             ("null", &|vmm| vmm.address_free(Address::NULL, granule), VALUE),
-            ("an address that is not reserved", &|vmm| vmm.address_free(stranger, granule), VALUE),
+            ("an address that is not reserved", &|vmm| vmm.address_free(foreign, granule), VALUE),
         ],
     )?;
     for (profile, expected) in [(HipProfile::Hip6, 999), (HipProfile::Hip7, 1)] {

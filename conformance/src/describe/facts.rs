@@ -147,7 +147,7 @@ impl PeerDescription {
         let hops: Vec<_> = self.links.iter().map(|link| link.kind.as_str()).collect();
         match (self.reachable, hops.is_empty()) {
             (false, _) => "not at all".to_owned(),
-            (true, true) => "(not told)".to_owned(),
+            (true, true) => "(unknown)".to_owned(),
             (true, false) => hops.join(" + "),
         }
     }

@@ -91,7 +91,7 @@ fn pointer_info() {
         let (base, handle) = (r.reserve(2 * N), r.create(N));
         assert_eq!(r.map(base, N, handle), OK);
         assert_eq!(r.set(base, N, &v.gpu(0, RW)), OK);
-        let tell = |address| {
+        let info = |address| {
             let info = r.pointer_info(address);
             let (agent, host) = (info.agentBaseAddress.addr(), info.hostBaseAddress.addr());
             let owned = info.agentOwner == r.gpus[0];
@@ -99,11 +99,11 @@ fn pointer_info() {
         };
         let reserved =
             [(0, base, base, 2 * N, false), (5, base, 0, 2 * N, false), (5, 0, base, 2 * N, false)];
-        assert_eq!(tell(base + N), reserved[v.index]);
+        assert_eq!(info(base + N), reserved[v.index]);
         let at = base + 100;
         let mapped = [reserved[0], reserved[1], (6, at, at, N, true)];
-        assert_eq!(tell(at), mapped[v.index]);
-        assert_eq!(tell(handle as usize), (0, 0, 0, 0, false), "the handle's value");
+        assert_eq!(info(at), mapped[v.index]);
+        assert_eq!(info(handle as usize), (0, 0, 0, 0, false), "the handle's value");
         v.says("memory_pool_free", r.pool_free(base), INVALID_ALLOCATION);
         let allow = r.allow(&[r.gpus[1]], base);
         v.says("agents_allow_access GPU1", allow, [ERROR, OK, OK]);
