@@ -186,8 +186,8 @@ fn async_copies() {
     let invalid = HSA_STATUS_ERROR_INVALID_SIGNAL;
     assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[], none), invalid);
     assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[none], first), invalid);
-    let nobody = hsa_agent_t { handle: 3 };
-    assert_eq!(copy(two, nobody, one, r.gpus[0], &[], first), INVALID_AGENT);
+    let invented = hsa_agent_t { handle: 3 };
+    assert_eq!(copy(two, invented, one, r.gpus[0], &[], first), INVALID_AGENT);
     let destroy = r.hsa.hsa_signal_destroy.expect("there");
     assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
 }
