@@ -43,12 +43,12 @@ fuzz_target!(|input: Input| {
     set("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
     let simulation = input.simulation.map(|text| text.replace('\0', "0"));
     set("HSA_SIM", simulation.as_ref().map(OsStr::new));
-    let answered = Runtime::load();
+    let returned = Runtime::load();
     let named = runtime.filter(|it| !it.as_os_str().is_empty());
-    match (&answered, named) {
+    match (&returned, named) {
         (_, Some(name)) if name == Path::new("sim") => {
             let config = env::var("HSA_SIM").unwrap_or_default().parse::<Config>();
-            assert!(answered.is_err() || config.is_ok(), "{answered:?}");
+            assert!(returned.is_err() || config.is_ok(), "{returned:?}");
         }
         // Only this path is tried, and it is not a library.
         (Err(error), Some(name)) => {

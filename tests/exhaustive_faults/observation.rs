@@ -264,7 +264,7 @@ pub fn is_set_aside(
             Err(hsa_vmm::ErrorKind::Quarantined { now: false, .. })
         );
         if lost(base) != refused {
-            return Err(format!("{operation:?}: to free {base} answered {free:?}: {listed:?}"));
+            return Err(format!("{operation:?}: to free {base} returned {free:?}: {listed:?}"));
         }
     }
     Ok(())

@@ -196,7 +196,7 @@ impl Trial<'_> {
         let described = format!("{answer:?}");
         let verdict = self.judge(&mut ready, answer, failed);
         let spent =
-            self.judged(verdict, || self.named(&format!("{what}, answered {described}")))?;
+            self.judged(verdict, || self.named(&format!("{what}, returned {described}")))?;
         if spent == Spent::InQuarantine {
             self.search.set_aside += 1;
         }
@@ -251,7 +251,7 @@ impl Trial<'_> {
                 return Err("the quarantine is not of this very operation".to_owned());
             }
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
-                return Err("it answered Ok although a call failed".to_owned());
+                return Err("it returned Ok although a call failed".to_owned());
             }
             is_set_aside(executor, before, self.operation, failed.contains(&SYSTEM))?;
             return Ok(Spent::InQuarantine);
@@ -259,7 +259,7 @@ impl Trial<'_> {
         match answer {
             Ok(()) => {
                 if let Some(call) = failed.iter().find(|call| !self.survives(call)) {
-                    return Err(format!("it answered Ok although {call} failed"));
+                    return Err(format!("it returned Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
                 executor.tag(&after);

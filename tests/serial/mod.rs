@@ -178,7 +178,7 @@ pub fn round(library: &Library, threads: usize, steps: usize, random: &mut Rando
     for _ in 0..random.below(8) {
         let operation = random.operation();
         let answer = executor.execute(operation);
-        assert!(state.admits(operation, answer), "{operation:?} answered {answer:?} in {state:?}");
+        assert!(state.admits(operation, answer), "{operation:?} returned {answer:?} in {state:?}");
     }
     let programs: Vec<Vec<Operation>> =
         (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();

@@ -53,7 +53,7 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Describes a failed call.
 pub(crate) fn refused(call: &str, answer: impl fmt::Display) -> Box<dyn Error> {
-    format!("{call} answered {answer}").into()
+    format!("{call} returned {answer}").into()
 }
 
 /// The calls of a level. Each acts on the `n`th object of a round, at the `n`th address.

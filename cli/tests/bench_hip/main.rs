@@ -103,7 +103,7 @@ fn hip_rejects_calls_of_another_release() {
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("hipMemImportFromShareableHandle answered error 1"), "{said}");
+    assert!(said.contains("hipMemImportFromShareableHandle returned error 1"), "{said}");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn bench_names_library_that_is_not_hip() {
         (&few, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
         (
             &failing,
-            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess answered error 719"],
+            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess returned error 719"],
         ),
     ] {
         let output = bench(library, &[]).output().unwrap();

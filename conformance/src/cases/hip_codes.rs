@@ -96,7 +96,7 @@ pub(super) const CASES: &[Case] = &[
 type Mistake<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]);
 
 /// Makes each mistake in both profiles and compares the numbers.
-fn answered(context: &Context, mistakes: &[Mistake<'_>]) -> Verdict {
+fn check_codes(context: &Context, mistakes: &[Mistake<'_>]) -> Verdict {
     for (index, profile) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().enumerate() {
         let vmm = context.another(profile)?;
         for (what, mistake, expected) in mistakes {
@@ -113,7 +113,7 @@ const VALUE: [i32; 2] = [1, 1];
 
 fn reserve(context: &Context) -> Verdict {
     let granule = context.granule();
-    answered(
+    check_codes(
         context,
         &[
             ("no size", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
@@ -129,7 +129,7 @@ fn reserve(context: &Context) -> Verdict {
 fn free(context: &Context) -> Verdict {
     let granule = context.granule();
     let foreign = context.reserve(1)?;
-    answered(
+    check_codes(
         context,
         &[
             ("null", &|vmm| vmm.address_free(Address::NULL, granule), VALUE),
@@ -164,7 +164,7 @@ fn create(context: &Context) -> Verdict {
     let on = AllocationProperties::on;
     let make = |vmm: &Vmm, size, agent| vmm.create(size, &on(agent)).map(|_| ());
     let (gpu, invented, host) = (context.gpu(), context.invented_agent(), context.host());
-    answered(
+    check_codes(
         context,
         &[
             ("no size", &|vmm| make(vmm, 0, gpu), VALUE),
@@ -181,11 +181,14 @@ fn release_and_retain(context: &Context) -> Verdict {
     let (at, foreign) = context.mapped(1, 0)?;
     let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), foreign];
     for handle in handles {
-        answered(context, &[("releasing an invalid handle", &|vmm| vmm.release(handle), VALUE)])?;
+        check_codes(
+            context,
+            &[("releasing an invalid handle", &|vmm| vmm.release(handle), VALUE)],
+        )?;
     }
     for address in [Address::NULL, at, Address::new(0x1000)] {
         let retain = |vmm: &Vmm| vmm.retain_allocation_handle(address).map(|_| ());
-        answered(context, &[("retaining at an address without a mapping", &retain, VALUE)])?;
+        check_codes(context, &[("retaining at an address without a mapping", &retain, VALUE)])?;
     }
     Ok(())
 }
@@ -280,7 +283,7 @@ fn granularity(context: &Context) -> Verdict {
     };
     let (invented, host) = (context.invented_agent(), context.host());
     let of = |vmm: &Vmm, bits| vmm.allocation_properties(Handle::from_bits(bits)).map(|_| ());
-    answered(
+    check_codes(
         context,
         &[
             ("an invented device", &|vmm| ask(vmm, invented), VALUE),
@@ -316,7 +319,7 @@ fn share(context: &Context) -> Verdict {
 }
 
 fn map_array(context: &Context) -> Verdict {
-    answered(
+    check_codes(
         context,
         &[
             ("sparse arrays", &|vmm| vmm.map_array_async(1), [801, 801]),

@@ -145,7 +145,7 @@ pub(super) fn refuses<T: fmt::Debug>(
     answer: Result<T, Error>,
 ) -> Verdict<Error> {
     match answer {
-        Ok(value) => Err(NotPassed::Failed(format!("answered {value:?} instead of {expected}"))),
+        Ok(value) => Err(NotPassed::Failed(format!("returned {value:?} instead of {expected}"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
             context.note_refusal(expected);
