@@ -383,7 +383,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
             Some(Found::Opened(_, opened)) => (opened.address(), opened.size()),
             Some(Found::Mapped(start, size, _)) => (start, size),
             None => {
-                let words = "`ptr` is not memory of this library's";
+                let words = "`ptr` is not memory of this library";
                 return Err(Refusal::new(errors::NOT_FOUND, words));
             }
         };
