@@ -87,7 +87,7 @@ fn by_calls(machine: &Machine, name: &str) {
         process::assert_untouchable(at(base, 6 * granule).get(), 2 * granule, name);
         machine.grant(at(base, 6 * granule), 2 * granule, cpu, Access::Read);
         vmm.read(at(base, 7 * granule + 32), &mut bytes[..32]).unwrap();
-        assert_eq!(bytes[..32], written[32..64], "{name}: after mapping anew");
+        assert_eq!(bytes[..32], written[32..64], "{name}: after mapping again");
         // Mapping one of the two granules is enough.
         vmm.unmap(at(base, 6 * granule), 2 * granule).unwrap();
         machine.map(at(base, 6 * granule), granule, far);

@@ -99,10 +99,10 @@ impl Allocations {
         }
         let before = peers.clone();
         peers.push((owner, user));
-        self.let_in(owner, &mut peers, before)
+        self.send_peers(owner, &mut peers, before)
     }
 
-    /// Revokes access that `allow` has granted.
+    /// Revokes access that `enable` has granted.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
@@ -111,13 +111,13 @@ impl Allocations {
         };
         let before = peers.clone();
         peers.swap_remove(index);
-        self.let_in(owner, &mut peers, before)
+        self.send_peers(owner, &mut peers, before)
     }
 
     /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
     /// failure. Each call sends all peers, because the runtime revokes access of agents that are
     /// not in the list.
-    fn let_in(
+    fn send_peers(
         &self,
         owner: AgentId,
         peers: &mut Vec<(AgentId, AgentId)>,

@@ -158,7 +158,7 @@ fn through_the_library() {
         assert_eq!(
             COPY_THREAD.load(Ordering::SeqCst),
             this_thread(),
-            "a thread of the runtime's copied"
+            "a thread of the runtime copied"
         );
         let mut bytes = [0; 24];
         vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(to)).unwrap();

@@ -20,7 +20,7 @@ mod system_calls;
 
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
 use machine::without_cpu_mapping;
-use search::Walk;
+use search::Search;
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
@@ -37,7 +37,7 @@ fn search(name: &'static str, config: Config, floor: u64) {
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
-        Walk::new(name, config, depth.unwrap_or(5), depth.is_some())
+        Search::new(name, config, depth.unwrap_or(5), depth.is_some())
     });
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());

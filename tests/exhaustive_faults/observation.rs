@@ -227,7 +227,7 @@ fn process_access(
 /// everything else works as before.
 ///
 /// The range may have a hole, if the kernel refused to fill it.
-pub fn is_set_aside(
+pub fn check_quarantine(
     executor: &Executor,
     before: &Observation,
     operation: Operation,

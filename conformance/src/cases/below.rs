@@ -8,51 +8,51 @@ use hsa_vmm::{Access, Address, AgentId};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
-        "create.memory.is_counted",
+        "create.memory.available_memory_is_counted",
         "HIP: hipMemGetInfo",
         "a GPU's available memory is at most its size, and less while memory is allocated",
-        is_counted,
+        available_memory_is_counted,
     ),
     Case::new(
-        "release.memory.comes_back",
+        "release.memory.memory_is_freed",
         "HIP: hipMemRelease, hipMemGetInfo",
         "released and unmapped memory is available again",
-        comes_back,
+        memory_is_freed,
     ),
     Case::new(
         "reserve.free.gives_the_addresses_back",
         "HIP: hipMemAddressFree",
         "freed addresses are available to the process, according to the kernel",
-        addresses_come_back,
+        addresses_are_freed,
     ),
     Case::new(
         "access.cpu.as_the_kernel_has_it",
         "HIP: hipMemSetAccess; Linux: proc_pid_maps(5)",
         "the kernel's page permissions for the CPU are exactly those granted",
-        cpu_by_the_kernel,
+        cpu_permissions,
     ),
     Case::new(
         "access.gpu.as_its_page_table_has_it",
         "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
         "a GPU's page table contains all granted memory and nothing else",
-        gpu_by_its_page_table,
+        gpu_page_table,
     ),
     Case::new(
-        "unmap.gpu.page_table_forgets",
+        "unmap.gpu.page_table_is_cleared",
         "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
         "no GPU's page table contains unmapped memory or memory whose access was revoked",
-        page_table_forgets,
+        page_table_is_cleared,
     ),
 ];
 
 /// The size of allocations whose effect on available memory is measured: more than a driver's
 /// rounding.
-const MUCH: usize = 8 << 20;
+const ALLOCATION: usize = 8 << 20;
 const ROUNDS: usize = 8;
 
-fn left(context: &Context, gpu: AgentId) -> Verdict<usize> {
-    let left = context.runtime().memory_left(gpu);
-    left.ok_or_else(|| {
+fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
+    let available = context.runtime().memory_left(gpu);
+    available.ok_or_else(|| {
         NotPassed::Skipped("the runtime does not report available memory".to_owned())
     })
 }
@@ -61,31 +61,31 @@ fn granules(context: &Context, bytes: usize) -> usize {
     bytes.div_ceil(context.granule()).max(1)
 }
 
-fn is_counted(context: &Context) -> Verdict {
+fn available_memory_is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size);
-    let before = left(context, gpu)?;
+    let before = available(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes can use the GPU at the same time, but hardly free as much each time.
     let mut seen = before;
     for _ in 0..ROUNDS {
-        let before = left(context, gpu)?;
-        let handle = context.create(granules(context, MUCH))?;
-        seen = left(context, gpu)?;
+        let before = available(context, gpu)?;
+        let handle = context.create(granules(context, ALLOCATION))?;
+        seen = available(context, gpu)?;
         context.vmm().release(handle)?;
-        if seen + MUCH / 2 <= before {
+        if seen + ALLOCATION / 2 <= before {
             return Ok(());
         }
     }
     Err(NotPassed::Failed(format!(
-        "{seen} bytes are available with {MUCH} bytes allocated, as before"
+        "{seen} bytes are available with {ALLOCATION} bytes allocated, as before"
     )))
 }
 
-fn comes_back(context: &Context) -> Verdict {
+fn memory_is_freed(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        let (count, before) = (granules(context, MUCH), left(context, gpu)?);
+        let (count, before) = (granules(context, ALLOCATION), available(context, gpu)?);
         for _ in 0..ROUNDS {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
@@ -96,7 +96,7 @@ fn comes_back(context: &Context) -> Verdict {
             context.vmm().address_free(at, count * context.granule())?;
         }
         // Other processes can use the GPU at the same time.
-        let lost = before.saturating_sub(left(context, gpu)?);
+        let lost = before.saturating_sub(available(context, gpu)?);
         let given = count * context.granule();
         ensure!(
             lost < given * ROUNDS / 2,
@@ -106,7 +106,7 @@ fn comes_back(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn addresses_come_back(context: &Context) -> Verdict {
+fn addresses_are_freed(context: &Context) -> Verdict {
     let size = context.granule() << 10;
     let mut kept = Vec::new();
     for _ in 0..ROUNDS {
@@ -127,7 +127,7 @@ fn no_maps() -> NotPassed {
     NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
 }
 
-fn cpu_by_the_kernel(context: &Context) -> Verdict {
+fn cpu_permissions(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(4)?;
     // The last granule keeps its access: changes to the others must not affect it.
@@ -152,7 +152,7 @@ fn cpu_by_the_kernel(context: &Context) -> Verdict {
             let range = start.get()..start.get() + count * context.granule();
             let lines = process_maps::within(&range).ok_or_else(no_maps)?;
             let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
-            ensure_eq!(mapped, range.len(), "bytes that are taken at {start}, granted {granted:?}");
+            ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
             for (part, permissions) in lines {
                 ensure!(
                     permissions.starts_with(wanted),
@@ -184,7 +184,7 @@ fn pages(
     Ok(inside.map(|inside| (inside, table.page(at.get() + inside))).collect())
 }
 
-fn gpu_by_its_page_table(context: &Context) -> Verdict {
+fn gpu_page_table(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
@@ -211,7 +211,7 @@ fn gpu_by_its_page_table(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn page_table_forgets(context: &Context) -> Verdict {
+fn page_table_is_cleared(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let (at, handle) = context.mapped(2, 0x5454_5454)?;
     // A driver drops the whole table with the last mapping of the memory, so keep another mapping.
