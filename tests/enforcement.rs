@@ -133,7 +133,7 @@ fn gpu_keeps_access_until_revoke() {
         assert!(machine.simulation.page(1, base.get()).is_some(), "{name}: the peer keeps it");
         let mut bytes = [0; 4];
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"kept", "{name}: and so does the CPU");
+        assert_eq!(&bytes, b"kept", "{name}: the CPU too");
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
         machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
         // Revoking twice is not an error, and access can be granted again.

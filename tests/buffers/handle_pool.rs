@@ -107,7 +107,7 @@ fn memory_that_is_not_released_is_reused() {
             2,
             0x1000,
         ));
-        buffer.shrink(4 * STEP).expect("it is unmapped all the same");
+        buffer.shrink(4 * STEP).expect("it is unmapped anyway");
         assert_eq!(buffer.pooled_handles(), pool + 1, "one was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();

@@ -1,4 +1,4 @@
-//! More addresses than there are.
+//! Reservations larger than the address space.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};

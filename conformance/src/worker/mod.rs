@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own, which calls [`begin`]. Requests and
-//! answers are JSON values, one a line; caller and program choose their types. They are sent through
+//! answers are JSON values, one per line; caller and program choose their types. They are sent through
 //! a socket that is the worker's standard input, so that a runtime's output does not mix with them.
 //!
 //! A worker is killed when the thread that started it exits. It has its own process group, so that
