@@ -1,4 +1,4 @@
-//! HIP's fourteen calls of virtual-memory management.
+//! HIP's fourteen calls of virtual memory management.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;

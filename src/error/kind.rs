@@ -226,7 +226,7 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub enum Feature {
     /// Virtual-memory management.
-    #[error("virtual-memory management")]
+    #[error("virtual memory management")]
     VirtualMemory,
     /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
     #[error("sparse arrays")]

@@ -8,7 +8,7 @@ use hsa_vmm::{
 };
 use std::path::Path;
 
-/// A started runtime and virtual-memory management on it.
+/// A started runtime and virtual memory management on it.
 pub struct Library {
     pub runtime: Runtime,
     pub vmm: Vmm,

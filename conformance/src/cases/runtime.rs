@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.virtual_memory.available",
         "HSA: HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED",
-        "runtime and driver support virtual-memory management",
+        "runtime and driver support virtual memory management",
         available,
     ),
     Case::of_runtime(

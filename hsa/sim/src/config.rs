@@ -97,7 +97,7 @@ pub struct Config {
     /// for the CPU. In generation A each such change leaves an address-space hole for a moment; a
     /// foreign mapping created in it is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
-    /// Whether virtual-memory management is supported at all.
+    /// Whether virtual memory management is supported at all.
     pub vmem: bool,
     /// Whether GPUs can access each other's video memory.
     pub peer_access: bool,
