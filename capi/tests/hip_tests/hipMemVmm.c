@@ -1,7 +1,7 @@
-/* The whole life of one mapping, of each kind of memory. */
+/* The complete cycle of one mapping, for each kind of memory. */
 #include "memory.h"
 
-static void live_and_die(const hipMemAllocationProp *prop, size_t size, size_t alignment) {
+static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t alignment) {
   static char values[2 << 20];
   hipMemGenericAllocationHandle_t handle;
   hipDeviceptr_t ptr;
@@ -26,7 +26,7 @@ static void hipMemVmm_Basic(void) {
   size_t granularity = 0;
   EXPECT_SUCCESS(hipMemGetAllocationGranularity(&granularity, &prop,
                                                 hipMemAllocationGranularityRecommended));
-  live_and_die(&prop, 4096, granularity);
+  full_cycle(&prop, 4096, granularity);
 }
 
 /* Added in 2026. HIP 6 and older runtimes have no such memory. */
@@ -44,7 +44,7 @@ static void hipMemVmm_Uncached(void) {
   }
   EXPECT_SUCCESS(hipMemGetAllocationGranularity(&granularity, &prop,
                                                 hipMemAllocationGranularityRecommended));
-  live_and_die(&prop, granularity, 0);
+  full_cycle(&prop, granularity, 0);
 }
 
 CASES(CASE(hipMemVmm_Basic), CASE(hipMemVmm_Uncached))
