@@ -1,11 +1,10 @@
-//! What many mappings cost that are made, granted to all GPUs and taken down one by one, and what they
-//! cost at once.
+//! The cost of mapping, granting and unmapping many mappings one by one, and in batches.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench batches
 //! ```
 //!
-//! On a runtime that does nothing, or on the one that `HSA_VMM_RUNTIME` names.
+//! Runs on a runtime that does nothing, or on the one in `HSA_VMM_RUNTIME`.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -20,7 +19,7 @@ fn main() {
 const SIZE: usize = 2 << 20;
 const HOW_MANY: [usize; 3] = [4, 64, 1024];
 
-/// Neighbours in one reservation, and who may use them.
+/// Adjacent mappings in one reservation, and their access.
 struct Row {
     vmm: Vmm,
     start: Address,
@@ -35,7 +34,7 @@ impl Row {
             None => Runtime::simulated(Config::nothing(2)),
         };
         let runtime = runtime.expect("a runtime");
-        let vmm = Vmm::open(&runtime).expect("it has virtual memory");
+        let vmm = Vmm::open(&runtime).expect("virtual memory is supported");
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let access = gpus.iter().map(grant).collect();
@@ -48,7 +47,7 @@ impl Row {
 
     fn one_by_one(&self) {
         for &NewMapping { address, size, handle } in &self.mappings {
-            self.vmm.map(address, size, 0, handle).expect("it is empty");
+            self.vmm.map(address, size, 0, handle).expect("nothing is mapped");
             self.vmm.set_access(address, size, &self.access).expect("it is mapped");
         }
         for mapping in &self.mappings {
@@ -57,7 +56,7 @@ impl Row {
     }
 
     fn at_once(&self) {
-        self.vmm.map_many(&self.mappings, &self.access).expect("it is empty");
+        self.vmm.map_many(&self.mappings, &self.access).expect("nothing is mapped");
         let all = (self.start, self.mappings.len() * SIZE);
         self.vmm.unmap_many(&[all]).expect("it is mapped");
     }

@@ -1,13 +1,13 @@
-//! What it costs to make a buffer larger: in place, and by allocating, copying and freeing; and
-//! whether that stays the same as the buffer grows.
+//! The cost of enlarging a buffer: in place, and by allocating, copying and freeing; and whether it
+//! depends on the size.
 //!
 //! ```sh
 //! cargo bench --bench growth
 //! ```
 //!
-//! On the simulation, whose own work is in these figures. Its memory costs nothing before it is
-//! touched, but a copy touches all of it: sizes that do not fit in this machine's free memory are
-//! left out of the copies, and the first lines say which.
+//! Runs on the simulation, whose own cost is part of the figures. Unused memory costs nothing
+//! there, but a copy uses all of it: sizes that exceed this machine's free memory are not copied,
+//! and the first lines of the output list them.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -20,7 +20,7 @@ use std::cell::RefCell;
 fn main() {
     for gib in GIB {
         if !copies().contains(&gib) {
-            println!("left out: copying {gib} GiB, for want of memory");
+            println!("skipped: copying {gib} GiB, too little memory");
         }
     }
     divan::main();
@@ -29,10 +29,10 @@ fn main() {
 const STEP: usize = 2 << 20;
 const STEPS_A_GIB: usize = (1 << 30) / STEP;
 const GIB: [usize; 4] = [1, 4, 16, 64];
-/// How many pages are mapped for a figure of pages a second.
+/// The number of pages in a measurement of pages per second.
 const RUN: usize = 64;
 
-/// Sizes whose copy leaves this machine some memory.
+/// Returns the sizes whose copy leaves this machine some memory.
 fn copies() -> Vec<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -50,7 +50,8 @@ fn properties(vmm: &Vmm) -> AllocationProperties {
     AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id())
 }
 
-/// A buffer of so many GiB in pages of 2 MiB, that both GPUs may use, with room for more.
+/// Creates a buffer of `gib` GiB in pages of 2 MiB with capacity for more, to which both GPUs have
+/// access.
 fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     let vmm = vmm();
     let options = GrowableBuffer::builder((gib + 1) << 30).with_step(STEP);
@@ -62,7 +63,7 @@ fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     RefCell::new(buffer)
 }
 
-/// 2 MiB more at the end of a buffer of so many GiB.
+/// Grows a buffer of `gib` GiB by 2 MiB.
 #[divan::bench(args = GIB, sample_size = 1, sample_count = 500)]
 fn grow_in_place(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
@@ -71,7 +72,7 @@ fn grow_in_place(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| buffer.borrow_mut().grow(STEP).unwrap());
 }
 
-/// The same as memory that does not grow has to do it.
+/// Does the same with memory that cannot grow.
 #[divan::bench(args = copies(), sample_size = 1, sample_count = 3)]
 fn allocate_copy_free(bencher: Bencher, gib: usize) {
     let vmm = vmm();
@@ -91,7 +92,7 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
     });
 }
 
-/// Pages of 2 MiB mapped at the end of a buffer of so many GiB, one call each.
+/// Maps pages of 2 MiB at the end of a buffer of `gib` GiB, one per call.
 #[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
 fn pages_one_by_one(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
@@ -100,7 +101,7 @@ fn pages_one_by_one(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| (0..RUN).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
 }
 
-/// The same, all of them in one call.
+/// Maps the same pages in one call.
 #[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
 fn pages_in_a_run(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
@@ -109,7 +110,7 @@ fn pages_in_a_run(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| buffer.borrow_mut().grow(RUN * STEP).unwrap());
 }
 
-/// 64 pages taken back from the end of a buffer of so many GiB.
+/// Removes 64 pages from the end of a buffer of `gib` GiB.
 #[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
 fn pages_taken_back(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);

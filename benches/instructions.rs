@@ -1,11 +1,11 @@
-//! The hot paths, one a run, for counting their instructions: `.ci/instructions` runs this under
-//! callgrind, which counts what [`measured`] does and nothing else.
+//! Counts the instructions of each frequent call: `.ci/instructions` runs this under callgrind,
+//! which counts only [`measured`].
 //!
 //! ```sh
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! A number behind the name plants so many calls more than are told.
+//! A number after the name adds that many calls that are not reported, to test the counting.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -18,9 +18,9 @@ use std::process::ExitCode;
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
-/// Live mappings, and as many holes.
+/// The number of live mappings, and of holes.
 const PAGES: usize = 1 << 13;
-/// How many calls are counted.
+/// The number of counted calls.
 const CALLS: usize = 1000;
 
 struct Field {
@@ -31,11 +31,11 @@ struct Field {
     grants: Vec<AccessDescriptor>,
     reserved: Vec<Address>,
     created: Vec<Handle>,
-    /// How many calls are made.
+    /// The number of calls to make.
     calls: usize,
 }
 
-/// What is counted. Not inlined, for it is by its name that callgrind knows it.
+/// Runs the counted code. Not inlined, because callgrind finds it by name.
 #[inline(never)]
 fn measured(act: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
     act()
@@ -76,7 +76,7 @@ impl Field {
     }
 
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
-        // Holes and live mappings, far from each other.
+        // Holes and live mappings that are far apart.
         let calls = self.calls;
         let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
         let live = || holes().map(|hole| hole - 1);
@@ -141,7 +141,8 @@ impl Field {
             }
             "export" => {
                 let handle = self.shareable()?;
-                // It is closed at once: there may be fewer descriptors than calls.
+                // Close each descriptor at once, because the limit can be lower than the number of
+                // calls.
                 measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {
@@ -171,7 +172,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(false) => {
-            eprintln!("`{operation}` is none of the operations");
+            eprintln!("`{operation}` is not an operation");
             ExitCode::from(2)
         }
         Err(error) => {

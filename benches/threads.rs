@@ -1,11 +1,11 @@
-//! How much more two threads do than one, on reservations of their own, and asking in the same one.
+//! The throughput of two threads compared with one: with a reservation each, and with look-ups in
+//! the same one.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
 //! ```
 //!
-//! On a runtime that does nothing. Run it where two cores have nothing else to do; the best of several
-//! runs is what counts.
+//! Runs on a runtime that does nothing. Needs two idle cores; use the best of several runs.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -19,7 +19,7 @@ const PAGES: usize = 64;
 const ROUNDS: usize = 2000;
 const TRIES: usize = 15;
 
-/// A thread's own reservation and memory.
+/// The reservation and memory of one thread.
 #[derive(Clone)]
 struct Field {
     vmm: Vmm,
@@ -49,7 +49,7 @@ impl Field {
         self.vmm.unmap(self.base, PAGES * SIZE)
     }
 
-    fn ask(&self) -> Result<(), Error> {
+    fn look_up(&self) -> Result<(), Error> {
         for page in 0..PAGES {
             std::hint::black_box(self.vmm.get_access(self.grant.agent, self.at(page))?);
         }
@@ -57,7 +57,7 @@ impl Field {
     }
 }
 
-/// The shortest time in which every field was worked on by a thread of its own.
+/// Returns the shortest time in which every field was processed by a thread of its own.
 fn time(
     fields: &[Field],
     work: impl Fn(&Field) -> Result<(), Error> + Sync,
@@ -98,7 +98,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let each = |time: Duration| time.as_nanos() as f64 / calls;
         let times = 2.0 * one.as_secs_f64() / two.as_secs_f64();
         println!(
-            "{what:14} one {:6.0} ns a page, two {:6.0}: {times:.2} times",
+            "{what:20} one thread {:6.0} ns per page, two threads {:6.0}: {times:.2} times the throughput",
             each(one),
             each(two)
         );
@@ -111,9 +111,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         vmm.set_access(field.base, PAGES * SIZE, &[field.grant])?;
     }
-    let ask = |field: &Field| field.ask();
-    show("get_access", time(&fields[..1], ask)?, time(&fields, ask)?);
+    let look_up = |field: &Field| field.look_up();
+    show("get_access", time(&fields[..1], look_up)?, time(&fields, look_up)?);
     let same = [fields[0].clone(), fields[0].clone()];
-    show("the same place", time(&same[..1], ask)?, time(&same, ask)?);
+    show("same reservation", time(&same[..1], look_up)?, time(&same, look_up)?);
     Ok(())
 }

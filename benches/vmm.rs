@@ -1,10 +1,10 @@
-//! What the calls cost through [`hsa_vmm::Vmm`], and how that grows with the number of live mappings.
+//! The cost of calls through [`hsa_vmm::Vmm`], for different numbers of live mappings.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench vmm
 //! ```
 //!
-//! The same as `hsa-vmm bench`, which can do more: other runtimes, HIP, JSON and a plot.
+//! `hsa-vmm bench` measures the same with more options: other runtimes, HIP, JSON and a plot.
 
 use hsa_vmm_bench::{Backend, BenchError, BenchRuntime, Options, run};
 

@@ -1,7 +1,7 @@
-//! A signal and a queue of the program's own, used with memory of the library.
+//! Uses the program's own signal and queue with memory of the library.
 //!
 //! The program makes its own HSA calls on the runtime that the library has loaded, and has them copy
-//! into a mapping of the library's. A barrier in its queue waits for the copy.
+//! into a mapping of the library. A barrier in its queue waits for the copy.
 //!
 //! ```sh
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example queue
@@ -146,7 +146,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let (source, destination) = (map(0)?, map(SIZE)?);
     source.write(0, b"copied by your own call")?;
 
-    // A copy of the program's own, with its own signal.
+    // The program's own copy, with its own signal.
     let (copied, passed) = (hsa.signal()?, hsa.signal()?);
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let agent = gpu.hsa_agent();
@@ -156,7 +156,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         unsafe { (hsa.memory_async_copy)(to, agent, from, agent, SIZE, 0, null(), copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
-    // A queue of the program's own, in which a barrier waits for the copy.
+    // The program's own queue, in which a barrier waits for the copy.
     let mut queue = null_mut();
     // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
     let status = unsafe {

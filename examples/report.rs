@@ -56,10 +56,10 @@ pub fn main() -> anyhow::Result<()> {
     }
 
     // Memory that is created ahead and not mapped, and pool memory.
-    let stock = [memory(first, 2 * MIB, "stock")?, memory(last, 2 * MIB, "stock")?];
+    let prepared = [memory(first, 2 * MIB, "prepared")?, memory(last, 2 * MIB, "prepared")?];
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 
     print!("{}", vmm.report());
-    drop((layers, pages, begun, turns, stock, staging));
+    drop((layers, pages, begun, turns, prepared, staging));
     Ok(())
 }

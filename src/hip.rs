@@ -44,7 +44,7 @@ impl FromStr for HipProfile {
     }
 }
 
-/// An error of HIP (`hipError_t`) that virtual-memory management, IPC or areas return.
+/// An error of HIP (`hipError_t`) that virtual memory management, IPC or areas return.
 ///
 /// ```
 /// use hsa_vmm::hip::HipError;

@@ -1,4 +1,4 @@
-//! HIP's virtual-memory management directly on AMD's HSA runtime, without HIP.
+//! HIP's virtual memory management directly on AMD's HSA runtime, without HIP.
 //!
 //! A runtime that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
 //! `hipMemSetAccess`: address ranges that stay reserved, physical memory that is mapped and unmapped in

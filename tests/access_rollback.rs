@@ -4,7 +4,7 @@
 mod machine;
 mod process;
 
-use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
 use machine::{Machine, access, at, generations, releases, without_cpu_mapping};
@@ -245,7 +245,7 @@ fn peer_after_owner_can_be_forbidden() {
     if process::ran_alone() {
         return;
     }
-    let config = Config::mi300x(2).with_era(Era::C);
+    let config = Config::mi300x(2).with_generation(Generation::C);
     let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
     let (base, size) = mapped(&machine);
     for gpu in 0..2 {

@@ -7,7 +7,7 @@ mod process;
 
 use hostile::{Hostile, foreign_page_is_at};
 use hsa_vmm::error::Problem;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
@@ -68,7 +68,7 @@ fn live(config: Config, name: &str) {
     for mapping in vmm.mappings() {
         vmm.unmap(mapping.address, mapping.size).unwrap();
     }
-    closed(0, 6, "unmapped at last");
+    closed(0, 6, "finally unmapped");
     vmm.release(two).unwrap();
     assert_eq!(vmm.quarantine(), [], "{name}");
     vmm.address_free(base, size).unwrap();
@@ -200,7 +200,7 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     let hostile = Hostile::new();
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 1);
+    hostile.set(c"hostile_foreign_mappings", 1);
     let answer = vmm.unmap(base, 4096);
     assert!(
         matches!(
@@ -248,7 +248,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
             while !waits.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            hostile.set(c"hostile_strangers", 1);
+            hostile.set(c"hostile_foreign_mappings", 1);
             let answer = match round % 2 {
                 0 => vmm.unmap(base, 4096),
                 _ => vmm.unmap_many(&[(base, 4096)]),
@@ -278,7 +278,7 @@ fn revoke_keeps_foreign_mapping() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 1);
+    hostile.set(c"hostile_foreign_mappings", 1);
     let answer = vmm.revoke(base, 2 * 4096, &[gpu]);
     assert!(
         matches!(
@@ -300,7 +300,7 @@ fn rollback_keeps_foreign_mapping() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 1);
+    hostile.set(c"hostile_foreign_mappings", 1);
     // The second of the two mappings cannot be unmapped, so that the first is rolled back.
     hostile.set(c"hostile_unmap_fails_at", 2);
     let answer = vmm.unmap(base, 2 * 4096);
@@ -324,7 +324,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 2);
+    hostile.set(c"hostile_foreign_mappings", 2);
     let answer = vmm.unmap(base, 2 * 4096);
     assert!(
         matches!(
@@ -346,8 +346,8 @@ fn cpu_access_changes_make_no_hole() {
     let hostile = Hostile::new();
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 1);
-    let reported = hostile.get(c"hostile_told");
+    hostile.set(c"hostile_foreign_mappings", 1);
+    let reported = hostile.get(c"hostile_access_changes");
     let cpu = runtime.host().id();
     for (wanted, expected) in [
         (Access::Read, "r--"),
@@ -367,9 +367,9 @@ fn cpu_access_changes_make_no_hole() {
             assert_eq!(&bytes, b"mine");
         }
     }
-    assert_eq!(hostile.get(c"hostile_told"), reported, "the runtime was asked");
-    assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
-    hostile.set(c"hostile_strangers", 0);
+    assert_eq!(hostile.get(c"hostile_access_changes"), reported, "the runtime was called");
+    assert_eq!(hostile.get(c"hostile_foreign_mappings"), 1, "there was a hole");
+    hostile.set(c"hostile_foreign_mappings", 0);
     vmm.unmap(base, 2 * 4096).unwrap();
     process::assert_untouchable(base.get(), 2 * 4096, "unmapped");
     assert_eq!(vmm.quarantine(), []);
@@ -410,10 +410,10 @@ fn refused_unmap_makes_no_hole() {
     let hostile = Hostile::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_strangers", 1);
+    hostile.set(c"hostile_foreign_mappings", 1);
     hostile.set(c"hostile_unmap_fails_at", 1);
     vmm.unmap(base, 4096).unwrap_err();
-    assert_eq!(hostile.get(c"hostile_strangers"), 1, "there was a hole");
+    assert_eq!(hostile.get(c"hostile_foreign_mappings"), 1, "there was a hole");
     assert_eq!(vmm.quarantine(), []);
     let mut bytes = [0; 4];
     vmm.read(base, &mut bytes).unwrap();
@@ -425,7 +425,7 @@ fn thread_that_maps_anywhere_keeps_its_mappings() {
     if process::ran_alone() {
         return;
     }
-    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::A));
+    let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::A));
     let machine = Machine::new(config);
     let granule = machine.granule();
     let over = Arc::new(AtomicBool::new(false));
@@ -487,7 +487,7 @@ fn unneeded_hole_quirk_quarantines() {
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);
-    let config = without_cpu_mapping(Config::mi300x(1).with_era(Era::D));
+    let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::D));
     let machine = Machine::with(config, options);
     let granule = machine.granule();
     let base = machine.reserve(granule);

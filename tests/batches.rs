@@ -70,7 +70,7 @@ fn adjacent_mappings_take_one_runtime_call() {
         assert_eq!(calls(&|| grant(&less)), [("set_access", granted)], "{release}");
         let unmap = || vmm.unmap_many(&nine.runs()).unwrap();
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
-        assert_eq!(calls(&|| nine.map(&[])), [("map", 9)], "{release}: for nobody");
+        assert_eq!(calls(&|| nine.map(&[])), [("map", 9)], "{release}: without agents");
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
         assert_eq!(vmm.usage().mappings, 0, "{release}");
         assert_eq!(vmm.quarantine(), []);
@@ -236,7 +236,7 @@ fn lists_with_an_invalid_entry_change_nothing() {
         assert_eq!(problem(vmm.unmap_many(&[there, bad])), expected, "{bad:?}");
         assert_eq!(problem(vmm.set_access_many(&[bad, there], &all)), expected, "{bad:?}");
     }
-    assert_eq!(calls(), before, "the runtime was asked");
+    assert_eq!(calls(), before, "the runtime was called");
     assert_eq!(vmm.mappings(), mappings);
     vmm.check().unwrap();
     // A rejected call keeps nothing alive.
@@ -276,7 +276,7 @@ fn batches_are_atomic_to_other_threads() {
             }
             thread::yield_now();
         };
-        assert_eq!(found.len(), 2, "half of the batch is there");
+        assert_eq!(found.len(), 2, "half of the batch is visible");
         for mapping in found {
             assert_eq!(mapping.access, [(gpu, Access::ReadWrite)]);
         }
@@ -284,7 +284,11 @@ fn batches_are_atomic_to_other_threads() {
     thread::scope(|scope| {
         let map = scope.spawn(|| vmm.map_many(&wanted, &all));
         reported(&|| map.is_finished());
-        assert_eq!(hostile.get(c"hostile_told"), 2, "the runtime has not let it in yet");
+        assert_eq!(
+            hostile.get(c"hostile_access_changes"),
+            2,
+            "the runtime has not granted access yet"
+        );
         map.join().unwrap().unwrap();
     });
     vmm.unmap_many(&bases.map(|base| (base, size))).unwrap();

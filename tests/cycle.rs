@@ -43,8 +43,8 @@ fn by_calls(machine: &Machine, name: &str) {
     machine.map(at(base, granule), 2 * granule, far);
     machine.map(at(base, 5 * granule), granule, near);
     process::assert_untouchable(base.get(), 8 * granule, name);
-    let everybody: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
-    vmm.set_access(base, 3 * granule, &everybody).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let all_agents: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
+    vmm.set_access(base, 3 * granule, &all_agents).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (number, &gpu) in gpus.iter().enumerate() {
         for offset in [0, granule, 3 * granule - 1] {
             let page = machine.simulation.page(number, at(base, offset).get());
@@ -87,7 +87,7 @@ fn by_calls(machine: &Machine, name: &str) {
         process::assert_untouchable(at(base, 6 * granule).get(), 2 * granule, name);
         machine.grant(at(base, 6 * granule), 2 * granule, cpu, Access::Read);
         vmm.read(at(base, 7 * granule + 32), &mut bytes[..32]).unwrap();
-        assert_eq!(bytes[..32], written[32..64], "{name}: after mapping anew");
+        assert_eq!(bytes[..32], written[32..64], "{name}: after mapping again");
         // Mapping one of the two granules is enough.
         vmm.unmap(at(base, 6 * granule), 2 * granule).unwrap();
         machine.map(at(base, 6 * granule), granule, far);
@@ -194,7 +194,7 @@ fn live_everywhere(granule: usize) {
     for (release, of_release) in machine::releases() {
         for (kind, config) in kinds() {
             let mut config = config
-                .with_era(of_release.era)
+                .with_generation(of_release.generation)
                 .with_extension(of_release.extension_minor)
                 .with_granule(granule as u64);
             config.extension_reported = of_release.extension_reported;

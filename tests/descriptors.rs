@@ -57,7 +57,7 @@ fn calls_without_descriptors_change_nothing() {
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(out, "{name}: {answer:?}");
         }
-        if machine.simulation.config().era == hsa_vmm::simulation::Era::C {
+        if machine.simulation.config().generation == hsa_vmm::simulation::Generation::C {
             let answer = vmm.create(granule, &machine.on(0));
             assert!(
                 matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
@@ -226,7 +226,7 @@ fn import_without_descriptors_has_its_own_error() {
                 _ => panic!("{more} more: {answer:?}"),
             }
         }
-        panic!("it succeeds at last");
+        panic!("it eventually succeeds");
     });
 }
 
@@ -316,7 +316,7 @@ fn set_access_of_several_restores_after_failure() {
             assert!(out, "{spare}: {answer:?}");
             assert_eq!(state(), before, "{spare}");
         }
-        panic!("it succeeds at last");
+        panic!("it eventually succeeds");
     });
 }
 

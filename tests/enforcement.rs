@@ -133,7 +133,7 @@ fn gpu_keeps_access_until_revoke() {
         assert!(machine.simulation.page(1, base.get()).is_some(), "{name}: the peer keeps it");
         let mut bytes = [0; 4];
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"kept", "{name}: and so does the CPU");
+        assert_eq!(&bytes, b"kept", "{name}: the CPU too");
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
         machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
         // Revoking twice is not an error, and access can be granted again.
@@ -266,8 +266,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
-    for (generation, of_era) in machine::generations() {
-        let mut config = Config::consumer().with_era(of_era.era);
+    for (generation, of_generation) in machine::generations() {
+        let mut config = Config::consumer().with_generation(of_generation.generation);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);

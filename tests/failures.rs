@@ -5,7 +5,7 @@ mod machine;
 mod process;
 mod scenario;
 
-use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions, Simulation};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions, Simulation};
 use hsa_vmm::{Access, Error, ErrorKind};
 use machine::{Machine, failing, with_two_cpus, without_cpu_mapping};
 use scenario::{ACTS, Act, Scenario, StateSnapshot};
@@ -243,8 +243,8 @@ fn fail_twice(config: &Config, release: &str) {
     }
 }
 
-fn generation(generation: Era) -> Config {
-    Config::mi300x(2).with_era(generation)
+fn generation(generation: Generation) -> Config {
+    Config::mi300x(2).with_generation(generation)
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn one_failure_changes_nothing_in_generation_a() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&generation(Era::A), "generation A");
+    fail_once(&generation(Generation::A), "generation A");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn one_failure_changes_nothing_before_aligned_reservations() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&generation(Era::A).with_extension(4), "6.1");
+    fail_once(&generation(Generation::A).with_extension(4), "6.1");
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn one_failure_changes_nothing_in_generation_b() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&generation(Era::B), "generation B");
+    fail_once(&generation(Generation::B), "generation B");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn one_failure_changes_nothing_in_generation_c() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&generation(Era::C), "generation C");
+    fail_once(&generation(Generation::C), "generation C");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn one_failure_changes_nothing_in_generation_d() {
     if process::ran_alone() {
         return;
     }
-    fail_once(&generation(Era::D), "generation D");
+    fail_once(&generation(Generation::D), "generation D");
 }
 
 #[test]
@@ -315,10 +315,10 @@ fn two_failures_restore_or_quarantine() {
     if process::ran_alone() {
         return;
     }
-    fail_twice(&generation(Era::A), "generation A");
-    fail_twice(&generation(Era::C), "generation C");
-    fail_twice(&without_cpu_mapping(generation(Era::A)), "generation A by the runtime");
-    fail_twice(&without_cpu_mapping(generation(Era::B)), "generation B by the runtime");
+    fail_twice(&generation(Generation::A), "generation A");
+    fail_twice(&generation(Generation::C), "generation C");
+    fail_twice(&without_cpu_mapping(generation(Generation::A)), "generation A by the runtime");
+    fail_twice(&without_cpu_mapping(generation(Generation::B)), "generation B by the runtime");
 }
 
 /// A CPU stays in `runtime_granted` after it was forbidden access, and the runtime leaves a hole when it
@@ -329,7 +329,7 @@ fn failed_unmap_keeps_runtime_granted() {
         return;
     }
     for extension in [4, 7] {
-        let config = without_cpu_mapping(Config::mi300x(2).with_era(Era::A));
+        let config = without_cpu_mapping(Config::mi300x(2).with_generation(Generation::A));
         let machine = Machine::new(config.with_extension(extension));
         let (gpu, cpu, size) = (machine.gpu(0), machine.cpu(0), machine.granule());
         let (at, handle) = machine.mapped(0, size);

@@ -4,7 +4,7 @@ mod foreign_mapper;
 mod machine;
 mod process;
 
-use hsa_vmm::simulation::Era;
+use hsa_vmm::simulation::Generation;
 use machine::{Machine, without_cpu_mapping};
 
 #[test]
@@ -20,7 +20,7 @@ fn foreign_mappings_stay_outside() {
 #[test]
 fn foreign_mappings_stay_outside_with_runtime_cpu_access() {
     for (generation, config) in machine::generations() {
-        if config.era != Era::A {
+        if config.generation != Generation::A {
             let machine = Machine::new(without_cpu_mapping(config));
             foreign_mapper::map_during_changes(&machine, generation);
             machine.close();

@@ -4,7 +4,7 @@
 mod machine;
 
 use hsa_vmm::error::Problem;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
@@ -186,8 +186,8 @@ fn agents_belong_to_one_runtime() {
 
 #[test]
 fn hundred_thousand_handles_are_distinct() {
-    for generation in [Era::B, Era::D] {
-        let machine = Machine::new(Config::mi300x(1).with_era(generation));
+    for generation in [Generation::B, Generation::D] {
+        let machine = Machine::new(Config::mi300x(1).with_generation(generation));
         let count = 100_000;
         let handles: Vec<Handle> = (0..count).map(|_| machine.create(0, 4 * KIB)).collect();
         assert_eq!(machine.vmm.usage().handles, count);
@@ -202,7 +202,7 @@ fn hundred_thousand_handles_are_distinct() {
 
 #[test]
 fn million_mappings_can_be_looked_up() {
-    let machine = Machine::new(Config::mi300x(1).with_era(Era::D));
+    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::D));
     let count = if cfg!(debug_assertions) { 300_000 } else { 1_000_000 };
     let base = machine.reserve(count * 4 * KIB);
     let handle = machine.create(0, 4 * KIB);

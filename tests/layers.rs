@@ -153,7 +153,7 @@ fn architecture_names_files_that_exist() {
     let named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
     assert!(named.len() > 30, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|path| !root.join(path).exists()).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what is not there: {missing:?}");
+    assert!(missing.is_empty(), "ARCHITECTURE.md names missing items: {missing:?}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn stale_reservation_keeps_its_successor() {
         drop((theirs, memory));
         return machine.assert_empty();
     }
-    panic!("the same addresses are never to be had again");
+    panic!("the same addresses are never available again");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn forgotten_values_keep_only_the_vmm() {
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     let (address, size) = (mapping.address(), mapping.size());
     std::mem::forget(mapping);
-    machine.vmm.unmap(address, size).expect("HIP's calls work on what was forgotten");
+    machine.vmm.unmap(address, size).expect("HIP's calls work on forgotten mappings");
     machine.vmm.address_free(address, size).unwrap();
     assert_eq!(machine.vmm.usage().handles, 1);
 }

@@ -24,7 +24,7 @@ fn machine(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
 }
 
 fn gpu(runtime: &Runtime, number: usize) -> AgentId {
-    runtime.gpus().nth(number).expect("there is such a GPU").id()
+    runtime.gpus().nth(number).expect("the GPU exists").id()
 }
 
 #[test]
@@ -125,12 +125,12 @@ fn copies_between_gpus_and_host() {
         from.fill(8, 0x3332_3130, 200_000).unwrap();
         to.fill(0, u32::MAX, 256 << 10).unwrap();
         // A GPU copies if there is one: the destination's, or else the source's.
-        let mover = if destination == host { source } else { destination };
+        let copier = if destination == host { source } else { destination };
         if destination != source {
             let refused = to.copy(4, &from, 8, 150_000).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotAllowed(mover)), "{case}");
-            let kept = if mover == source { &to } else { &from };
-            kept.allow(&[mover]).unwrap();
+            assert_eq!(refused.problem(), Some(Problem::NotAllowed(copier)), "{case}");
+            let kept = if copier == source { &to } else { &from };
+            kept.allow(&[copier]).unwrap();
         }
         to.copy(4, &from, 8, 150_000).unwrap_or_else(|error| panic!("{case}: {error}"));
         let mut bytes = vec![0; 150_008];

@@ -73,7 +73,7 @@ impl Attack {
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text.contains("child has answered"), "{output:?}");
+        assert!(text.contains("child has returned"), "{output:?}");
         let ran_as = fs::metadata(&self.mark).ok().map(|file| file.uid());
         let _ = fs::remove_file(&self.mark);
         (text, ran_as)
@@ -92,7 +92,7 @@ fn child_loads_a_runtime() {
         Ok(runtime) => println!("loaded {}", runtime.info().name),
         Err(error) => println!("not loaded: {error}"),
     }
-    println!("child has answered");
+    println!("child has returned");
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod process;
 use hostile::Hostile;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Location, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, AllocationProperties, Error, HandleType, Runtime, Vmm};
 use machine::{Machine, without_cpu_mapping};
@@ -28,21 +28,21 @@ struct Failure {
     shows: fn(&Machine) -> bool,
 }
 
-fn generation(generation: Era) -> Config {
-    Config::mi300x(2).with_era(generation)
+fn generation(generation: Generation) -> Config {
+    Config::mi300x(2).with_generation(generation)
 }
 
 const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
-        release: || generation(Era::A).with_extension(4),
+        release: || generation(Generation::A).with_extension(4),
         is: "a GPU loses the memory when another's permission changes",
         shows: a_gpu_loses_the_memory,
     },
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut first = generation(Era::A).with_extension(4);
+            let mut first = generation(Generation::A).with_extension(4);
             first.extension_reported = false;
             first
         },
@@ -59,7 +59,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "unmap_of_several_fails",
-        release: || generation(Era::A),
+        release: || generation(Generation::A),
         is: "an unmap of two mappings is refused",
         shows: |machine| {
             let granule = machine.granule();
@@ -72,8 +72,8 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "cpu_unmap_leaves_hole",
-        release: || without_cpu_mapping(generation(Era::A)),
-        is: "addresses of a reservation belong to nobody",
+        release: || without_cpu_mapping(generation(Generation::A)),
+        is: "a reservation has unmapped addresses",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
             machine.map(base, granule, machine.create(0, granule));
@@ -84,7 +84,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "memory_returns_with_addresses",
-        release: || generation(Era::B),
+        release: || generation(Generation::B),
         is: "the memory of a paused buffer stays in use",
         shows: |machine| {
             let properties = machine.on(0);
@@ -97,7 +97,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "peer_after_owner_fails",
-        release: || generation(Era::C),
+        release: || generation(Generation::C),
         is: "a peer is refused after the owner",
         shows: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
@@ -109,7 +109,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "export_keeps_descriptor",
-        release: || generation(Era::C),
+        release: || generation(Generation::C),
         is: "two exports are one descriptor, and the runtime's own",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -125,7 +125,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_is_lazy",
-        release: || Config::mi300x(1).with_era(Era::C),
+        release: || Config::mi300x(1).with_generation(Generation::C),
         is: "an owner is reported of a file that is no memory",
         shows: |machine| {
             let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
@@ -140,7 +140,7 @@ const FAILURES: &[Failure] = &[
     },
     Failure {
         quirk: "import_needs_descriptor",
-        release: || generation(Era::D),
+        release: || generation(Generation::D),
         is: "an import cannot be exported",
         shows: |machine| {
             let handle = machine.create(0, machine.granule());
@@ -286,7 +286,7 @@ fn with_quirks_keeps_needed_quirks() {
     if process::ran_alone() {
         return;
     }
-    let config = generation(Era::C);
+    let config = generation(Generation::C);
     let known = Quirks::of_extension(extension(&config));
     // Safe code that requests no quirks.
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
@@ -304,7 +304,7 @@ fn with_quirks_keeps_needed_quirks() {
 fn with_quirks_adds() {
     let mut more = Quirks::default();
     more.peer_after_owner_fails = true;
-    let config = generation(Era::A);
+    let config = generation(Generation::A);
     let mut expected = Quirks::of_extension(extension(&config));
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;

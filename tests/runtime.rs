@@ -188,8 +188,8 @@ fn most_agents_are_supported() {
     for agent in machine.runtime.agents() {
         machine.grant(base, 4 * KIB, agent.id(), hsa_vmm::Access::ReadWrite);
     }
-    let everybody = machine.vmm.mappings()[0].access.len();
-    assert_eq!(everybody, 128);
+    let agents = machine.vmm.mappings()[0].access.len();
+    assert_eq!(agents, 128);
     let all: Vec<_> = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
     machine.vmm.revoke(base, 4 * KIB, &all).unwrap();
     assert!(machine.vmm.mappings()[0].access.is_empty());

@@ -4,7 +4,7 @@
 mod machine;
 mod process;
 
-use hsa_vmm::simulation::{Config, Era, FaultPlan};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
@@ -133,7 +133,7 @@ fn dma_buf_mapping_is_probed_once() {
 
 #[test]
 fn adjacent_mappings_with_equal_deltas_share_a_call() {
-    let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
     for place in 0..6 {
@@ -189,8 +189,8 @@ fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
 
 #[test]
 fn failure_at_a_later_mapping_is_rolled_back() {
-    for generation in [Era::C, Era::D] {
-        let machine = Machine::new(Config::mi300x(2).with_era(generation));
+    for generation in [Generation::C, Generation::D] {
+        let machine = Machine::new(Config::mi300x(2).with_generation(generation));
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(4 * granule), machine.create(0, granule));
         let places: [Address; 4] = std::array::from_fn(|place| at(base, place * granule));

@@ -4,7 +4,7 @@ mod machine;
 mod process;
 mod serial;
 
-use hsa_vmm::simulation::Era;
+use hsa_vmm::simulation::Generation;
 use machine::{Machine, without_cpu_mapping};
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn eight_threads_have_a_serial_order_in_every_generation() {
 fn threads_have_a_serial_order_with_runtime_cpu_access() {
     process::within(PATIENCE, || {
         for (generation, config) in machine::generations() {
-            if config.era != Era::A {
+            if config.generation != Generation::A {
                 let machine = Machine::new(without_cpu_mapping(config));
                 serial::stress::stress(generation, &machine, 3);
                 machine.close();

@@ -4,7 +4,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::error::Problem;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Handle, HandleType, Reservation};
 use machine::{KIB, Machine, access, at, without_cpu_mapping};
@@ -292,7 +292,7 @@ fn import_keeps_the_file_position() {
 /// owner: then the memory is mapped again. The first grant costs no more than elsewhere.
 #[test]
 fn unowned_import_is_granted_gpu_by_gpu() {
-    let config = Config::mi300x(2).with_era(Era::C);
+    let config = Config::mi300x(2).with_generation(Generation::C);
     for config in [config.clone(), without_cpu_mapping(config)] {
         for owner in 0..2 {
             let machine = Machine::new(config.clone());

@@ -8,7 +8,7 @@ use hsa_vmm::{Access, Area, PoolMemory};
 use machine::{Machine, at, generations};
 use std::thread;
 
-/// More than one portion of a copy.
+/// Larger than one portion of a copy.
 const LARGE: usize = (3 << 20) + 17;
 
 fn text(length: usize) -> Vec<u8> {
@@ -78,7 +78,7 @@ fn racing_writes_mix_their_bytes() {
     let written = |bytes: &[u8]| bytes.iter().all(|byte| (1..=3).contains(byte));
     thread::scope(|scope| {
         for writer in 1..=3_usize {
-            // At odd addresses, so that the words of one are not the words of another.
+            // At odd addresses, so that the words of different threads overlap.
             let (pool, locked, bytes) = (&pool, &locked, vec![writer as u8; SIZE - 7]);
             scope.spawn(move || {
                 for _ in 0..20 {

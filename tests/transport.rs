@@ -27,7 +27,7 @@ fn memory(library: &Library) -> Allocation {
     Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
 }
 
-/// Memory, mapped for the CPU.
+/// Maps memory for the CPU.
 fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
@@ -41,7 +41,7 @@ fn text(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
     text
 }
 
-/// Sends bytes, and descriptors with the first of them.
+/// Sends bytes. The descriptors go with the first byte.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -54,7 +54,7 @@ fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     );
 }
 
-/// The kind of an error.
+/// Returns the kind of a result's error.
 #[track_caller]
 fn kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().into_kind()
@@ -106,8 +106,8 @@ fn messages_come_in_order_and_in_pieces() {
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
     send_raw(&here, first, &[null.as_fd()]);
-    // The end of one message and the beginning of the next: its descriptor comes with both, which
-    // cannot be told apart; one message at a time is how it is to be used.
+    // Sent together, the end of one message and the beginning of the next could not be separated
+    // from each other's descriptors. So the sender sends one message at a time.
     let (end, next) = rest.split_at(example().encode().unwrap().len() - 30);
     send_raw(&here, end, &[]);
     assert_eq!(there.receive_descriptor().unwrap().1, example());
@@ -169,7 +169,7 @@ fn memory_of_another_size_is_rejected() {
     here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
     assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::SizeMismatch { described, found });
-    // And a descriptor that is not memory.
+    // The same for a descriptor that is not memory.
     here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
     let error = there.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
@@ -229,8 +229,8 @@ fn waits_end_at_the_time_limit() {
     assert!(matches!(gone, ErrorKind::Disconnected(_)), "{gone}");
 }
 
-/// A pipe, whose reader sees the end once the last descriptor of its writer is closed, be it in some
-/// process or on its way to one.
+/// Returns a pipe. Its reader detects the end when the last descriptor of its writer is closed, in any
+/// process or in a message.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
@@ -270,7 +270,7 @@ fn channel_ends_at_the_second_descriptor() {
         let bytes = [IoSlice::new(&message)];
         let none = &mut SendAncillaryBuffer::default();
         let refused = sendmsg(&here, &bytes, none, SendFlags::NOSIGNAL);
-        assert_eq!(refused, Err(rustix::io::Errno::PIPE), "it can send no more");
+        assert_eq!(refused, Err(rustix::io::Errno::PIPE), "the sender gets an error");
     }
 }
 
@@ -428,7 +428,7 @@ fn channels_cross_pid_namespaces() {
     }
 }
 
-/// There, this process's user and all others are one number, which is also the number of the other.
+/// In a new user namespace, this process's user and all others have the same number, that of `nobody`.
 #[test]
 fn users_without_a_number_are_untrusted() {
     let test = "users_without_a_number_are_untrusted";

@@ -27,7 +27,11 @@ fn get_access_changes_after_the_runtime_call() {
         while !granted(base) && !grant.is_finished() {
             thread::yield_now();
         }
-        assert_eq!(hostile.get(c"hostile_told"), 1, "the runtime has not let it in yet");
+        assert_eq!(
+            hostile.get(c"hostile_access_changes"),
+            1,
+            "the runtime has not granted access yet"
+        );
         assert!(granted(last), "half of the run has changed");
         grant.join().unwrap().unwrap();
     });

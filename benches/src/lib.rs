@@ -1,15 +1,15 @@
-//! What each call costs: raw through the table of functions, through [`hsa_vmm::Vmm`], through the
-//! owned types, through the C ABI, and through HIP itself, side by side.
+//! Measures the cost of each call at several levels: the runtime's functions, [`hsa_vmm::Vmm`], the
+//! owned types, the C interface, and HIP itself.
 //!
 //! ```text
-//!   run: rounds, the levels taking turns          samples → median, p99
+//!   run: rounds, the levels in turn               samples → median, p99
 //!     │ a round: every operation, a few calls each
 //!   ┌─▼────┐ ┌──────┐ ┌───────┐ ┌─────┐ ┌──────┐
-//!   │ raw  │ │ vmm  │ │ owned │ │  c  │ │ hip  │  level: the same calls, each in its own way
+//!   │ raw  │ │ vmm  │ │ owned │ │  c  │ │ hip  │  level: the same calls
 //!   └──────┘ └──────┘ └───────┘ └─────┘ └──────┘
 //! ```
 //!
-//! The command's `hsa-vmm bench` and `cargo bench` both run what is here.
+//! `hsa-vmm bench` and `cargo bench` both use this crate.
 
 mod clock;
 mod level;

@@ -87,7 +87,7 @@ fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
     Ok(library?)
 }
 
-/// What has a table of the runtime's functions.
+/// An owner of a table of the runtime's functions.
 enum Source {
     Simulated(Simulation),
     Loaded(Box<Library>),
@@ -108,10 +108,10 @@ struct Raw<'a> {
     open: Option<Source>,
 }
 
-fn answered(call: &str, status: hsa_sys::hsa_status_t) -> std::result::Result<(), BenchError> {
+fn check(call: &str, status: hsa_sys::hsa_status_t) -> std::result::Result<(), BenchError> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),
-        other => Err(BenchError::Configuration(format!("{call} answered {other:#x}"))),
+        other => Err(BenchError::Configuration(format!("{call} returned {other:#x}"))),
     }
 }
 
@@ -122,7 +122,7 @@ impl Opener for Raw<'_> {
             Backend::Loaded(file) => Source::Loaded(Box::new(library(file)?)),
         };
         // SAFETY: it takes no arguments.
-        answered("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
+        check("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
         self.open = Some(source);
         Ok(())
     }
@@ -130,11 +130,11 @@ impl Opener for Raw<'_> {
     fn close(&mut self) -> std::result::Result<(), BenchError> {
         let Some(source) = self.open.take() else { return Ok(()) };
         // SAFETY: as above.
-        answered("hsa_shut_down", unsafe { (source.table().core.hsa_shut_down)() })
+        check("hsa_shut_down", unsafe { (source.table().core.hsa_shut_down)() })
     }
 }
 
-/// The library.
+/// The library's calls.
 struct Calls<'a> {
     backend: &'a Backend,
     open: Option<Vmm>,
@@ -157,7 +157,7 @@ impl Opener for Calls<'_> {
     }
 }
 
-/// The library through C.
+/// The library's C interface.
 struct C<'a> {
     backend: &'a Backend,
 }

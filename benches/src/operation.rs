@@ -3,42 +3,44 @@
 use core::fmt;
 use serde::Serialize;
 
-/// A call of virtual-memory management, or the whole life of a mapping.
+/// A call of virtual memory management, or a complete cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
-    /// A runtime, and virtual-memory management on it; by [`opening`](crate::opening()).
+    /// Opens a runtime and its virtual memory management; measured by
+    /// [`opening`](crate::opening()).
     Open,
-    /// 2 MiB of addresses.
+    /// Reserves 2 MiB of addresses.
     Reserve,
-    /// 2 MiB of memory on the first GPU.
+    /// Creates 2 MiB of memory on the first GPU.
     Create,
-    /// All of it, in a hole between the live mappings.
+    /// Maps the memory in a hole between the live mappings.
     Map,
-    /// For all GPUs, in one call.
+    /// Grants access to all GPUs in one call.
     SetAccess,
-    /// Of the first GPU, at one of the live mappings.
+    /// Queries the first GPU's access to one of the live mappings.
     GetAccess,
-    /// The handle of one of the live mappings. The reference is dropped unmeasured.
+    /// Retains the handle of one of the live mappings. The reference is dropped outside the
+    /// measurement.
     Retain,
-    /// What memory was made with; raw: the pool it came from.
+    /// Queries the properties of memory; at the raw level, its pool.
     Properties,
-    /// A descriptor. It is closed unmeasured.
+    /// Exports a descriptor, which is closed outside the measurement.
     Export,
-    /// A handle of that descriptor. It is released unmeasured.
+    /// Imports that descriptor. The handle is released outside the measurement.
     Import,
-    /// What was mapped, with the access that was set.
+    /// Unmaps a mapping with access.
     Unmap,
-    /// What was created.
+    /// Releases a handle.
     Release,
-    /// What was reserved.
+    /// Frees a reservation.
     Free,
-    /// Reserve, create, map, set access, get access, unmap, release, free.
+    /// Reserves, creates, maps, sets access, gets access, unmaps, releases and frees.
     Cycle,
 }
 
 impl Operation {
-    /// All that a round performs, in its order.
+    /// All operations of a round, in order.
     pub const ALL: [Self; 13] = [
         Self::Reserve,
         Self::Create,
@@ -55,7 +57,7 @@ impl Operation {
         Self::Cycle,
     ];
 
-    /// As it is written in results: `set_access`.
+    /// Returns the name in results, such as `set_access`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

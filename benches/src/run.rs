@@ -1,5 +1,5 @@
-//! Rounds: every operation at every level, the levels taking turns, so that whatever else the
-//! machine does befalls all of them alike.
+//! Runs rounds of every operation at every level in turn, so that other load on the machine affects
+//! all of them equally.
 
 use crate::clock::Clock;
 use crate::level::hip::Hip;
@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
-/// What is to be measured.
+/// The options of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many mappings are there meanwhile, of each level: 1 or more.
+    /// The number of live mappings at each level; at least 1.
     pub live: usize,
-    /// How many samples are taken of each operation.
+    /// The number of samples of each operation.
     pub samples: usize,
-    /// How many calls make a sample; as many as the runtime asks for if not said.
+    /// The number of calls per sample; `None` for the runtime's default.
     pub calls: Option<usize>,
-    /// In which ways.
+    /// The levels.
     pub levels: Vec<Level>,
-    /// What; all if empty.
+    /// The operations; all if empty.
     pub operations: Vec<Operation>,
     /// HIP's library, for [`Level::Hip`].
     pub hip: Option<LibraryFile>,
@@ -46,65 +46,65 @@ impl Default for Options {
     }
 }
 
-/// What one operation costs at one level.
+/// The cost of one operation at one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct Result {
-    /// What.
+    /// The operation.
     pub operation: Operation,
-    /// In which way.
+    /// The level.
     pub level: Level,
-    /// With so many other mappings.
+    /// The number of other mappings.
     pub live_mappings: usize,
-    /// Granted to so many GPUs.
+    /// The number of GPUs with access.
     pub gpus: usize,
-    /// Nanoseconds a call: half of the samples took no longer.
+    /// The median, in nanoseconds per call.
     pub median_ns: f64,
-    /// Nanoseconds a call: 99 of 100 samples took no longer.
+    /// The 99th percentile, in nanoseconds per call.
     pub p99_ns: f64,
-    /// By how much the median is more than the raw call's, where that was measured too.
+    /// The difference of the median to that of the raw level, if measured.
     pub over_raw_ns: Option<f64>,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: usize,
-    /// How many calls each of them is the mean of.
+    /// The number of calls per sample.
     pub calls_a_sample: usize,
 }
 
-/// Why there are no results.
+/// The error of a measurement.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
     /// The runtime cannot be loaded for the raw calls.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The library failed, such as to start the runtime or to open its virtual memory.
+    /// The library failed, for example to start the runtime or to open its virtual memory.
     #[error(transparent)]
     Library(#[from] hsa_vmm::Error),
-    /// Something that is needed is not there.
-    #[error("this cannot be measured: {0}")]
+    /// A required feature is missing.
+    #[error("cannot measure: {0}")]
     Configuration(String),
     /// HIP cannot be used.
     #[error("HIP's library {path} cannot be used: {why}", path = path.display())]
     Hip {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         why: String,
     },
-    /// A call failed that should not.
+    /// A call failed unexpectedly.
     #[error("{operation} at level `{level}` failed with {live} live mappings: {why}")]
     Call {
-        /// What.
+        /// The operation.
         operation: &'static str,
-        /// In which way.
+        /// The level.
         level: Level,
-        /// With so many other mappings.
+        /// The number of other mappings.
         live: usize,
-        /// What was answered.
+        /// The cause.
         why: String,
     },
 }
 
-/// One level in the middle of a run.
+/// A level during a run.
 struct Runner {
     level: Level,
     caller: Box<dyn Rounds>,
@@ -112,7 +112,7 @@ struct Runner {
     samples: BTreeMap<Operation, Samples>,
 }
 
-/// A caller whose calls are compiled into the loop that is timed.
+/// A caller, compiled into the timed loop.
 trait Rounds {
     fn perform(
         &mut self,
@@ -141,7 +141,7 @@ impl<C: Caller> Rounds for C {
             };
         }
         let (outcome, nanoseconds) = match operation {
-            Operation::Open => return Err("is measured by itself".into()),
+            Operation::Open => return Err("is measured separately".into()),
             Operation::Reserve => each!(|n, _at| self.reserve(n)),
             Operation::Create => each!(|n, _at| self.create(n)),
             Operation::Map => each!(|n, at| self.map(n, at)),
@@ -182,29 +182,30 @@ impl Runner {
         let gpus = target.runtime.gpus().count();
         let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
         let properties = target.properties().ok_or_else(no_gpu)?;
-        macro_rules! laid {
+        macro_rules! runner {
             ($caller:expr) => {{
                 let mut caller = $caller;
-                let field = caller.lay(live).map_err(failed)?;
+                let field = caller.map_live(live).map_err(failed)?;
                 (Box::new(caller) as Box<dyn Rounds>, field)
             }};
         }
         let (caller, field) = match level {
-            Level::Raw => laid!(Raw::new(target, calls)?),
-            Level::Vmm => laid!(Calls::new(target, properties, calls)),
-            Level::Owned => laid!(Owned::new(target, properties, calls)),
-            Level::C => laid!(Hip::linked(target, calls)?),
+            Level::Raw => runner!(Raw::new(target, calls)?),
+            Level::Vmm => runner!(Calls::new(target, properties, calls)),
+            Level::Owned => runner!(Owned::new(target, properties, calls)),
+            Level::C => runner!(Hip::linked(target, calls)?),
             Level::Hip => {
-                let path = options.hip.as_ref().ok_or_else(|| {
-                    BenchError::Configuration("no library of HIP's was named".into())
-                })?;
-                laid!(Hip::load(path, gpus, calls)?)
+                let path = options
+                    .hip
+                    .as_ref()
+                    .ok_or_else(|| BenchError::Configuration("no HIP library was given".into()))?;
+                runner!(Hip::load(path, gpus, calls)?)
             }
         };
         Ok(Self { level, caller, field, samples: BTreeMap::new() })
     }
 
-    /// Every operation, as many calls of it as there are addresses.
+    /// Performs every operation, once for each address.
     fn round(
         &mut self,
         clock: Clock,
@@ -227,7 +228,7 @@ impl Runner {
             let is_wanted =
                 options.operations.is_empty() || options.operations.contains(&operation);
             let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
-            // What others are built on is done in any case.
+            // Perform operations that others depend on in any case.
             let only_if_wanted = looks_up
                 || matches!(
                     operation,
@@ -255,10 +256,10 @@ impl Runner {
     }
 }
 
-/// Measures. `told` is told of what was done, in parts of 1.
+/// Runs the measurement. Calls `report` with the completed fraction, from 0 to 1.
 ///
 /// # Errors
-/// [`BenchError`] names the call that failed; nothing is then left behind.
+/// [`BenchError`] names the call that failed. All objects are released.
 pub fn run(
     target: &BenchRuntime,
     options: &Options,
@@ -273,7 +274,7 @@ pub fn run(
     }
     let (mut addresses, mut asked) = (vec![0; calls], vec![0; calls]);
     let mut order = Order::of(runners.len());
-    // What is done for the first time is no sample.
+    // The first rounds warm up and are not measured.
     let warm = (options.samples / 10).clamp(1, 100);
     for round in 0..warm + options.samples {
         if round == warm {
@@ -297,8 +298,7 @@ pub fn run(
     Ok(results)
 }
 
-/// What samples come to, with so many live mappings and GPUs; `raw` is the median of the raw call, which
-/// comes first.
+/// Computes the result of samples. `raw` is the median of the raw level, which is computed first.
 pub(crate) fn result(
     operation: Operation,
     level: Level,
@@ -324,8 +324,8 @@ pub(crate) fn result(
     })
 }
 
-/// Who is next: in another order each round, so that nobody always comes after the same one and
-/// finds the caches as that one left them.
+/// The order of levels, which differs in each round, so that no level always follows the same one
+/// and finds its state in the CPU caches.
 pub(crate) struct Order(Vec<usize>, u32);
 
 impl Order {
@@ -342,7 +342,7 @@ impl Order {
     }
 }
 
-/// A tenth of a nanosecond is more than can be told apart.
+/// Rounds to a tenth of a nanosecond, which is finer than the measurement.
 fn round(nanoseconds: f64) -> f64 {
     (nanoseconds * 10.0).round() / 10.0
 }

@@ -23,20 +23,20 @@ impl LibraryFile {
         Self(path.into())
     }
 
-    /// The file.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-/// Which runtime.
+/// The origin of the runtime.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The simulation, with a configuration text: `gpus=2`. The virtual memory of `nothing` does
-    /// nothing.
+    /// The simulation with a configuration text such as `gpus=2`. The virtual memory of `nothing`
+    /// does nothing.
     Simulated(String),
-    /// A library.
+    /// A library file.
     Loaded(LibraryFile),
 }
 
@@ -66,7 +66,7 @@ impl BenchRuntime {
     /// Starts a runtime.
     ///
     /// # Errors
-    /// What [`Runtime::load`] or [`Vmm::open`] answer.
+    /// The errors of [`Runtime::load`] and [`Vmm::open`].
     pub fn open(backend: Backend) -> Result<Self, BenchError> {
         let runtime = match &backend {
             Backend::Simulated(text) => {
@@ -84,7 +84,7 @@ impl BenchRuntime {
     /// Uses an open runtime; `backend` is its origin.
     ///
     /// # Errors
-    /// What [`Vmm::open`] answers.
+    /// The errors of [`Vmm::open`].
     pub fn on(runtime: Runtime, backend: Backend) -> Result<Self, BenchError> {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),
@@ -105,8 +105,8 @@ impl BenchRuntime {
     /// Reopens the simulation whose virtual memory does nothing, without workarounds.
     ///
     /// # Errors
-    /// [`BenchError::Configuration`] for any other runtime, whose quirks would end the process; what
-    /// [`Vmm::open`] answers.
+    /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;
+    /// the errors of [`Vmm::open`].
     pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
         let does_nothing = self.runtime.simulation().is_some_and(|it| it.config().does_nothing);
         if !does_nothing {
@@ -131,13 +131,13 @@ impl BenchRuntime {
         &self.backend
     }
 
-    /// The runtime.
+    /// Returns the runtime.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// Memory of the first GPU, which can be exported.
+    /// Returns the properties of exportable memory of the first GPU.
     pub(crate) fn properties(&self) -> Option<AllocationProperties> {
         let gpu = self.runtime.gpus().next()?.id();
         Some(AllocationProperties::on(gpu).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))

@@ -1,6 +1,6 @@
 //! Samples of one measurement, and their statistics.
 
-/// Nanoseconds a call, a sample each.
+/// The samples, in nanoseconds per call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 

@@ -1,5 +1,5 @@
-//! `.ci/instructions --compare`: what it lets through and what it does not. That the counting itself
-//! finds a planted rise, `.ci/instructions` tries each time that it counts.
+//! Tests what `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks on
+//! each run that counting finds an added call.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 const FIGURES: &str =
     "# Instructions a call.\n# Written by …\n# rustc, libc\nmap 1000.0\nunmap 200.0\n";
 
-/// The exit status for these figures, and what was said.
+/// Returns the exit status for these figures, and the output.
 fn compare(before: &str, now: &str) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
@@ -72,7 +72,7 @@ fn invalid_arguments_print_usage() {
     }
 }
 
-/// The figures in the repository are ones that can be compared.
+/// The figures in the repository can be compared.
 #[test]
 fn compare_passes_on_equal_figures() {
     let figures = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt"));

@@ -1,5 +1,5 @@
 /*
- * The life of virtual memory, in HIP's own words, without HIP:
+ * The complete cycle of virtual memory with HIP's functions, without HIP:
  *
  *   cc cycle.c $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
  */
@@ -33,7 +33,7 @@ int main(void) {
   CHECK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
   printf("granule: %zu bytes\n", granule);
 
-  /* Addresses for four granules; memory for one, at the first and at the third. */
+  /* Addresses for four granules, and memory for one, mapped at the first and at the third. */
   void *start;
   hipMemGenericAllocationHandle_t handle;
   CHECK(hipMemAddressReserve(&start, 4 * granule, 0, NULL, 0));
@@ -53,7 +53,7 @@ int main(void) {
   CHECK(hipMemcpyDtoH(text, third, 21));
   printf("read at the third: \"%s\"\n", text);
 
-  /* What HIP crashes on is an error here, with a reason. */
+  /* A call that crashes HIP is an error here, with a reason. */
   if (hipMemUnmap(start, granule / 2) != hipSuccess)
     printf("refused: %s\n", hsavmm_last_message());
 

@@ -1,5 +1,5 @@
-// A vector that grows in place: addresses are reserved once, memory comes below them as it is needed,
-// and pointers into it stay good.
+// A vector that grows in place: addresses are reserved once, memory is mapped as needed, and
+// pointers stay valid.
 //
 //   c++ -std=c++17 growing.cpp $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
 #include <hip/hip_runtime.h>
@@ -28,7 +28,7 @@ public:
   Growing(const Growing &) = delete;
   Growing &operator=(const Growing &) = delete;
   ~Growing() {
-    // One call for all of the mappings: they are a run.
+    // The mappings are adjacent, so that one call unmaps all of them.
     hipError_t error = mapped_ == 0 ? hipSuccess : hipMemUnmap(start_, mapped_);
     if (error == hipSuccess) error = hipMemAddressFree(start_, reserved_);
     if (error != hipSuccess) std::fprintf(stderr, "%s\n", hsavmm_last_message());
@@ -67,7 +67,7 @@ int main() {
         buffer.grow(round * bytes);
         char *part = static_cast<char *>(buffer.start()) + (round - 1) * bytes;
         check(hipMemcpyHtoD(part, numbers.data(), bytes));
-        // What was written in the first round is where it was.
+        // The data of the first round is still at its address.
         check(hipMemcpyDtoH(back.data(), buffer.start(), bytes));
         std::printf("%2zu MiB at the same address: %s\n", buffer.mapped() >> 20,
                     back == numbers ? "contents kept" : "CONTENTS LOST");

@@ -3,7 +3,7 @@
 use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
-use crate::objects::{Object, OpenArea, none_such};
+use crate::objects::{Object, OpenArea, invalid_number};
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
 use crate::types::hipError_t;
@@ -54,7 +54,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
         let at = memory.address();
         let mut mapped = open.mapped_mut();
         if mapped.destroyed {
-            return Err(none_such());
+            return Err(invalid_number());
         }
         mapped.memory.insert(at.get(), memory);
         // SAFETY: as lib.rs says of pointers for results.
@@ -104,7 +104,7 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {
-            let words = format!("{count} pieces of its memory are still mapped");
+            let words = format!("{count} of its allocations are still mapped");
             return Err(Refusal::new(errors::ILLEGAL_STATE, words));
         }
         process.objects.remove(area)?;

@@ -26,10 +26,10 @@ pub struct Range {
     size: usize,
 }
 
-/// Addresses and sizes.
+/// Reads an array of ranges.
 ///
 /// # Safety
-/// `ranges` is null or `count` are readable.
+/// `ranges` is null or points at `count` readable ranges.
 unsafe fn runs(ranges: *const Range, count: usize) -> Result<Vec<(Address, usize)>, Refusal> {
     // SAFETY: as the caller says.
     let ranges = unsafe { take_each("ranges", ranges, count) }?;

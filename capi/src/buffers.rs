@@ -41,7 +41,7 @@ unsafe fn agents(
 }
 
 /// Defines the two access functions of each kind of buffer.
-macro_rules! rights {
+macro_rules! access_functions {
     ($($kind:ident, $one:path: $grant:ident $revoke:ident;)+) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $grant(
@@ -55,7 +55,7 @@ macro_rules! rights {
                 let buffer = process.objects.$kind(buffer)?;
                 // SAFETY: C promises `count` locations.
                 let agents = unsafe { agents(&process, locations, count) }?;
-                let none = || Refusal::value("flags", format_args!("({flags}) are none"));
+                let none = || Refusal::value("flags", format_args!("({flags}) are invalid"));
                 let access = Access::from_bits(flags).ok_or_else(none)?;
                 Ok($one(&buffer).grant(&agents, access)?)
             })
@@ -78,7 +78,7 @@ macro_rules! rights {
     )+};
 }
 
-rights! {
+access_functions! {
     growable, lock: hsavmm_growable_grant hsavmm_growable_revoke;
     paged, Arc::as_ref: hsavmm_paged_grant hsavmm_paged_revoke;
     pausable, lock: hsavmm_pausable_grant hsavmm_pausable_revoke;
@@ -168,7 +168,7 @@ unsafe extern "C" fn hsavmm_paged_reserve(
 ) -> hipError_t {
     answer("hsavmm_paged_reserve", || {
         if flags & !ZERO_PAGE != 0 {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
         }
         make(buffer, device, |vmm, properties| {
             let mut options = PagedBuffer::builder(capacity);

@@ -117,10 +117,13 @@ impl Devices {
                 };
                 let found = runtime.agents().iter().find(is_it).map(Agent::id);
                 found.ok_or_else(|| {
-                    Refusal::value("location.id", format_args!("({}) is no NUMA node", location.id))
+                    Refusal::value(
+                        "location.id",
+                        format_args!("({}) is not a NUMA node", location.id),
+                    )
                 })
             }
-            kind => Err(Refusal::value("location.type", format_args!("({kind}) is none"))),
+            kind => Err(Refusal::value("location.type", format_args!("({kind}) is invalid"))),
         }
     }
 }
@@ -312,7 +315,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 ),
                 attribute::PCI_CHIP_ID => number(agent.chip),
                 other => {
-                    let problem = format!("({other}) is none that this library answers");
+                    let problem = format!("({other}) is not supported");
                     return Err(Refusal::value("attribute", problem));
                 }
             };

@@ -99,7 +99,7 @@ unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_c
 fn known(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Refusal> {
     match entry(error) {
         (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {
-            Err(Refusal::value("error", "is no error of HIP"))
+            Err(Refusal::value("error", "is not a HIP error"))
         }
         known => Ok(known),
     }

@@ -1,11 +1,11 @@
-//! `libhsavmm`: HIP's virtual-memory management and IPC for C and C++, under HIP's own names.
+//! `libhsavmm`: HIP's virtual memory management and IPC for C and C++, under HIP's own names.
 //!
 //! `include/hip/hip_runtime_api.h` and `include/hsavmm.h` document the functions; [`hsa_vmm`]
 //! implements them. This crate only converts arguments, results and errors.
 //!
 //! * `types`: C's types, as HIP lays them out. `answer`: error numbers, messages and panics.
 //! * `process`: the runtime of a C program. `devices`: its visible GPUs.
-//! * `virtual_memory`, `memory`, `transfer`, `ipc`: HIP's functions, a file a subject.
+//! * `virtual_memory`, `memory`, `transfer`, `ipc`: HIP's functions, one file per subject.
 //! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: their
 //!   numbers.
 //!
@@ -13,7 +13,7 @@
 //! many bytes. Null, handles and addresses of this library are checked.
 
 #![allow(non_camel_case_types, non_snake_case)]
-#![allow(clippy::missing_safety_doc, reason = "the headers say it once for all")]
+#![allow(clippy::missing_safety_doc, reason = "the headers document it for all functions")]
 
 mod answer;
 mod areas;

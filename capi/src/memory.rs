@@ -99,10 +99,10 @@ impl Allocations {
         }
         let before = peers.clone();
         peers.push((owner, user));
-        self.let_in(owner, &mut peers, before)
+        self.send_peers(owner, &mut peers, before)
     }
 
-    /// Revokes access that `allow` has granted.
+    /// Revokes access that `enable` has granted.
     pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
@@ -111,13 +111,13 @@ impl Allocations {
         };
         let before = peers.clone();
         peers.swap_remove(index);
-        self.let_in(owner, &mut peers, before)
+        self.send_peers(owner, &mut peers, before)
     }
 
     /// Sends the list of peers to the runtime for each allocation of `owner`; rolls back on
     /// failure. Each call sends all peers, because the runtime revokes access of agents that are
     /// not in the list.
-    fn let_in(
+    fn send_peers(
         &self,
         owner: AgentId,
         peers: &mut Vec<(AgentId, AgentId)>,
@@ -229,7 +229,7 @@ unsafe extern "C" fn hipHostMalloc(
     answer("hipHostMalloc", || {
         let both = 0x4000_0000 | 0x8000_0000;
         if flags & !HOST_FLAGS != 0 || flags & both == both {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are none")));
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
         }
         allocate_on_host(ptr, size, Kind::Host, flags)
     })
@@ -383,7 +383,7 @@ unsafe extern "C" fn hipMemGetAddressRange(
             Some(Found::Opened(_, opened)) => (opened.address(), opened.size()),
             Some(Found::Mapped(start, size, _)) => (start, size),
             None => {
-                let words = "`ptr` is not memory of this library's";
+                let words = "`ptr` is not memory of this library";
                 return Err(Refusal::new(errors::NOT_FOUND, words));
             }
         };

@@ -1,4 +1,4 @@
-//! Areas and buffers of a C program, by numbers that are never used twice in a process.
+//! The areas and buffers of a C program, identified by numbers that are never reused in a process.
 
 use crate::answer::Refusal;
 use crate::errors;
@@ -34,7 +34,7 @@ pub struct InArea {
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the address is one of the program's own memory, which continues around the area's.
+    /// Whether the area maps the program's own memory, which continues before and after it.
     pub is_own: bool,
 }
 
@@ -76,7 +76,7 @@ impl OpenArea {
         let before = mapped.memory.range(..=at.get()).next_back();
         let by_host =
             before.and_then(|(&start, memory)| found(memory.address(), start, memory, existing));
-        // Only memory that existed before can have another address on the device.
+        // Only memory of the program can have another address on the device.
         if by_host.is_some() || !existing {
             return by_host;
         }
@@ -111,7 +111,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub fn none_such() -> Refusal {
+pub fn invalid_number() -> Refusal {
     let words =
         "invalid object number: it was destroyed, is of another kind, or was never returned";
     Refusal::new(errors::INVALID_HANDLE, words)
@@ -127,7 +127,7 @@ impl Objects {
 
     /// Finds the object of a number.
     pub fn get(&self, number: *mut c_void) -> Result<Object, Refusal> {
-        lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(none_such)
+        lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(invalid_number)
     }
 
     /// Finds the area whose memory contains an address of the host or of a device.
@@ -145,7 +145,7 @@ impl Objects {
 
     /// Removes an object and returns it.
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Refusal> {
-        lock(&self.by_number).remove(&(number as u64)).ok_or_else(none_such)
+        lock(&self.by_number).remove(&(number as u64)).ok_or_else(invalid_number)
     }
 }
 
@@ -155,7 +155,7 @@ macro_rules! kinds {
             $(pub fn $method(&self, number: *mut c_void) -> Result<Arc<$kind>, Refusal> {
                 match self.get(number)? {
                     Object::$variant(object) => Ok(object),
-                    _ => Err(none_such()),
+                    _ => Err(invalid_number()),
                 }
             })+
         }

@@ -53,7 +53,7 @@ extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
             6 => HipProfile::Hip6,
             7 => HipProfile::Hip7,
             other => {
-                let problem = format!("({other}) is none: there are 6 and 7");
+                let problem = format!("({other}) is invalid: valid values are 6 and 7");
                 return Err(Refusal::value("profile", problem));
             }
         };

@@ -29,7 +29,7 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
         3 | 1024 => Ok(Some((true, true))),
         4 => Ok(None),
         other => {
-            let words = format!("`kind` ({other}) is none");
+            let words = format!("`kind` ({other}) is invalid");
             Err(Refusal::new(errors::INVALID_MEMCPY_DIRECTION, words))
         }
     }
@@ -92,8 +92,8 @@ impl End {
         Ok(Self::Own(at.get()))
     }
 
-    /// Returns whether `kind` must call it device memory; `None` if either is valid because the
-    /// host can access it, too.
+    /// Returns whether `kind` may call it device memory (`device`) or host memory. Memory that both can
+    /// access may be called either.
     fn may_be(&self, device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || device,
@@ -137,7 +137,7 @@ impl End {
                         None => vmm.read(at, bytes),
                     }
                 };
-                by_those_who_may(process.vmm()?, Access::Read, range, by)
+                for_each_mapping(process.vmm()?, Access::Read, range, by)
             }
             Self::Own(start) => {
                 let from = (start + offset) as *const u8;
@@ -168,7 +168,7 @@ impl End {
                         None => vmm.write(at, bytes),
                     }
                 };
-                by_those_who_may(process.vmm()?, Access::ReadWrite, range, by)
+                for_each_mapping(process.vmm()?, Access::ReadWrite, range, by)
             }
             Self::Own(start) => {
                 let to = (start + offset) as *mut u8;
@@ -180,7 +180,7 @@ impl End {
     }
 }
 
-/// Uses memory of an area, which no thread can unmap meanwhile.
+/// Runs a function on memory of an area. No other thread can unmap it during the call.
 fn in_area(
     area: &OpenArea,
     start: usize,
@@ -197,8 +197,8 @@ fn in_area(
 /// Runs a function for each mapping in a range, with an agent that has the needed access:
 /// preferably the owner of the memory, else another GPU, else this process.
 ///
-/// One copy may span mappings of several devices, each granted to its own alone.
-fn by_those_who_may(
+/// One copy may span mappings of several devices, each accessible to its own device only.
+fn for_each_mapping(
     vmm: &Vmm,
     needed: Access,
     (start, size): (Address, usize),
@@ -371,7 +371,7 @@ unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let end = End::of(&process, "destination", address(destination), size)?;
     if !end.may_be(true) {
-        return Err(Refusal::value("destination", "is not memory of this library's"));
+        return Err(Refusal::value("destination", "is not memory of this library"));
     }
     let bytes = pattern.repeat(count.min(PORTION / pattern.len()));
     for offset in (0..size).step_by(bytes.len()) {

@@ -1,4 +1,4 @@
-//! HIP's fourteen calls of virtual-memory management.
+//! HIP's fourteen calls of virtual memory management.
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
@@ -32,7 +32,7 @@ fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
         2 => Ok(HandleType::WIN32),
         4 => Ok(HandleType::WIN32_KMT),
         8 => Ok(HandleType::FABRIC),
-        other => Err(Refusal::value("type", format_args!("({other}) is no type of handle"))),
+        other => Err(Refusal::value("type", format_args!("({other}) is not a handle type"))),
     }
 }
 
@@ -48,7 +48,7 @@ fn properties(
         ALLOCATION_PINNED => AllocationKind::Pinned,
         ALLOCATION_UNCACHED if vmm.profile() != HipProfile::Hip6 => AllocationKind::Uncached,
         other => {
-            return Err(Refusal::value("prop.type", format_args!("({other}) cannot be made")));
+            return Err(Refusal::value("prop.type", format_args!("({other}) is not supported")));
         }
     };
     if vmm.profile() == HipProfile::Hip6 && prop.location.kind != LOCATION_DEVICE {
@@ -177,7 +177,7 @@ pub unsafe fn access_list(
     for one in descriptors {
         let agent = process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
         let access = Access::from_bits(one.flags).ok_or_else(|| {
-            Refusal::value("desc.flags", format_args!("({}) are none", one.flags))
+            Refusal::value("desc.flags", format_args!("({}) are invalid", one.flags))
         })?;
         list.push(AccessDescriptor { agent, access });
     }
@@ -262,7 +262,7 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let option = match option {
             0 => Granularity::Minimum,
             1 => Granularity::Recommended,
-            other => return Err(Refusal::value("option", format_args!("({other}) is none"))),
+            other => return Err(Refusal::value("option", format_args!("({other}) is invalid"))),
         };
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;

@@ -7,7 +7,7 @@ use hsa_vmm::{HSA_VMM, command, err, json, out, run};
 use std::path::Path;
 use std::process::Output;
 
-/// `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+/// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
 fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
     let release = installation.release().version();
     let start = ["emulate", "--rocr", release].into_iter().chain(options.iter().copied());
@@ -34,7 +34,7 @@ fn conform_passes_on_every_release() {
                 with.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             };
             assert!(with("fail").is_empty(), "{release}: {:?}", with("fail"));
-            // They are for runtimes that can less than these.
+            // These are for runtimes with fewer features.
             let mut skipped = with("skip");
             skipped.sort();
             let expected = [
@@ -76,7 +76,7 @@ fn emulate_finds_fetched_rocminfo() {
     }
     for gpus in [2, 8] {
         let number = gpus.to_string();
-        // With a path on which no other is.
+        // The search path contains no other.
         let output = command(&["emulate", "--gpus", &number, "--", "rocminfo"])
             .env("PATH", "/nowhere")
             .output()
@@ -206,8 +206,8 @@ fn fetch_without_mirror_leaves_nothing() {
 #[test]
 fn conform_passes_on_every_profile_and_release() {
     let name = "conform_passes_on_every_profile_and_release";
-    // Memory of which the CPU reaches all, or all but that of the last two: what needs the CPU is
-    // skipped there.
+    // Profiles in which the CPU can access all memory, and two in which it cannot: cases that need
+    // the CPU are skipped there.
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {

@@ -1,4 +1,4 @@
-//! `hsa-vmm bench`: what it prints, and what it refuses.
+//! `hsa-vmm bench`: the output, and invalid arguments.
 
 use std::process::{Command, Output};
 
@@ -25,7 +25,7 @@ fn bench_measures_every_operation_at_every_level() {
         let (opened, results): (Vec<_>, Vec<_>) =
             all["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
         let levels: Vec<_> = opened.iter().map(|it| it["level"].as_str().unwrap()).collect();
-        assert_eq!(levels, ["raw", "vmm", "c"], "there is one way to open for owned values");
+        assert_eq!(levels, ["raw", "vmm", "c"], "owned values have only one level for opening");
         assert!(opened.iter().all(|it| it["live_mappings"] == 0 && it["gpus"] == 2));
         assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
         for result in &results {
@@ -42,7 +42,7 @@ fn bench_measures_every_operation_at_every_level() {
             };
             results.iter().find(is_it).and_then(|it| it["median_ns"].as_f64()).unwrap()
         };
-        // What is made of the other calls takes longer than any of them.
+        // A cycle contains the other calls, so it takes longer than each of them.
         assert!(of("cycle", "vmm") > of("get_access", "vmm"), "{runtime}");
     }
 }
@@ -66,7 +66,7 @@ fn bench_prints_table_and_chart() {
     assert!(picture.contains("get_access") && picture.contains("map"), "{picture}");
 }
 
-/// Opening asks the runtime more than its own initialisation does, and takes longer.
+/// Opening makes more calls than the runtime's own initialisation, so it takes longer.
 #[test]
 fn bench_measures_opening_separately() {
     for runtime in ["nothing", "sim"] {
@@ -81,7 +81,7 @@ fn bench_measures_opening_separately() {
     }
 }
 
-/// Also when opening is measured first, after which the runtime is opened anew.
+/// The same holds if opening is measured first and the runtime is then opened again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {
@@ -94,9 +94,9 @@ fn bench_disables_workarounds() {
             let of_c = results.filter(|it| it["level"] == "c").count();
             (all["works_around"].as_array().unwrap().len(), of_c > 0)
         };
-        assert!(measured(&[]).0 > 3, "{operations}: ROCm 6.4 has its habits");
+        assert!(measured(&[]).0 > 3, "{operations}: ROCm 6.4 has quirks");
         assert!(measured(&[]).1, "{operations}");
-        // Programs in C get what the runtime needs.
+        // The C interface always uses the workarounds that the runtime needs.
         assert_eq!(measured(&["--no-workarounds"]), (0, false), "{operations}");
     }
 }

@@ -1,4 +1,4 @@
-//! The command as a user meets it: what it prints where, and how it ends.
+//! The command's output and exit status.
 
 mod hsa_vmm;
 
@@ -6,7 +6,7 @@ use hsa_vmm::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
 
 const REPLAYED: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/era_a.jsonl");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/generation_a.jsonl");
 
 #[test]
 fn info_shows_runtime_agents_and_pools() {
@@ -51,7 +51,7 @@ fn table_lines_have_no_trailing_spaces() {
     }
     let text = out(&run(&["bringup", "--runtime", nowhere]));
     let first = text.lines().find(|line| line.contains("library loads")).unwrap();
-    assert!(first.contains("could be loaded  "), "what was tried stands below: {first}");
+    assert!(first.contains("could be loaded  "), "the attempts follow below: {first}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn conform_rejects_filter_without_matches() {
     assert!(err(&output).contains("--list"), "{}", err(&output));
 }
 
-/// A trace of three operations with this result for the last.
+/// Writes a trace of three operations, the last with this result.
 fn trace(folder: &Path, last: &str) -> PathBuf {
     let path = folder.join("trace.jsonl");
     let line = format!(

@@ -53,7 +53,7 @@ fn lost_one(output: &Output, detail: &str) -> Value {
 
 #[test]
 fn crash_or_hang_fails_only_its_case() {
-    for (how, told) in [
+    for (how, expected) in [
         ("segv", "crashed: SIGSEGV"),
         ("abort", "crashed: SIGABRT"),
         ("exit", "ended the process with status 7"),
@@ -61,9 +61,9 @@ fn crash_or_hang_fails_only_its_case() {
     ] {
         let plan = format!("hsa_amd_vmem_map:3:{how}:once");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
-        let case = lost_one(&output, &format!("{told}, in hsa_amd_vmem_map"));
+        let case = lost_one(&output, &format!("{expected}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
-        let line = format!("{}: {told}", case["name"].as_str().unwrap());
+        let line = format!("{}: {expected}", case["name"].as_str().unwrap());
         assert!(err(&output).contains(&line), "reported at once: {}", err(&output));
     }
 }
@@ -76,8 +76,11 @@ fn time_limit_is_reduced_after_three_hangs() {
     let (first, others) = failed.split_at(3);
     assert!(!others.is_empty(), "{report}");
     let hung = |cases: &[&Value], limit: u32| {
-        let told = format!("hung: did not end within {limit} s, in hsa_amd_vmem_map");
-        assert!(cases.iter().all(|case| case["detail"] == told.as_str()), "{told}: {cases:?}");
+        let expected = format!("hung: did not end within {limit} s, in hsa_amd_vmem_map");
+        assert!(
+            cases.iter().all(|case| case["detail"] == expected.as_str()),
+            "{expected}: {cases:?}"
+        );
     };
     hung(first, 3);
     hung(others, 1);
@@ -140,14 +143,14 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
 
 #[test]
 fn crash_at_start_exits_with_3() {
-    for (how, told) in [
+    for (how, expected) in [
         ("segv", "while the runtime started, it crashed: SIGSEGV, in hsa_init"),
         ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
     ] {
         let plan = format!("hsa_init:1:{how}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-        assert!(err(&output).contains(told), "{}", err(&output));
+        assert!(err(&output).contains(expected), "{}", err(&output));
         assert!(output.stdout.is_empty());
     }
 }
@@ -174,7 +177,8 @@ fn runtime_that_does_not_restart_is_reported_once() {
 
 #[test]
 fn crash_at_stop_is_a_failed_case() {
-    for (how, told) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")] {
+    for (how, expected) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")]
+    {
         let plan = format!("hsa_shut_down:1:{how}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(1), "{}", err(&output));
@@ -183,7 +187,7 @@ fn crash_at_stop_is_a_failed_case() {
         let failed = with(&report, "fail");
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0]["name"], "runtime.library.stops");
-        assert_eq!(failed[0]["detail"], format!("{told}, in hsa_shut_down"));
+        assert_eq!(failed[0]["detail"], format!("{expected}, in hsa_shut_down"));
     }
 }
 
@@ -356,7 +360,7 @@ fn crashes_of_amds_runtime_are_contained() {
         let broken = folder.path().join("libhsa-broken.so");
         let real = installation.runtime();
         let broken = broken_runtime::wrap(&real, broken);
-        for (how, told) in [
+        for (how, expected) in [
             ("segv", "crashed: SIGSEGV, in hsa_amd_vmem_unmap"),
             ("hang", "hung: did not end within 5 s, in hsa_amd_vmem_unmap"),
         ] {
@@ -369,7 +373,7 @@ fn crashes_of_amds_runtime_are_contained() {
                 .env("MARK", folder.path().join(how))
                 .output()
                 .unwrap();
-            lost_one(&output, told);
+            lost_one(&output, expected);
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
             assert_eq!(Path::new(path).file_name(), broken.file_name(), "{release}");

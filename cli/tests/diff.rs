@@ -1,5 +1,5 @@
-//! Reports compared: on each release of AMD's runtime and each generation of the simulation they differ
-//! just where the versions do.
+//! Compares reports of all releases of AMD's runtime and all generations of the simulation. They
+//! differ only where the versions do.
 
 mod hsa_vmm;
 
@@ -11,15 +11,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Two versions, and all that is told of them.
+/// Two versions, and the expected sentences.
 struct Pair<T> {
     a: T,
     b: T,
     words: &'static [&'static str],
 }
 
-/// One release after the other. On the same emulated driver, with every defect worked around that can
-/// be, cases end alike.
+/// Consecutive releases. On the same emulated driver, with all possible workarounds, cases have
+/// equal results.
 const RELEASES: [Pair<Release>; 3] = [
     Pair {
         a: Release::R6_1_2,
@@ -133,7 +133,7 @@ const GENERATIONS: [Pair<char>; 4] = [
     },
 ];
 
-// N is the number of cases, less those that were told of.
+// N is the number of cases without those named in other sentences.
 const ALIKE: &str = "All N cases end alike.";
 const OTHERS_ALIKE: &str = "The other N cases end alike.";
 const NO_SOCKET_LEFT: &str =
@@ -141,12 +141,12 @@ const NO_SOCKET_LEFT: &str =
 const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
 const KEEPS_MEMORY: &str = "2 workarounds are needed with B alone: unmap_keeps_memory \
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
-/// What it answered instead comes after it.
+/// The actual result follows.
 const NOT_MEMORY: &str = "1 case fails in B as is known of it: share.import.not_memory (since ROCm \
     7.14 an imported descriptor is only looked at by set_access (ROCR-Runtime: \
     VMemoryHandleImport keeps the descriptor for later): ";
 
-/// Holds what `diff` says against what is expected, to the last word.
+/// Compares the output of `diff` with the expected sentences.
 fn check(words: &Value, expected: &[&str], what: &str) {
     let words: Vec<_> = words.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
     assert_eq!(words.len(), expected.len(), "{what}: {words:#?}");
@@ -169,7 +169,7 @@ fn diff(a: &Path, b: &Path) -> Value {
     json(&output)
 }
 
-/// Writes a report, and fails if it is not of a run that went well.
+/// Writes a report. Fails if the run failed.
 fn conform(file: &Path, start: &[&str], options: &[&str]) {
     let subcommand = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
     let output = run(&[start, &subcommand, options].concat());
@@ -189,7 +189,10 @@ fn diff_of_releases_is_complete() {
         conform(&report(release), &start, &[]);
         let text = fs::read_to_string(report(release)).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value["runtime"]["driver"], "emulated", "it must not pass for hardware");
+        assert_eq!(
+            value["runtime"]["driver"], "emulated",
+            "the report must not pass for one of hardware"
+        );
         there.push(release);
     }
     for Pair { a, b, words } in RELEASES {
@@ -198,7 +201,7 @@ fn diff_of_releases_is_complete() {
             check(&diff(&report(a), &report(b))["words"], words, &what);
         }
     }
-    // And not from run to run.
+    // Two runs of the same release do not differ.
     let again = folder.path().join("again.json");
     let release = there[0];
     let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
@@ -227,7 +230,7 @@ fn diff_of_generations_is_complete() {
     assert_eq!(same["differs"], false, "{same}");
 }
 
-/// Reports of a runtime that is well and of one that is not, by some cases.
+/// Writes reports of a correct and a broken runtime, with some of the cases.
 fn well_and_broken(folder: &Path) -> [PathBuf; 2] {
     let files = ["well.json", "broken.json"].map(|name| folder.join(name));
     let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
@@ -250,8 +253,8 @@ fn diff_exits_with_1_on_new_failures() {
     let [well, broken] = &well_and_broken(folder.path());
     let code = |a, b, options| compared(a, b, options).status.code();
     assert_eq!(code(well, broken, &[]), Some(1));
-    assert_eq!(code(broken, well, &[]), Some(0), "it is repaired");
-    assert_eq!(code(broken, broken, &[]), Some(0), "it was as bad before");
+    assert_eq!(code(broken, well, &[]), Some(0), "the failure is repaired");
+    assert_eq!(code(broken, broken, &[]), Some(0), "the case failed before");
     assert_eq!(code(broken, well, &["--exit-code"]), Some(1));
     assert_eq!(code(broken, broken, &["--exit-code"]), Some(0));
     assert_eq!(code(well, broken, &["--format", "nonsense"]), Some(2));
@@ -296,7 +299,10 @@ fn diff_accepts_info_and_rejects_other_files() {
         for (a, b) in [(well, file), (file, well)] {
             let output = compared(a, b, &[]);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
-            assert!(out(&output).is_empty() && err(&output).contains("is no report"), "{output:?}");
+            assert!(
+                out(&output).is_empty() && err(&output).contains("is not a report"),
+                "{output:?}"
+            );
             assert!(err(&output).contains(file.to_str().unwrap()), "{output:?}");
         }
     }
@@ -317,7 +323,7 @@ fn output_is_written_completely_or_not_at_all() {
         assert!(err(&output).ends_with("1 passed, 0 failed, 0 skipped\n"), "{}", err(&output));
         assert!(fs::read_to_string(&file).unwrap().contains("pool.size.told"), "{format}");
     }
-    // A full disk, and places where nothing can be.
+    // A full disk, and paths that cannot be created.
     let nowhere = folder.path().join("none/report");
     for (place, said) in [
         (Path::new("/dev/full"), "No space left"),
@@ -329,13 +335,13 @@ fn output_is_written_completely_or_not_at_all() {
         assert_eq!(output.status.code(), Some(1), "{place:?}: {output:?}");
         assert!(err(&output).contains(&format!("cannot write {}", place.display())), "{output:?}");
         assert!(err(&output).contains(said), "{}", err(&output));
-        // What is known not to be writable is said before anything is run; what turns out not to be
-        // costs the file, and no result.
+        // A path that is known to be unwritable is rejected before the run. An error on writing
+        // loses the file, but not the result.
         let ran = place == Path::new("/dev/full");
         assert_eq!(err(&output).contains("1 passed"), ran, "{}", err(&output));
         assert_eq!(out(&output).contains("pool.size.told"), ran, "{}", out(&output));
     }
-    // What the disk has no room for leaves the file as it was, and nothing beside it.
+    // If the disk is full, the existing file stays unchanged, without temporary files beside it.
     fs::write(&file, "before").unwrap();
     let limited = format!(
         "ulimit -f 8; trap '' XFSZ; exec {HSA_VMM} conform --runtime sim --filter 'map.*' \
@@ -350,7 +356,7 @@ fn output_is_written_completely_or_not_at_all() {
     let left: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["report"]);
-    // A link stays one, and its target keeps who may read it.
+    // A symbolic link is kept, and its target keeps its permissions.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link");
     symlink(&file, &link).unwrap();

@@ -1,4 +1,4 @@
-//! What files and the environment say does not reach a terminal as its commands.
+//! Text from files and the environment cannot send escape sequences to a terminal.
 
 mod hsa_vmm;
 
@@ -9,17 +9,18 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// A title, a screen erased, a colour, C1's CSI, a line overwritten, text turned round, DEL.
+/// Sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text,
+/// DEL.
 const EVIL: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
 const SHOWN: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
 
-/// Runs as if on a terminal.
+/// Runs with colours, as on a terminal.
 fn run_in_colour(arguments: &[&str]) -> Output {
     command(arguments).env("CLICOLOR_FORCE", "1").output().unwrap()
 }
 
-/// Fails if there is more than text and the styles that this command has.
+/// Fails if a text contains control characters other than this command's styles.
 fn assert_harmless(text: &str, what: &str) {
     let mut rest = text.to_owned();
     for style in ["[0m", "[1m", "[2m", "[31m", "[32m", "[1m\u{1b}[31m"] {
@@ -32,7 +33,7 @@ fn assert_harmless(text: &str, what: &str) {
     assert!(!rest.contains(is_bad), "{what}: {text:?}");
 }
 
-/// A report in which every text is evil.
+/// A report with hostile text in every field.
 fn report() -> Value {
     let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
     fn spoil(value: &mut Value, key: &str) {
@@ -71,12 +72,12 @@ fn diff_escapes_text_of_reports() {
         assert!(text.matches(SHOWN).count() >= 4, "{text:?}");
         assert_harmless(&text, "diff");
     }
-    // JSON stays JSON, and says what was there.
+    // JSON output is valid and contains the text, escaped.
     let output = run_in_colour(&["diff", "--format", "json", files[0], files[1]]);
     assert_harmless(&out(&output), "diff --format json");
     let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
     assert!(names.iter().any(|case| case["name"] == EVIL), "{names:?}");
-    // So does a file.
+    // The same holds for output to a file.
     let kept = folder.path().join("kept.txt");
     let output = run_in_colour(&["diff", files[0], files[1], "-o", kept.to_str().unwrap()]);
     assert_eq!(out(&output), "");
@@ -105,7 +106,7 @@ fn errors_escape_names_and_values() {
         assert!(text.contains(SHOWN), "{arguments:?}: {text:?}");
         assert_harmless(&text, &format!("{arguments:?}"));
     }
-    // Of what it refuses, clap leaves out what it takes for a sequence.
+    // clap's own messages omit text that it takes for an escape sequence.
     for evil in [EVIL, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
         for arguments in [&["info", "--sim", evil][..], &["info", "--gpus", evil], &[evil]] {
             let output = run_in_colour(arguments);

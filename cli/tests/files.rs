@@ -14,7 +14,7 @@ fn write_report(file: &Path) -> std::process::Output {
 fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
     fs::write(file, "old").unwrap();
     std::os::unix::fs::chown(file, owner, None).unwrap();
-    // A change of the owner clears these bits.
+    // `chown` clears these bits.
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
     let output = write_report(file);
     assert!(output.status.success(), "{output:?}");

@@ -99,7 +99,7 @@ fn planted_leaks_are_found() {
 
 #[test]
 fn resource_kept_once_is_no_leak() {
-    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "kept"];
+    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "opened-once"];
     let report = report(&simulated(&more), 0);
     assert!(leaks(&report).is_empty(), "{report:#}");
 }
@@ -120,8 +120,8 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
         let release = installation.release();
         let well = report(&emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&well).is_empty(), "{release}: {well:#}");
-        // Memory that the driver does not free, which only the driver's count shows. The fault begins
-        // after the start, and early enough for a busy machine.
+        // Memory that the driver does not free, which only the driver's count shows. The fault
+        // begins after the start, but early enough for a busy machine.
         let more = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let lost = report(&emulated(installation, &options, &more), 1);
@@ -206,7 +206,7 @@ fn is_dead(process: u32) -> bool {
 
 #[test]
 fn interrupt_does_not_report_kept_resource() {
-    let (parent, _) = long(&["--plant", "kept"]);
+    let (parent, _) = long(&["--plant", "opened-once"]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());

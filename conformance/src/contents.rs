@@ -1,4 +1,4 @@
-//! What is in memory, as each agent sees it that may look.
+//! Checks the contents of memory through the CPU and the GPUs.
 
 use crate::case::ensure_eq;
 use crate::context::offset;
@@ -6,8 +6,8 @@ use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::{Access, Address, AgentId};
 
 impl Context {
-    /// Checks that the memory is filled with a value: by the CPU where it reaches it, at both ends and
-    /// in the middle of every granule, and by every GPU that may read it, at both ends.
+    /// Checks that memory is filled with a value: through the CPU, if it has access, at both ends
+    /// and in the middle of every granule, and through every GPU with read access, at both ends.
     pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
         if self.cpu_sees(self.gpu()) {
             self.filled(at, granules, value)?;
@@ -15,7 +15,7 @@ impl Context {
         self.gpus().iter().try_for_each(|&gpu| self.filled_for(gpu, at, granules, value))
     }
 
-    /// Checks through a GPU, which copies to this process's memory what it may read.
+    /// Checks through a GPU that has read access, by copying to this process's memory.
     fn filled_for(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
@@ -32,7 +32,7 @@ impl Context {
         Ok(())
     }
 
-    /// Checks by the CPU, which is known to reach it.
+    /// Checks through the CPU, which must have access.
     pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
@@ -45,21 +45,21 @@ impl Context {
         Ok(())
     }
 
-    /// Checks through a GPU that may read it that memory is filled with a value: the GPU copies each
-    /// granule to memory of its own, which the CPU then looks at if it reaches it.
+    /// Checks through a GPU with read access that memory is filled with a value: the GPU copies
+    /// each granule to its own memory, which the CPU checks if it can access it.
     pub fn seen_by(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
         let scratch = self.reserve(1)?;
         let memory = self.create_on(gpu, 1)?;
         self.map(scratch, 1, memory)?;
         self.grant(scratch, 1, &self.users_of(gpu), Access::ReadWrite)?;
         for index in 0..granules {
-            // What was there before is not taken for what is looked for.
+            // Overwrite old contents, which could equal the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.on(at, index), self.granule())?;
             if self.cpu_sees(gpu) {
                 self.filled(scratch, 1, value).map_err(|found| match found {
                     NotPassed::Failed(why) => {
-                        NotPassed::Failed(format!("as GPU {gpu} sees granule {index}: {why}"))
+                        NotPassed::Failed(format!("GPU {gpu} reads granule {index} as: {why}"))
                     }
                     skipped => skipped,
                 })?;

@@ -257,7 +257,7 @@ impl Context {
         let before = Snapshot::of(&self.vmm, self.count_descriptors);
         let error = match call() {
             Ok(value) => {
-                let why = format!("answered {value:?} where {expected} was expected");
+                let why = format!("returned {value:?} where {expected} was expected");
                 return Err(NotPassed::Failed(why));
             }
             Err(error) => error,

@@ -1,7 +1,7 @@
-//! How many file descriptors this process has open.
+//! Counts the open file descriptors of this process.
 
-/// Counts `/proc/self/fd`; `None` where that cannot be read.
+/// Counts the entries of `/proc/self/fd`. Returns `None` if it cannot be read.
 pub(crate) fn count() -> Option<usize> {
-    // The one that reads the folder is counted every time, so that it cancels out.
+    // The descriptor of the open directory is counted every time, so that it cancels out.
     std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }

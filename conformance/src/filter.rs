@@ -1,6 +1,6 @@
-//! Choosing cases by name.
+//! Selects cases by name.
 
-/// Whether a name is chosen: by a part of it, or, with a `*` in the pattern, as a whole.
+/// Returns whether a pattern selects a name: as a part of it, or with `*` as the whole name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let (Some(first), true) = (parts.next(), pattern.contains('*')) else {

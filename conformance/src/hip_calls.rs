@@ -1,5 +1,5 @@
-//! Calls with the arguments that HIP has and [`Vmm`] does not: `flags`, of which only 0 is legal, and
-//! sparse arrays, which are not supported. The C ABI checks them in the same way.
+//! Calls with the arguments that HIP has and [`Vmm`] does not: `flags`, which must be 0, and sparse
+//! arrays, which are not supported. The C interface makes the same checks.
 
 use hsa_vmm::error::{Argument, Feature, Operation, Problem, Value};
 use hsa_vmm::{Address, AllocationProperties, Error, ErrorKind, Handle, HandleType, Vmm};

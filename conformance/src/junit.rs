@@ -1,4 +1,4 @@
-//! Reports as JUnit's XML, which continuous integration reads.
+//! Formats reports as JUnit XML for continuous integration systems.
 
 use crate::{CaseReport, Report, Status, printable};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
@@ -22,7 +22,7 @@ pub(crate) fn junit(report: &Report) -> String {
         whole.add_test_suite(suite);
     }
     whole.set_time(all);
-    // Writing to memory does not fail; should it, the reader is told and not given half a file.
+    // Writing to memory does not fail. If it did, the output says so instead of being truncated.
     whole.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     })
@@ -40,7 +40,7 @@ fn test_case(case: &CaseReport) -> TestCase {
             status.set_message(printable(&case.detail)).set_type("failure");
             status
         }
-        // JUnit has no word for what fails and is known to; it must not fail the run.
+        // JUnit has no status for known failures. They must not fail the run.
         Status::Skip | Status::Known => {
             let mut status = TestCaseStatus::skipped();
             status.set_message(printable(&case.detail)).set_type(case.status.to_string());

@@ -1,4 +1,4 @@
-//! Known failures: the runtime, version and agent, the reason, and the public source.
+//! Known failures of cases: the runtime, its version, an agent, the reason, and the public source.
 
 use crate::describe::Description;
 use crate::filter::matches;
@@ -10,29 +10,29 @@ use std::sync::LazyLock;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// The case's whole name.
+    /// The case's full name.
     pub case: String,
-    /// The runtimes' names: a part of them, or a pattern with `*`; none: all.
+    /// The runtime's name: a part of it, or a pattern with `*`. `None` for any runtime.
     #[serde(default)]
     pub runtime: Option<String>,
-    /// The first version of AMD's extension that has the defect, as `1.16`; none: all before the
-    /// last.
+    /// The first version of AMD's extension with the defect, such as `1.16`. `None` for no lower
+    /// limit.
     #[serde(default, deserialize_with = "version")]
     pub first: Option<(u16, u16)>,
-    /// The last; none: all after the first.
+    /// The last version. `None` for no upper limit.
     #[serde(default, deserialize_with = "version")]
     pub last: Option<(u16, u16)>,
-    /// Where one of the agents has this name, product or instruction set: a part of it, or a
-    /// pattern with `*`; none: everywhere.
+    /// A name, product or instruction set that one of the agents must have: a part of it, or a
+    /// pattern with `*`. `None` for any agents.
     #[serde(default)]
     pub agent: Option<String>,
-    /// What the runtime or driver does instead.
+    /// What the runtime or driver does instead of the expected behaviour.
     pub reason: String,
-    /// Where that is written: an issue's address, a document, a ticket's number.
+    /// The public source: the URL of an issue, a document, the number of a ticket.
     pub source: String,
 }
 
-/// `1.16` as two numbers.
+/// Parses a version such as `1.16`.
 fn parse_version(text: &str) -> Option<(u16, u16)> {
     let (major, minor) = text.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -40,7 +40,7 @@ fn parse_version(text: &str) -> Option<(u16, u16)> {
 
 fn version<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<(u16, u16)>, D::Error> {
     let text = String::deserialize(from)?;
-    let words = "a version of AMD's extension such as \"1.16\", as `hsa-vmm info` shows it";
+    let words = "a version of AMD's extension such as \"1.16\", as shown by `hsa-vmm info`";
     let wrong = || serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &words);
     parse_version(&text).map(Some).ok_or_else(wrong)
 }
@@ -68,10 +68,10 @@ impl Known {
 /// # let text = r#"
 /// [[known]]
 /// case = "access.gpus.peer_before_the_owner"
-/// runtime = "libhsa*"     # the name that `hsa-vmm info --format json` tells; default: all
+/// runtime = "libhsa*"     # the name in the output of `hsa-vmm info --format json`; default: all
 /// first = "1.7"           # versions of AMD's extension, both ends included; default: all
 /// last = "1.14"
-/// agent = "gfx90a"        # where there is such an agent, by name, product or ISA; default: all
+/// agent = "gfx90a"        # one of the agents has this name, product or ISA; default: any
 /// reason = "the peer is never mapped"
 /// source = "ticket 4711"
 /// # "#;
@@ -85,7 +85,7 @@ pub struct KnownFailures {
     known: Vec<Known>,
 }
 
-/// A list of known failures that cannot be used.
+/// The error of a list of known failures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadKnown {
@@ -94,7 +94,7 @@ pub enum BadKnown {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
     /// It is not a list of known failures.
@@ -102,20 +102,20 @@ pub enum BadKnown {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error and its position.
         error: BadList,
     },
 }
 
-/// A text that is no list of known failures.
+/// The error in the text of a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadList {
-    /// Not TOML, or other keys or values.
+    /// Not TOML, or unknown keys or invalid values.
     #[error("{}", shortened(&.0.to_string()))]
     Toml(#[from] toml::de::Error),
     /// The case does not exist.
-    #[error("`{}` is no case; `hsa-vmm conform --list` names them all", shortened(.0))]
+    #[error("`{}` is not a case; `hsa-vmm conform --list` shows all cases", shortened(.0))]
     Case(String),
     /// The reason or the source is missing.
     #[error("`{0}` needs a reason and a source that are not empty")]
@@ -125,7 +125,7 @@ pub enum BadList {
     Versions(String),
 }
 
-/// Cuts every line of a text that quotes a file: a line of a hostile file may have any length.
+/// Shortens every line of an error that quotes a file: lines of a hostile file can have any length.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
     let short = |line: &str| match line.char_indices().nth(LONGEST) {
@@ -161,11 +161,11 @@ impl std::str::FromStr for KnownFailures {
 }
 
 impl KnownFailures {
-    /// What this library knows of public releases.
+    /// Returns the known failures of public releases.
     #[must_use]
     pub fn built_in() -> &'static Self {
         static BUILT_IN: LazyLock<KnownFailures> = LazyLock::new(|| {
-            // A test sees to it that it can be read.
+            // A test checks that it can be parsed.
             include_str!("../data/known.toml").parse().unwrap_or_default()
         });
         &BUILT_IN
@@ -174,7 +174,7 @@ impl KnownFailures {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`BadKnown`], which names the file and what is wrong where.
+    /// [`BadKnown`], which names the file, the error and its position.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, BadKnown> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)
@@ -182,18 +182,18 @@ impl KnownFailures {
         text.parse().map_err(|error| BadKnown::Content { path: path.into(), error })
     }
 
-    /// Adds what another list knows. Of a case that both know, this one's reason is told.
+    /// Adds the entries of another list. For a case in both lists, this list's reason is reported.
     pub fn extend(&mut self, other: Self) {
         self.known.extend(other.known);
     }
 
-    /// All of them.
+    /// Returns all entries.
     #[must_use]
     pub fn entries(&self) -> &[Known] {
         &self.known
     }
 
-    /// What is known of a case on this runtime.
+    /// Returns the entry that applies to a case on this runtime.
     pub(crate) fn of(&self, runtime: &Description, case: &str) -> Option<&Known> {
         self.known.iter().find(|entry| entry.case == case && entry.is_of(runtime))
     }
@@ -234,21 +234,21 @@ mod tests {
 
     #[test]
     fn errors_in_a_list_are_reported() {
-        for (words, told) in [
+        for (words, expected) in [
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
             ("first = \"1.8\"\nlast = \"1.7\"", "after the last"),
             (
                 "[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"",
-                "`map.a.b` is no case",
+                "`map.a.b` is not a case",
             ),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \" \"\nsource = \"b\"", "not empty"),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \"a\"", "missing field `source`"),
             ("[[unknown]]", "unknown field `unknown`"),
         ] {
             let error = known(words).unwrap_err().to_string();
-            assert!(error.contains(told), "{words}: {error}");
+            assert!(error.contains(expected), "{words}: {error}");
         }
         let error = KnownFailures::read("/nowhere/known.toml").unwrap_err().to_string();
         assert!(error.contains("/nowhere/known.toml"), "{error}");

@@ -1,13 +1,13 @@
-//! What a GPU's page table says, where it can be read: in the simulation, and on the emulated
-//! driver, which shows it as a file.
+//! Reads a GPU's page table where possible: in the simulation, and on the emulated driver, which
+//! has a file for it.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Simulation;
 
-/// What a page table says of one address.
+/// A page-table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// How far into the memory it leads.
+    /// The offset into the memory.
     pub offset: u64,
     pub readable: bool,
     pub writable: bool,
@@ -17,12 +17,12 @@ pub(crate) struct Page {
 #[derive(Debug)]
 pub(crate) enum PageTable<'a> {
     Simulated(&'a Simulation, usize),
-    /// Start, size, and what the first page is, of each entry.
+    /// The start, size and first page of each entry.
     Listed(Vec<(u64, u64, Page)>),
 }
 
 impl<'a> PageTable<'a> {
-    /// The page table of a GPU, counted from 0; `None` where it cannot be read.
+    /// Reads the page table of a GPU by index. Returns `None` if it cannot be read.
     pub fn read(runtime: &'a Runtime, gpu: usize) -> Option<Self> {
         if let Some(simulation) = runtime.simulation() {
             return Some(Self::Simulated(simulation, gpu));
@@ -30,7 +30,7 @@ impl<'a> PageTable<'a> {
         const FIRST: usize = 128;
         let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST + gpu);
         let text = std::fs::read_to_string(path).ok()?;
-        // The kernel's own file has another form, and none of a page's rights.
+        // The kernel's own file has another format, without a page's permissions.
         text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::listed(&text))
     }
 
@@ -39,15 +39,15 @@ impl<'a> PageTable<'a> {
             let words: Vec<_> = line.split_whitespace().collect();
             let after = |name| words.iter().position(|word| *word == name).map(|at| words[at + 1]);
             let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
-            let rights = words.last()?;
-            let (readable, writable) = (rights.starts_with('r'), rights.contains('w'));
+            let permissions = words.last()?;
+            let (readable, writable) = (permissions.starts_with('r'), permissions.contains('w'));
             let page = Page { offset: number(after("offset")?)?, readable, writable };
             Some((number(words.first()?)?, number(after("size")?)?, page))
         };
         Self::Listed(text.lines().filter(|line| line.starts_with("  ")).filter_map(entry).collect())
     }
 
-    /// What it says of an address; `None` if it leads nowhere.
+    /// Returns the entry of an address; `None` if it is not mapped.
     pub fn page(&self, address: usize) -> Option<Page> {
         match self {
             Self::Simulated(simulation, gpu) => {

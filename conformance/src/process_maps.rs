@@ -1,11 +1,11 @@
-//! What the kernel lets this process do with its addresses: `/proc/self/maps`.
+//! Reads the kernel's permissions of this process's addresses from `/proc/self/maps`.
 
 use std::ops::Range;
 
-/// A range of addresses and what may be done there: `rw-s`.
+/// An address range and its permissions, such as `rw-s`.
 pub(crate) type Line = (Range<usize>, String);
 
-/// The lines that have a part of a range, cut to it; `None` where the kernel does not say.
+/// Returns the lines that intersect a range, clipped to it; `None` if they cannot be read.
 pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
     let text = std::fs::read_to_string("/proc/self/maps").ok()?;
     Some(cut(&text, range))

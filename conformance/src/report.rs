@@ -1,4 +1,4 @@
-//! What came of a run, as it is written and read again.
+//! The report of a run: types, serialisation, and reading of report files.
 
 use crate::Status;
 use crate::describe::{AgentDescription, RuntimeDescription};
@@ -10,43 +10,43 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseReport {
     /// The case's name.
     pub name: String,
-    /// How it ended.
+    /// The result.
     pub status: Status,
     /// Where the expectation comes from.
     pub source: String,
-    /// What was not as expected, or why it was not tried; empty if it passed, unless it was known
-    /// to fail.
+    /// The failure, or why the case was skipped. Empty if it passed, except for a known failure
+    /// that passed.
     pub detail: String,
-    /// How long it took, in microseconds; if it was put several times, on average.
+    /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
-    /// How often it was put and failed, if it was put more than once.
+    /// The number of runs and failures, if the case ran more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetitions: Option<Repetitions>,
-    /// How the process ended that did not survive it.
+    /// How the process ended, if the case crashed or hung it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Lost>,
-    /// Whether it was known to fail, and passed.
+    /// Whether the case is a known failure but passed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub known_passed: bool,
-    /// What was reserved, mapped and granted when it failed: a picture, as SVG.
+    /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
-    /// The errors of HIP that it was to get and got, in order. Not written to files.
+    /// The HIP errors that were expected and returned, in order. Not serialised.
     #[serde(skip)]
     pub refused: Vec<HipError>,
 }
 
-/// A case that was put more than once.
+/// The runs of a case that ran more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Repetitions {
-    /// How often.
+    /// The number of runs.
     pub ran: usize,
-    /// How many of these failed.
+    /// The number of failed runs.
     pub failed: usize,
 }
 
@@ -66,23 +66,23 @@ impl CaseReport {
         }
     }
 
-    /// The first word of the name.
+    /// Returns the first component of the name.
     #[must_use]
     pub fn area(&self) -> &str {
         self.name.split('.').next().unwrap_or(&self.name)
     }
 }
 
-/// How many cases ended how.
+/// The number of cases by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// As expected.
+    /// Passed cases.
     pub passed: usize,
-    /// Not as expected.
+    /// Failed cases.
     pub failed: usize,
-    /// Not tried.
+    /// Skipped cases.
     pub skipped: usize,
-    /// Not as expected, and known of this version.
+    /// Cases that failed as known for this version.
     pub known: usize,
 }
 
@@ -102,59 +102,59 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// `N passed, N failed, N skipped`.
+    /// Formats as `N passed, N failed, N skipped`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { passed, failed, skipped, .. } = self;
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
-/// How a report came about.
+/// How a report was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The version of this project.
     pub tool: String,
-    /// When it began.
+    /// When the run began.
     pub began: DateTime<Utc>,
-    /// The kernel's release; empty if it is not known.
+    /// The kernel's release; empty if unknown.
     #[serde(default)]
     pub kernel: String,
-    /// Whose answers were expected, as `hip7`.
+    /// The profile whose results were expected, such as `hip7`.
     pub profile: String,
-    /// Which cases were chosen, as [`Options`](crate::Options) say it; none: all.
+    /// The filters that selected cases, as in [`Options`](crate::Options); empty for all cases.
     #[serde(default)]
     pub filters: Vec<String>,
-    /// How often all of them were put, if more than once.
+    /// The number of rounds, if more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<usize>,
-    /// The seed of their order, if it was drawn.
+    /// The seed of the order, if it was random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// What came of a run.
+/// The report of a run.
 ///
-/// As JSON it is the format of `hsa-vmm conform`. What a file says that is not known here is passed
-/// over, and what it does not say is `None` or empty, so that files of other versions can be read.
-/// What `hsa-vmm info` writes is a report without cases.
+/// The JSON format is that of `hsa-vmm conform`. Unknown keys in a file are ignored and missing
+/// keys become `None` or empty, so that files of other versions can be read. `hsa-vmm info` writes
+/// a report without cases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// How it came about; of no file that is older than this.
+    /// How the report was made; `None` in files of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Run>,
     /// The runtime.
     pub runtime: RuntimeDescription,
     /// Its agents.
     pub agents: Vec<AgentDescription>,
-    /// Every case that was chosen.
+    /// All selected cases.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
-    /// How many ended how.
+    /// The number of cases by status.
     #[serde(default)]
     pub summary: Summary,
 }
 
-/// A report that cannot be read.
+/// The error of reading a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -163,42 +163,42 @@ pub enum ReadError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file is too large for a report: another file, or a device without an end.
-    #[error("{} is larger than {} MiB, and no report", path.display(), limit >> 20)]
+    /// The file is too large for a report, such as an endless device.
+    #[error("{} is larger than {} MiB: not a report", path.display(), limit >> 20)]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The largest file that is read, in bytes.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// The file holds something else.
+    /// The file is not a report.
     #[error(
-        "{} is no report, which `hsa-vmm conform --format json` and `info --format json` write",
+        "{} is not a report written by `hsa-vmm conform --format json` or `info --format json`",
         path.display()
     )]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The error and its position.
         source: serde_json::Error,
     },
 }
 
-/// The largest file that is read, in bytes: a report of all cases has 0.2 million.
+/// The largest accepted file in bytes. A report of all cases has about 0.2 MB.
 const LARGEST: u64 = 64 << 20;
 
 impl Report {
-    /// Reads the JSON of a report.
+    /// Parses the JSON of a report.
     ///
     /// # Errors
-    /// What is not JSON, or lacks what every report has: runtime, agents, and of each case name,
-    /// status, source, detail and duration.
+    /// If `json` is not JSON or lacks a required key: runtime, agents, or a case's name, status,
+    /// source, detail or duration.
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         let mut report: Self = serde_json::from_slice(json)?;
-        // A file that was cut by hand tells of the cases it has.
+        // Recompute the summary: an edited file may have fewer cases than it says.
         report.summary = Summary::of(&report.cases);
         Ok(report)
     }
@@ -206,7 +206,7 @@ impl Report {
     /// Reads a file that `hsa-vmm conform` or `hsa-vmm info` wrote as JSON.
     ///
     /// # Errors
-    /// [`ReadError`], with the file's name.
+    /// [`ReadError`], which names the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
         let file = |source| ReadError::File { path: path.into(), source };
@@ -219,16 +219,16 @@ impl Report {
         Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
     }
 
-    /// The report as JUnit's XML, a suite an area.
+    /// Formats the report as JUnit XML with one suite per area.
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
     }
 
-    /// The report as one page for a browser, which needs no network and no other file.
+    /// Formats the report as one HTML page that needs no network and no other file.
     ///
     /// # Errors
-    /// None is known: it is written to memory.
+    /// None in practice: it writes to memory.
     pub fn html(&self) -> Result<String, fmt::Error> {
         crate::html::html(self)
     }

@@ -4,10 +4,10 @@ use crate::descriptors;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
 
-/// Contents are compared as a whole up to here, beyond it at both ends.
+/// The size up to which contents are compared completely; of larger memory, only both ends.
 const COMPARED: usize = 64 << 10;
 
-/// The state of a `Vmm`, of the memory that the CPU may read, and of the descriptor table.
+/// The state of a `Vmm`, the memory that the CPU can read, and the descriptor table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     usage: Usage,
@@ -32,7 +32,7 @@ impl Snapshot {
         }
     }
 
-    /// What is different later, in words.
+    /// Describes the first difference to a later state.
     pub fn difference(&self, later: &Self) -> Option<String> {
         if self.usage != later.usage {
             return Some(format!("{:?} became {:?}", self.usage, later.usage));
@@ -50,11 +50,11 @@ impl Snapshot {
             let (before, after) = (self.descriptors, later.descriptors);
             return Some(format!("open file descriptors: {before:?} became {after:?}"));
         }
-        (self.contents != later.contents).then(|| "what is in the memory changed".to_owned())
+        (self.contents != later.contents).then(|| "the contents of memory changed".to_owned())
     }
 }
 
-/// What is in a mapping; `None` if the CPU may not read it.
+/// Returns the contents of a mapping; `None` if the CPU cannot read it.
 fn contents(vmm: &Vmm, mapping: &MappingInfo) -> Option<Vec<u8>> {
     let end = COMPARED.min(mapping.size) / 2;
     let mut bytes = vec![0; 2 * end];

@@ -1,4 +1,4 @@
-//! Files that would fill the memory are refused.
+//! Rejects files that would exhaust the memory.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -17,7 +17,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A line of 128 MiB that does not end, in half a megabyte of gzip.
+/// Writes a line of 128 MiB without an end, as half a megabyte of gzip.
 fn bomb(path: &Path, text: &[u8]) {
     let file = fs::File::create(path).unwrap();
     let mut gzip = GzEncoder::new(file, Compression::fast());
@@ -26,7 +26,7 @@ fn bomb(path: &Path, text: &[u8]) {
     gzip.finish().unwrap();
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory use of this process in bytes.
 fn most_memory() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -75,7 +75,7 @@ fn reader_bounds_blank_lines() {
 #[test]
 fn reader_bounds_memory_of_many_fields() {
     let _alone = one_at_a_time();
-    // As much as a line may have, of what takes the most memory for its length.
+    // The longest valid line, filled with the fields that use most memory for their length.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
     let length = 8 * MIB - head.len() - tail.len() - 16;

@@ -1,4 +1,4 @@
-//! Broken runtimes are found out: every function that fails is seen by some case.
+//! Every function that fails is detected by at least one case.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -8,7 +8,7 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// The names of the cases that fail on a simulation with these faults.
+/// Returns the names of the cases that fail on a simulation with these faults.
 fn failing(faults: FaultPlan) -> Vec<String> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
     let options = Options { count_descriptors: false, ..Options::default() };
@@ -55,10 +55,10 @@ fn single_failure_is_found() {
         ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
-        // The first calls may be those of a case that drops everything, where nobody is told.
+        // The first calls may be from a case that drops everything and therefore sees no error.
         for call in [7, 12] {
             let failed = failing(FaultPlan::none().fail(function, call, status));
-            assert!(!failed.is_empty(), "call {call} of {function} was not missed");
+            assert!(!failed.is_empty(), "call {call} of {function} was not detected");
             assert!(failed.len() <= 3, "call {call} of {function}: {failed:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker may say that is no answer: the worker here is a shell.
+//! Invalid answers of a worker, which is a shell script here.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Config;
@@ -8,8 +8,8 @@ use hsa_vmm_conformance::{Ended, Options, Report, Status};
 use std::process::Command;
 use std::time::Duration;
 
-/// Answers that every case passed, but for what `zero` says to those about zero sizes; `stop` is
-/// what it does in the end.
+/// Returns a worker that answers that every case passed, except for those about zero sizes, which
+/// run `zero`. `stop` is its response to the last request.
 fn worker(start: &str, zero: &str, stop: &str) -> Command {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
@@ -47,11 +47,13 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
         Event::Lost { case, .. } => lost.push(case.to_owned()),
         _ => {}
     });
-    let told = report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
-    let told: Vec<_> = told.map(|case| case.name.clone()).collect();
-    let in_cases: Vec<_> = told.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
-    assert_eq!(lost, in_cases, "each is told at once");
-    assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is told once");
+    let reported =
+        report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
+    let reported: Vec<_> = reported.map(|case| case.name.clone()).collect();
+    let in_cases: Vec<_> =
+        reported.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
+    assert_eq!(lost, in_cases, "every lost case is reported at once");
+    assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is reported once");
     report
 }
 
@@ -65,10 +67,10 @@ fn invalid_answer_fails_the_case() {
         ("say '\"Stopped\"'", Ended::Garbage("Stopped".to_owned())),
         ("exit 9", Ended::Exit(9)),
         ("kill -9 $$", Ended::Signal("SIGKILL".to_owned())),
-        // Half an answer, and then nothing; with and without the end of its process.
+        // Half an answer, then nothing; the process exits or not.
         ("printf '{' >&0; exit 0", Ended::Exit(0)),
         ("printf '{' >&0; sleep 1000", Ended::TimeLimit(3000)),
-        // It says no more, but lives on.
+        // It closes the socket but does not exit.
         ("exec <&-; sleep 1000", Ended::TimeLimit(3000)),
     ] {
         let report = contained(STARTS, zero, STOPS).unwrap();
@@ -84,7 +86,7 @@ fn invalid_answer_fails_the_case() {
             };
             assert!(alike, "{zero}: {found:?}");
         }
-        assert!(report.summary.passed > 5, "{zero}: the others go on");
+        assert!(report.summary.passed > 5, "{zero}: the other cases run");
     }
 }
 

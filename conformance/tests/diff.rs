@@ -1,6 +1,6 @@
-//! Two reports held against each other: each kind of difference, and no other.
+//! Compares two reports: detects each kind of difference, and nothing else.
 
-use hsa_sim::{Config, Era, FaultPlan};
+use hsa_sim::{Config, FaultPlan, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::describe::QuirkDescription;
@@ -20,8 +20,8 @@ fn report() -> Report {
     conform(Config::mi300x(2))
 }
 
-/// What a change to a report is told as, from before to after and back.
-fn told(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
+/// Returns the sentences for a change to a report, from before to after and back.
+fn sentences(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
     let before = report();
     let mut after = before.clone();
     change(&mut after);
@@ -30,9 +30,10 @@ fn told(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
     diffs.map(|diff| diff.words())
 }
 
-/// The one sentence of both ways besides that about the cases, which end alike.
+/// Returns the only sentence of each direction besides that about the cases, which have equal
+/// results.
 fn one(change: impl FnOnce(&mut Report)) -> [String; 2] {
-    told(change).map(|words| match &words[..] {
+    sentences(change).map(|words| match &words[..] {
         [sentence, cases] if cases.ends_with("cases end alike.") => sentence.clone(),
         other => panic!("{other:?}"),
     })
@@ -124,7 +125,7 @@ fn diff_reports_functions() {
 fn diff_reports_quirks_by_name() {
     let sentences = one(|report| {
         let quirks = report.runtime.quirks.as_mut().unwrap();
-        // Another version may cite another issue; it is the same quirk.
+        // Another version may cite another issue for the same quirk.
         quirks[0].issue = "elsewhere".to_owned();
         quirks.push(QuirkDescription { name: "goes_wrong".to_owned(), issue: "a#1".to_owned() });
     });
@@ -164,11 +165,11 @@ fn diff_reports_added_and_removed_agents() {
     assert!(words.contains(&"GPU 2 is in B alone.".to_owned()), "{words:?}");
     let words = Diff::of(&three, &two).words();
     assert!(words.contains(&"GPU 2 is in A alone.".to_owned()), "{words:?}");
-    // The others reach one agent less.
+    // The other agents have one peer less.
     assert!(words.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 in A alone")));
 }
 
-/// How the first case ends.
+/// Returns a report whose first case ends this way.
 fn ends(status: Status, detail: &str) -> Report {
     let mut report = report();
     report.cases[0].status = status;
@@ -254,7 +255,7 @@ fn diff_counts_only_new_failures_as_worse() {
     assert_eq!(diff.worse().count(), failed);
     let words = diff.words();
     assert!(words[1].starts_with(&format!("{failed} cases fail in B and not in A: ")), "{words:?}");
-    // Not all of them are named in a sentence.
+    // A sentence does not name all of them.
     assert!(words[1].ends_with(&format!(" and {} more.", failed - 6)), "{words:?}");
     let repaired = Diff::of(&broken, &well);
     assert_eq!(repaired.worse().count(), 0);
@@ -275,7 +276,7 @@ fn diff_reports_large_changes_of_time() {
     assert!(!diff.differs());
     assert_eq!((diff.timings.notable[0].name.as_str(), diff.timings.notable[0].b_us), (&*name, us));
     assert_eq!(diff.timings.words(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
-    // 0.1 s more of 10 s is nothing.
+    // 0.1 s more than 10 s is not notable.
     a.cases[0].duration_us = 10_000_000;
     b.cases[0].duration_us = 10_200_000;
     assert!(Diff::of(&a, &b).timings.words().is_empty());
@@ -290,7 +291,8 @@ fn diff_reports_large_changes_of_time() {
 
 #[test]
 fn diff_of_generations_names_their_features() {
-    let [a, d] = [Era::A, Era::D].map(|era| conform(Config::mi300x(2).with_era(era)));
+    let [a, d] = [Generation::A, Generation::D]
+        .map(|generation| conform(Config::mi300x(2).with_generation(generation)));
     let diff = Diff::of(&a, &d);
     let names =
         |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! The page for a browser: all of the report, nothing of anybody else, and nothing that runs.
+//! The HTML page contains the complete report, loads nothing, and executes nothing.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -74,7 +74,7 @@ fn html_loads_nothing_external() {
     }
 }
 
-/// Puts something evil wherever a report has words.
+/// Puts hostile text into every text of a report.
 fn evil(mut report: Report) -> Report {
     let evil = || EVIL.to_owned();
     let run = report.run.as_mut().unwrap();
@@ -112,14 +112,14 @@ fn html_escapes_all_texts_of_a_report() {
     let plain = report.html().unwrap();
     let evil = evil(report).html().unwrap();
     for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
-        // Charts of one area in place of two have fewer bars.
+        // One area instead of two gives charts with fewer bars.
         let (plain, evil) = (plain.matches(tag).count(), evil.matches(tag).count());
         assert!(evil <= plain, "{tag}: {evil} instead of {plain}");
     }
     assert_eq!(evil.matches("<script").count(), 1);
     assert!(!evil.contains("alert('1')") && !evil.contains("<img src=x"));
-    assert!(evil.contains("&#60;script&#62;alert(&#39;1&#39;)"), "it is told all the same");
-    // Pictures are data that does nothing, whatever they hold.
+    assert!(evil.contains("&#60;script&#62;alert(&#39;1&#39;)"), "the text is shown, escaped");
+    // Images from data URLs are not executed, whatever they contain.
     let pictures = evil.split("data:image/svg+xml,").skip(1);
     for picture in pictures.filter_map(|rest| rest.split_once('"')).map(|(picture, _)| picture) {
         let tame = |c: char| c.is_ascii_alphanumeric() || "%-._~".contains(c);
@@ -137,7 +137,7 @@ fn html_accepts_minimal_report() {
     (runtime.driver, runtime.quirks, runtime.missing_functions) = (None, None, None);
     let html = report.html().unwrap();
     assert!(html.contains("<h2 id=\"runtime\">") && !html.contains("<h2 id=\"cases\">"));
-    assert!(!html.contains("No hardware"), "nobody said so");
+    assert!(!html.contains("No hardware"), "the report does not say that there is no hardware");
     report.runtime.driver = Some(Driver::Emulated);
     assert!(report.html().unwrap().contains("GPUs below it are emulated"));
     report.runtime.driver = Some(Driver::Amdkfd);

@@ -1,11 +1,11 @@
-//! The page of HIP's calls, which is made of what the library's documentation, its table of errors
-//! and the cases say: `docs/calls.md`.
+//! Generates `docs/calls.md`, the page of HIP's calls, from the library's documentation, its table
+//! of errors, and the cases.
 
 mod peer;
 
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::{HipError, HipProfile};
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm_conformance::{Options, cases, run};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -49,7 +49,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The modules whose documentation has a table of calls, and what they are about.
+/// The modules whose documentation has a table of calls, with their titles.
 const MODULES: [(&str, &str); 4] = [
     ("src/vmm/mod.rs", "Virtual memory: `hsa_vmm::vmm`"),
     ("src/memory/mod.rs", "Memory of pools: `hsa_vmm::memory`"),
@@ -57,7 +57,8 @@ const MODULES: [(&str, &str); 4] = [
     ("src/area/mod.rs", "Areas: `hsa_vmm::area`"),
 ];
 
-/// The rows of the tables in a module's documentation that name calls of HIP, with their heads.
+/// Returns the rows that name HIP's calls, with the heads, from the tables in a module's
+/// documentation.
 fn calls(file: &str) -> Vec<String> {
     let text = read(file);
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! | "));
@@ -78,7 +79,8 @@ fn calls(file: &str) -> Vec<String> {
     rows
 }
 
-/// `[`Vmm::map`]` and `[`write`](PoolMemory::write)` lead nowhere outside of the documentation.
+/// Removes links such as `[`Vmm::map`]` and `[`write`](PoolMemory::write)`, which only work in
+/// rustdoc.
 fn without_links(row: &str) -> String {
     let mut plain = String::new();
     let mut rest = row;
@@ -101,9 +103,10 @@ fn errors() -> Vec<String> {
     rows.map(|row| format!("| {row}")).collect()
 }
 
-/// The errors that a case expects and gets, each once.
+/// Returns the errors that a case expects and gets, each once.
 fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
-    let runtime = Runtime::simulated(Config::mi300x(2).with_era(Era::B)).expect("it starts");
+    let runtime =
+        Runtime::simulated(Config::mi300x(2).with_generation(Generation::B)).expect("it starts");
     let peer = peer::words(peer::On::Simulation);
     let options = Options { profile, count_descriptors: false, peer, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());
@@ -153,13 +156,10 @@ fn page_matches_the_code() {
         std::fs::write(&file, &page).expect("a page");
     }
     let written = std::fs::read_to_string(&file).expect("docs/calls.md");
-    assert!(
-        written == page,
-        "docs/calls.md is not what the code says; HSA_VMM_WRITE_PAGES=1 writes it anew"
-    );
+    assert!(written == page, "docs/calls.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
 }
 
-/// The words in backticks of a text.
+/// Returns the words of a text that are in backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter(|line| line.starts_with('|'))
@@ -189,7 +189,7 @@ fn page_names_existing_items() {
 fn page_contains_all_calls() {
     let page: String = MODULES.iter().flat_map(|(file, _)| calls(file)).collect();
     let header = read("capi/include/hip/hip_runtime_api.h");
-    // The name before a parenthesis is a function's.
+    // A name before a parenthesis is a function.
     let functions = header
         .split('(')
         .filter_map(|before| before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next());

@@ -90,7 +90,7 @@ fn widths_are_proportional_to_sizes() {
     assert!(edges.iter().all(|gap| gap.abs() < 0.2), "{rectangles:?}");
     assert!((width(&holes[1]) / width(&holes[0]) - 2.0).abs() < 0.05, "{holes:?}");
     assert!((width(&mapped[0]) - width(&mapped[1])).abs() < 0.2, "{mapped:?}");
-    // AgentName may use the first of them.
+    // Any agent may use the first of them.
     for lane in ["lane-gpu1", "lane-gpu2"] {
         let lanes = of_class(&rectangles, lane);
         assert_eq!(lanes.len(), 1, "{lane}");

@@ -2,7 +2,7 @@
 //! AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AllocationProperties, Error, Handle, Runtime, Vmm,
@@ -37,9 +37,9 @@ fn compare(runtime: &Runtime, what: &str) {
 
 #[test]
 fn every_case_passes_with_every_quirk() {
-    for era in Era::ALL {
-        let runtime = Runtime::simulated(Config::mi300x(2).with_era(era)).unwrap();
-        compare(&runtime, &format!("generation {era}"));
+    for generation in Generation::ALL {
+        let runtime = Runtime::simulated(Config::mi300x(2).with_generation(generation)).unwrap();
+        compare(&runtime, &format!("generation {generation}"));
     }
 }
 
@@ -53,7 +53,7 @@ fn every_case_passes_with_every_quirk_on_amds_runtime() {
     });
 }
 
-/// The quirks known of a runtime, and the same without one of them, which must be among them.
+/// Returns the runtime's known quirks, and the same without one of them, which must be among them.
 fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
     let with = Quirks::of_extension(runtime.info().extension);
     let named = |quirk: &&Quirk| quirk.name == name;
@@ -66,9 +66,9 @@ fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
 
 const SIZE: usize = 2 << 20;
 
-/// A mapping at the start of a reservation.
+/// Returns a mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // SAFETY: what a missing quirk does is what is shown, in a process of its own where it is undefined.
+    // The tests show the effect of a missing quirk, in a child process if it is undefined.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
@@ -83,7 +83,7 @@ fn grant(vmm: &Vmm, base: Address) -> Result<(), Error> {
     vmm.set_access(base, SIZE, &[AccessDescriptor { agent, access: Access::ReadWrite }])
 }
 
-/// Whether the addresses of what was unmapped and released still lead to it.
+/// Returns whether unmapped and released memory is still mapped at its addresses.
 fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
     let (vmm, base, handle) = mapped(runtime, quirks);
     grant(&vmm, base).unwrap();
@@ -95,7 +95,7 @@ fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
         let address = |text| usize::from_str_radix(text, 16).unwrap();
         bounds.is_some_and(|(start, end)| address(start) <= base.get() && base.get() < address(end))
     });
-    // Addresses, permissions, offset, device, inode, and the name of what is behind them.
+    // Addresses, permissions, offset, device, inode, and the name of the mapped file.
     region.expect("the addresses stay reserved").split_whitespace().nth(5).is_some()
 }
 
@@ -106,12 +106,12 @@ fn unmapped_memory_stays_accessible_without_quirk() {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
-        assert!(!stays_behind(&runtime, with), "it is worked around and stays all the same");
-        assert!(stays_behind(&runtime, without), "this release does not need it");
+        assert!(!stays_behind(&runtime, with), "the workaround is on but the memory stays mapped");
+        assert!(stays_behind(&runtime, without), "this release does not need the workaround");
     });
 }
 
-/// In the processes that may end: the runtime, and whether the quirk is worked around.
+/// Variables of the child processes: the runtime, and whether the quirk is worked around.
 const RUNTIME: &str = "QUIRK_RUNTIME";
 const WORKED_AROUND: &str = "QUIRK_WORKED_AROUND";
 

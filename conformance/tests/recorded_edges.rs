@@ -1,19 +1,19 @@
-//! Every one of the 175 verdicts of `data/cuda_h200_edges.tsv`, asked again of this library.
+//! Compares this library with all 175 verdicts of `data/cuda_h200_edges.tsv`.
 //!
-//! A recorded name is either a call that is made here, and then answers what was recorded or is in
-//! the table of deliberate differences, or it is in the table of what cannot be called.
+//! A recorded call is either made here, with the recorded result or one in the table of deliberate
+//! differences, or it is in the table of calls that cannot be made.
 
 mod recorded;
 
 use hsa_rocr::{Emulation, Release, test};
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use recorded::absent::ABSENT;
 use recorded::different::DIFFERENT;
 use recorded::{Fixture, calls};
 use std::collections::BTreeMap;
 
-/// The file: names and verdicts.
+/// Returns the names and verdicts of the file.
 fn file() -> BTreeMap<&'static str, &'static str> {
     let text = include_str!("../data/cuda_h200_edges.tsv");
     let lines = text.lines().map(|line| line.split_once('\t').expect("a name, a tab, a verdict"));
@@ -45,12 +45,12 @@ fn differences_have_reason_and_call() {
         let name = different.name;
         assert!(!different.why.is_empty() && seen.insert(name, ()).is_none(), "{name}");
         assert!(calls().any(|(called, _)| *called == name), "{name} is not called");
-        assert_ne!(file()[name], different.ours, "{name} is no difference");
+        assert_ne!(file()[name], different.ours, "{name} does not differ");
     }
 }
 
-/// Makes every call, and returns what is not as it should be: name, answer, what it should be.
-fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
+/// Makes every call. Returns the unexpected results: name, result, expected result.
+fn wrong(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String, String)> {
     let file = file();
     let mut wrong = Vec::new();
     for &(name, call) in calls() {
@@ -58,7 +58,7 @@ fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
         let answer = call(&fixture);
         assert_eq!(fixture.vmm.check(), Ok(()), "{name}");
         assert!(fixture.vmm.quarantine().is_empty(), "{name}: {:?}", fixture.vmm.quarantine());
-        let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= era);
+        let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= generation);
         let expected = different.map_or(file[name], |different| different.ours);
         if answer != expected {
             wrong.push((name, answer, expected.to_owned()));
@@ -69,11 +69,11 @@ fn wrong(runtime: &Runtime, era: Era) -> Vec<(&'static str, String, String)> {
 
 #[test]
 fn simulation_matches_the_record() {
-    for era in Era::ALL {
-        // The recorded GPUs' granule.
-        let config = Config::mi300x(2).with_era(era).with_granule(2 << 20);
+    for generation in Generation::ALL {
+        // The granule of the recorded GPUs.
+        let config = Config::mi300x(2).with_generation(generation).with_granule(2 << 20);
         let runtime = Runtime::simulated(config).unwrap();
-        assert_eq!(wrong(&runtime, era), [], "era {era}");
+        assert_eq!(wrong(&runtime, generation), [], "generation {generation}");
     }
 }
 
@@ -83,8 +83,9 @@ fn amds_runtime_matches_the_record() {
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
-        let era = if setup.release() == Release::R7_2_4 { Era::B } else { Era::A };
+        let generation =
+            if setup.release() == Release::R7_2_4 { Generation::B } else { Generation::A };
         let page = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
-        assert_eq!(wrong(&runtime, era), [page], "AMD's {}", setup.release());
+        assert_eq!(wrong(&runtime, generation), [page], "AMD's {}", setup.release());
     });
 }

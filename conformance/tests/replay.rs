@@ -1,6 +1,6 @@
-//! Replaying the recorded traces, and traces that were tampered with.
+//! Replays the recorded traces, and modified traces.
 
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::replay::{ReplayError, ReplayReport, Rule, replay};
 use hsa_vmm_conformance::trace::{Call, Reader, Trace, TraceError};
@@ -23,8 +23,8 @@ fn adds_up(report: &ReplayReport) {
     assert_eq!(report.operations, report.agreed + excused + report.divergent, "{report:?}");
 }
 
-/// Both operations that differ are `set_access` over a hole, which the recorded driver accepted;
-/// 4 and 7 operations follow them in their traces.
+/// The two operations that differ are `set_access` to a range with a hole, which the recorded
+/// driver accepted; 4 and 7 operations follow them in their traces.
 #[test]
 fn replay_agrees_with_all_traces() {
     for (granule, rules) in [
@@ -47,11 +47,14 @@ fn replay_agrees_with_all_traces() {
 
 #[test]
 fn replay_agrees_in_every_generation_and_granule() {
-    for era in Era::ALL {
+    for generation in Generation::ALL {
         for granule in [4 << 10, 2 << 20] {
-            let config = Config::mi300x(2).with_era(era).with_granule(granule);
+            let config = Config::mi300x(2).with_generation(generation).with_granule(granule);
             let report = put(config, recorded(250)).unwrap();
-            assert_eq!(report.divergent, 0, "era {era}, granule {granule}: {report:?}");
+            assert_eq!(
+                report.divergent, 0,
+                "generation {generation}, granule {granule}: {report:?}"
+            );
             assert_eq!(report.operations, 20_000);
             assert_eq!(report.first, None);
         }
@@ -69,10 +72,10 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["first"], serde_json::Value::Null);
 }
 
-/// Plants one change and tells where it was found.
+/// Changes one operation and returns where replay found the divergence.
 fn planted(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
     let mut traces = recorded(40);
-    // Not before the tenth operation of the seventh trace.
+    // In the seventh trace, from the tenth operation on.
     let (index, trace) = (7, &mut traces[7]);
     let at = (10..trace.ops.len())
         .find(|&at| {
@@ -89,7 +92,7 @@ fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
     let first = report.first.clone().unwrap();
     assert_eq!((first.trace, first.index), (index, at), "{first}");
     assert!(!first.why.is_empty() && first.to_string().contains(&first.why));
-    // What follows in the trace is not performed, and the other traces are.
+    // The rest of the trace is not performed, but the other traces are.
     assert_eq!((report.divergent, report.not_compared), (1, 79 - at as u64));
     assert_eq!(report.operations + report.not_compared, 40 * 80);
     report
@@ -146,7 +149,7 @@ fn replay_finds_changed_handle() {
 
 #[test]
 fn rules_excuse_only_their_divergence() {
-    // An unmap that cuts a mapping is not excused by the rule about holes.
+    // An unmap that splits a mapping is not excused by the rule about holes.
     let line = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
         serde_json::from_str::<Trace>(&format!("{head}{ops}]}}")).unwrap()
@@ -159,7 +162,8 @@ fn rules_excuse_only_their_divergence() {
         (r#"{"op":"unmap","r":0,"offset":0,"size":2097152,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":0,"offset":0,"size":16777216,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":3,"offset":0,"size":4194304,"result":"SUCCESS"}"#, 1),
-        // Occupied, and a whole handle: not what CUDA calls unsupported.
+        // The address is in use and the handle is mapped whole, so CUDA does not return
+        // unsupported.
         (
             r#"{"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,
                "result":"NOT_SUPPORTED"}"#,

@@ -1,4 +1,4 @@
-//! What is chosen, and how a report is written.
+//! Selection of cases, and the format of reports.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -42,7 +42,7 @@ fn names_are_unique_and_in_order_of_areas() {
     let mut names = HashSet::new();
     let mut areas: Vec<&str> = Vec::new();
     for case in &cases {
-        assert!(names.insert(case.name), "{} is there twice", case.name);
+        assert!(names.insert(case.name), "{} occurs twice", case.name);
         let words: Vec<&str> = case.name.split('.').collect();
         assert_eq!(words.len(), 3, "{}", case.name);
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -107,7 +107,7 @@ fn json_has_the_documented_shape() {
     let mut counted = [("pass", 0), ("fail", 0), ("skip", 0), ("known", 0)];
     for case in cases {
         let mut named = keys(case);
-        // What there was when it failed, if that was anything.
+        // The state at the time of the failure, if there was any.
         named.retain(|&key| key != "address_space" || case["status"] != "fail");
         assert_eq!(named, ["detail", "duration_us", "name", "source", "status"]);
         assert!(case["duration_us"].is_u64(), "{case}");
@@ -183,7 +183,7 @@ fn junit_is_well_formed() {
     assert!(failures > 0);
 }
 
-/// What a report said before it told of its run, of features and of quirks.
+/// A report from before runs, features and quirks were added.
 const OLD: &str = r#"{
     "runtime": {"name": "simulation", "path": null, "version": "1.1", "extension": "1.7"},
     "agents": [],
@@ -200,7 +200,7 @@ fn written_report_can_be_read() {
     let mut written = report("*", faults);
     assert!(written.summary.failed > 0 && written.summary.skipped > 0);
     let read = Report::from_json(&serde_json::to_vec(&written).unwrap()).unwrap();
-    // They are not for files.
+    // These are not written to files.
     assert!(written.cases.iter().any(|case| !case.refused.is_empty()));
     written.cases.iter_mut().for_each(|case| case.refused.clear());
     assert_eq!(read, written);
@@ -256,7 +256,7 @@ fn invalid_report_error_names_the_position() {
     for content in ["{\"seed\":1,\"ops\":[]}\n{}", "\u{FEFF}{}"] {
         std::fs::write(&file, content).unwrap();
         let error = Report::read(&file).unwrap_err().to_string();
-        assert!(error.contains("trace.jsonl is no report"), "{error}");
+        assert!(error.contains("trace.jsonl is not a report"), "{error}");
     }
     let error = Report::read(folder.path().join("none")).unwrap_err().to_string();
     assert!(error.contains("cannot read") && error.contains("none"), "{error}");
@@ -297,7 +297,7 @@ fn junit_contains_no_invalid_characters() {
         case.detail = forbidden.to_owned();
     }
     let text = report.junit();
-    // XML 1.0, production 2; the surrogates are no characters.
+    // XML 1.0, production 2; surrogates are not characters.
     let is_allowed = |it: char| matches!(it, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..);
     assert!(text.chars().all(is_allowed), "{text:?}");
     assert!(text.contains("\\u001b[31m") && text.contains("\\uffff"), "{text}");

@@ -2,14 +2,14 @@
 
 mod peer;
 
-use hsa_sim::{Config, Era};
+use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::{Options, Report, Status, run};
 
 fn conform(config: Config, profile: HipProfile) -> Report {
     let runtime = Runtime::simulated(config).unwrap();
-    // Other tests of this process open and close descriptors meanwhile.
+    // Other tests of this process open and close descriptors at the same time.
     let peer = peer::words(peer::On::Simulation);
     let options = Options { count_descriptors: false, profile, peer, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
@@ -22,7 +22,7 @@ fn named(report: &Report, status: Status) -> Vec<&str> {
 
 /// Checks that nothing fails and almost nothing is skipped.
 fn passes(config: Config, profile: HipProfile) {
-    let what = format!("era {}, granule {}, {profile}", config.era, config.granule);
+    let what = format!("generation {}, granule {}, {profile}", config.generation, config.granule);
     let report = conform(config, profile);
     let failed: Vec<_> = report.cases.iter().filter(|case| case.status == Status::Fail).collect();
     assert!(failed.is_empty(), "{what}: {failed:#?}");
@@ -39,43 +39,46 @@ fn passes(config: Config, profile: HipProfile) {
     );
 }
 
-fn era(era: Era) {
+fn generation(generation: Generation) {
     for granule in [4 << 10, 2 << 20] {
-        passes(Config::mi300x(2).with_era(era).with_granule(granule), HipProfile::Hip7);
+        passes(
+            Config::mi300x(2).with_generation(generation).with_granule(granule),
+            HipProfile::Hip7,
+        );
     }
-    passes(Config::mi300x(4).with_era(era), HipProfile::Hip6);
+    passes(Config::mi300x(4).with_generation(generation), HipProfile::Hip6);
 }
 
 #[test]
-fn era_a() {
-    era(Era::A);
+fn generation_a() {
+    generation(Generation::A);
 }
 
 #[test]
-fn era_b() {
-    era(Era::B);
+fn generation_b() {
+    generation(Generation::B);
 }
 
 #[test]
-fn era_c() {
-    era(Era::C);
+fn generation_c() {
+    generation(Generation::C);
 }
 
 #[test]
-fn era_d() {
-    era(Era::D);
+fn generation_d() {
+    generation(Generation::D);
 }
 
 #[test]
 fn known_failures_apply_only_where_listed() {
-    for (era, known) in [
-        (Era::A, &[][..]),
-        (Era::B, &[]),
-        (Era::C, &["share.import.not_memory"]),
-        (Era::D, &["share.import.not_memory"]),
+    for (generation, known) in [
+        (Generation::A, &[][..]),
+        (Generation::B, &[]),
+        (Generation::C, &["share.import.not_memory"]),
+        (Generation::D, &["share.import.not_memory"]),
     ] {
-        let report = conform(Config::mi300x(2).with_era(era), HipProfile::Hip7);
-        assert_eq!(named(&report, Status::Known), known, "{era:?}");
+        let report = conform(Config::mi300x(2).with_generation(generation), HipProfile::Hip7);
+        assert_eq!(named(&report, Status::Known), known, "{generation:?}");
     }
 }
 

@@ -3,14 +3,14 @@
 mod sequences;
 
 use hsa_vmm::Runtime;
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use proptest::prelude::*;
 use sequences::Setup;
 use serde::{Deserialize, Serialize};
 
 /// A simulated machine of a ROCm generation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Simulated<const ERA: usize> {
+struct Simulated<const GENERATION: usize> {
     machine: Machine,
     /// The minor version of AMD's extension, which some behaviour follows.
     extension: u32,
@@ -31,7 +31,7 @@ enum Machine {
     Apu,
 }
 
-impl<const ERA: usize> Setup for Simulated<ERA> {
+impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
     fn any() -> BoxedStrategy<Self> {
         let cards = |(gpus, cpus)| Machine::Mi300x { gpus, cpus };
         let machine = prop_oneof![
@@ -41,7 +41,7 @@ impl<const ERA: usize> Setup for Simulated<ERA> {
         ];
         // Large granules are slow.
         let granule = prop_oneof![7 => Just(4 << 10), 1 => Just(2 << 20)];
-        let extension = prop::sample::select(EXTENSIONS[ERA]);
+        let extension = prop::sample::select(EXTENSIONS[GENERATION]);
         (machine, extension, granule, any::<bool>())
             .prop_map(|(machine, extension, granule, dmabuf_cpu_mapping)| Self {
                 machine,
@@ -62,9 +62,9 @@ impl<const ERA: usize> Setup for Simulated<ERA> {
                 config
             }
         };
-        let era = Era::ALL[ERA];
+        let generation = Generation::ALL[GENERATION];
         let config = config.with_extension(self.extension);
-        assert_eq!(config.era, era, "of version {}", self.extension);
+        assert_eq!(config.generation, generation, "of version {}", self.extension);
         let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
         Runtime::simulated(config).unwrap()
@@ -75,21 +75,21 @@ impl<const ERA: usize> Setup for Simulated<ERA> {
 const CASES: u32 = 64;
 
 #[test]
-fn era_a() {
-    sequences::run::<Simulated<0>>("era_a", CASES);
+fn generation_a() {
+    sequences::run::<Simulated<0>>("generation_a", CASES);
 }
 
 #[test]
-fn era_b() {
-    sequences::run::<Simulated<1>>("era_b", CASES);
+fn generation_b() {
+    sequences::run::<Simulated<1>>("generation_b", CASES);
 }
 
 #[test]
-fn era_c() {
-    sequences::run::<Simulated<2>>("era_c", CASES);
+fn generation_c() {
+    sequences::run::<Simulated<2>>("generation_c", CASES);
 }
 
 #[test]
-fn era_d() {
-    sequences::run::<Simulated<3>>("era_d", CASES);
+fn generation_d() {
+    sequences::run::<Simulated<3>>("generation_d", CASES);
 }

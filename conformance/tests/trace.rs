@@ -1,4 +1,4 @@
-//! Reading and writing traces.
+//! Reads and writes traces.
 
 use hsa_vmm_conformance::trace::{Call, Operation, Reader, Trace, TraceError, Writer};
 use std::io::Write;
@@ -10,7 +10,7 @@ fn read(bytes: &[u8]) -> Vec<Result<Trace, TraceError>> {
     Reader::new(bytes).unwrap().collect()
 }
 
-/// The line and the words of the error that reading ends with.
+/// Returns the line number and the message of the error with which reading ends.
 fn error(bytes: &[u8]) -> (u64, String) {
     let error = read(bytes).pop().unwrap().unwrap_err();
     (error.line().unwrap(), error.to_string())
@@ -43,7 +43,7 @@ fn reader_detects_compression_by_content() {
         assert_eq!(traces[0].as_ref().unwrap(), traces[1].as_ref().unwrap());
     }
     assert!(read(b"").is_empty());
-    // Several compressed files, one after the other.
+    // Several compressed files in a row.
     let both = [gzip(&format!("{LINE}\n")), gzip(LINE)].concat();
     assert_eq!(read(&both).len(), 2);
 }

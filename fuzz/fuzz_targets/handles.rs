@@ -1,5 +1,5 @@
-//! Handles, agents and IPC handles of any bits: what was not given out is refused, and nothing
-//! changes.
+//! Handles, agents and IPC handles of arbitrary bits: unknown values are rejected without any
+//! effect.
 #![no_main]
 
 use hsa_vmm::simulation::Config;
@@ -10,7 +10,7 @@ use hsa_vmm::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// A machine, the library on it, a handle that may be used, and one that was.
+/// A machine, the library on it, a valid handle and a released one.
 struct Fixture {
     vmm: Vmm,
     ipc: Ipc,
@@ -36,14 +36,14 @@ impl Fixture {
         let [live, gone] = [(); 2].map(|()| {
             vmm.create(size, &AllocationProperties::on(gpu)).expect("memory")
         });
-        vmm.release(gone).expect("it was there");
+        vmm.release(gone).expect("the handle is valid");
         let address = vmm.address_reserve(size, 0, None).expect("addresses");
         let memory = PoolMemory::allocate(&runtime, gpu, size).expect("pool memory");
         let shared = ipc.get_mem_handle(memory.address()).expect("a handle");
         Self { vmm, ipc, live, gone, address, size, shared, _memory: memory }
     }
 
-    /// Any bits, or the bits of a handle with some of them another way.
+    /// Returns arbitrary bits, or those of a handle with some of them changed.
     fn handle(&self, bits: u64, like: u8) -> Handle {
         Handle::from_bits(match like % 3 {
             0 => bits,
@@ -74,16 +74,16 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
         }
         open(it, &bytes);
         assert_eq!((it.vmm.usage(), it.vmm.mappings()), before);
-        it.vmm.check().expect("all in order");
+        it.vmm.check().expect("the state is consistent");
     });
 });
 
-/// Opens the bytes of an IPC handle, missing ones as this process's own has them.
+/// Opens the bytes of an IPC handle; missing bytes are taken from a handle of this process.
 fn open(it: &Fixture, bytes: &[u8]) {
     let mut all = it.shared.to_bytes();
     let length = bytes.len().min(all.len());
     all[..length].copy_from_slice(&bytes[..length]);
-    // Nobody else's: of this process, or of a number that is none.
+    // Use only the number of this process or an invalid one.
     let process = i32::from_le_bytes(all[48..52].try_into().expect("four bytes"));
     let process = match process {
         0x1000_0000.. => process | 0x4000_0000,
@@ -93,6 +93,6 @@ fn open(it: &Fixture, bytes: &[u8]) {
     all[48..52].copy_from_slice(&process.to_le_bytes());
     let handle = IpcHandle::from_bytes(&all);
     assert_eq!(handle.to_bytes(), all);
-    let error = it.ipc.open_mem_handle(&handle, 0).expect_err("of this process or of none");
+    let error = it.ipc.open_mem_handle(&handle, 0).expect_err("of this or no process");
     assert!(!error.to_string().is_empty());
 }

@@ -1,5 +1,5 @@
-//! The environment that says what to load, and what is found where it says: whatever there is, an
-//! answer that names it.
+//! Arbitrary environments that select a library, and arbitrary files at its path: loading returns a
+//! result that names the path.
 #![no_main]
 
 use hsa_vmm::simulation::Config;
@@ -21,7 +21,7 @@ struct Input<'a> {
     there: There<'a>,
 }
 
-/// What is in the place of the library.
+/// The file at the library's path.
 #[derive(Arbitrary, Debug)]
 enum There<'a> {
     Nothing,
@@ -43,38 +43,38 @@ fuzz_target!(|input: Input| {
     set("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
     let simulation = input.simulation.map(|text| text.replace('\0', "0"));
     set("HSA_SIM", simulation.as_ref().map(OsStr::new));
-    let answered = Runtime::load();
+    let returned = Runtime::load();
     let named = runtime.filter(|it| !it.as_os_str().is_empty());
-    match (&answered, named) {
+    match (&returned, named) {
         (_, Some(name)) if name == Path::new("sim") => {
             let config = env::var("HSA_SIM").unwrap_or_default().parse::<Config>();
-            assert!(answered.is_err() || config.is_ok(), "{answered:?}");
+            assert!(returned.is_err() || config.is_ok(), "{returned:?}");
         }
-        // Only that is tried, and it is none.
+        // Only this path is tried, and it is not a library.
         (Err(error), Some(name)) => {
             let ErrorKind::Load(error) = error.kind() else {
-                panic!("{} is no runtime: {error:?}", name.display());
+                panic!("{} is not a runtime: {error:?}", name.display());
             };
             assert_eq!(error.attempts.len(), 1);
             assert_eq!(error.attempts[0].path, name);
             assert!(!error.attempts[0].reason.is_empty());
         }
-        (other, Some(name)) => panic!("{} is no runtime: {other:?}", name.display()),
-        // This machine may have one.
+        (other, Some(name)) => panic!("{} is not a runtime: {other:?}", name.display()),
+        // This machine may have AMD's runtime.
         (Ok(_), None) => {}
         (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),
     }
     remove(&library);
 });
 
-/// A folder of this process.
+/// Returns a directory of this process.
 fn folder() -> PathBuf {
     let folder = env::temp_dir().join(format!("hsa-vmm-fuzz-loader-{}", std::process::id()));
     fs::create_dir_all(folder.join("lib")).expect("a folder");
     folder
 }
 
-/// A path of these bytes that does not lead out of the folder; bare names stay what they are.
+/// Returns a path with these bytes inside the directory. Bare names are not changed.
 fn inside(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
@@ -97,7 +97,7 @@ fn put(library: &Path, there: &There) {
     remove(library);
     let done = match there {
         There::Nothing => Ok(()),
-        // The dynamic linker trusts what looks like a library; a beginning of one it refuses.
+        // The dynamic linker trusts complete libraries. It rejects truncated ones.
         There::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }
@@ -119,8 +119,8 @@ fn remove(library: &Path) {
 }
 
 fn set(variable: &str, value: Option<&OsStr>) {
-    // SAFETY: the fuzzer calls its target on one thread, and the simulations that an earlier call
-    // started are gone with their threads.
+    // SAFETY: the fuzzer calls its target on one thread, and the simulations of earlier calls have
+    // ended with their threads.
     unsafe {
         match value {
             Some(value) => env::set_var(variable, value),

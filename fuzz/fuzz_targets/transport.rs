@@ -21,30 +21,30 @@ fuzz_target!(|input: (u8, &[u8])| {
     if let Ok(description) = Description::decode(bytes) {
         assert_eq!(description.encode().as_deref(), Ok(bytes));
     }
-    // A socket is slow: inputs that cannot be a message get none.
+    // A socket is slow, so skip inputs that cannot be a message.
     if bytes.is_empty() || descriptors % 8 > 5 {
         return;
     }
     let (mut here, there) = UnixStream::pair().unwrap();
     let count = usize::from(descriptors % 8);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let sent = vec![there.as_fd(); count];
     if count > 0 {
-        assert!(rights.push(SendAncillaryMessage::ScmRights(&sent)));
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
     }
     let (first, rest) = bytes.split_at(1 + usize::from(descriptors) % bytes.len());
-    sendmsg(&here, &[IoSlice::new(first)], &mut rights, SendFlags::empty()).unwrap();
+    sendmsg(&here, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty()).unwrap();
     here.write_all(rest).unwrap();
     drop(here);
     let channel = Channel::over(there).with_timeout(Duration::from_secs(5));
     match channel.receive_descriptor() {
         Ok((_, description)) => {
             assert_eq!(count, 1);
-            // After a message, the next one begins.
+            // The next message follows directly.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The other end has disconnected: there is nothing to wait for.
+        // The other end has disconnected, so that no call waits.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });

@@ -82,7 +82,7 @@ impl AreaMemory<'_> {
         &self.allocated.agents
     }
 
-    /// Returns what implements the memory.
+    /// Returns how the memory is implemented.
     pub fn backing(&self) -> Backing {
         match &self.allocated.memory {
             Memory::Mapped(_) => Backing::Virtual,

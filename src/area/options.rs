@@ -13,7 +13,7 @@ bitflags::bitflags! {
     ///
     /// Some of the sixteen combinations mean the same: [`UNIFIED`](Self::UNIFIED) overrides
     /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED), and host memory is always mapped on the device,
-    /// as HIP's is on AMD, so that `HOST` means `HOST | MAPPED`.
+    /// as in HIP on AMD, so that `HOST` means `HOST | MAPPED`.
     ///
     /// ```
     /// use hsa_vmm::area::AreaFlags;
@@ -119,7 +119,7 @@ impl Device {
     }
 }
 
-/// What implements the memory of an area.
+/// The implementation of an area's memory.
 ///
 /// ```
 /// # use hsa_vmm::area::AreaFlags;

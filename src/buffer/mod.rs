@@ -1,4 +1,4 @@
-//! Buffers built on virtual-memory management.
+//! Buffers built on virtual memory management.
 //!
 //! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is the same with a type.
 //! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared

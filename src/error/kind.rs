@@ -36,7 +36,7 @@ pub enum ErrorKind {
     #[error("{0} is not supported here (`hsa-vmm info` lists what is)")]
     NotSupported(Feature),
     /// No memory or no addresses of that size are left.
-    #[error("out of memory: {call} answered {status} for {size:#x} bytes")]
+    #[error("out of memory: {call} returned {status} for {size:#x} bytes")]
     OutOfMemory {
         /// The runtime's function.
         call: &'static str,
@@ -63,7 +63,7 @@ pub enum ErrorKind {
     #[error("in use: another process is opening this memory and did not finish in time; try again")]
     BeingOpened,
     /// The runtime failed although the arguments are valid.
-    #[error("{call} answered {status}; HSA_VMM_LOG=trace shows the calls before it")]
+    #[error("{call} returned {status}; HSA_VMM_LOG=trace shows the calls before it")]
     Runtime {
         /// The runtime's function.
         call: &'static str,
@@ -113,7 +113,7 @@ pub enum ErrorKind {
     )]
     Load(LoadError),
     /// The library was loaded, but `hsa_init` failed.
-    #[error("hsa_init answered {status} ({})\n{driver}", printable(&.path.to_string_lossy()))]
+    #[error("hsa_init returned {status} ({})\n{driver}", printable(&.path.to_string_lossy()))]
     Start {
         /// The library.
         path: PathBuf,
@@ -142,7 +142,7 @@ pub enum ErrorKind {
     },
     /// The runtime refused to share memory that can be shared.
     #[error(
-        "{call} answered {status}; with a kernel driver that is not AMD's own package, the runtime \
+        "{call} returned {status}; with a kernel driver that is not AMD's own package, the runtime \
          shares memory only if HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (ROCm 6.1: not at \
          all)"
     )]
@@ -226,7 +226,7 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub enum Feature {
     /// Virtual-memory management.
-    #[error("virtual-memory management")]
+    #[error("virtual memory management")]
     VirtualMemory,
     /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
     #[error("sparse arrays")]

@@ -50,7 +50,7 @@ pub struct IpcHandle {
 }
 
 /// The location of an export's entry: a file descriptor of the exporter, and a slot in that file. All
-/// zeros in a handle of HIP's.
+/// zeros in a handle from HIP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Registration {
@@ -62,7 +62,7 @@ pub(super) struct Registration {
 }
 
 /// The format of the reserved bytes. More than one bit is set, so that no change of one bit turns a handle
-/// of this library into one of HIP's, whose reserved bytes are zeros.
+/// of this library into one from HIP, whose reserved bytes are zeros.
 pub(super) const FORMAT: u8 = 0x32;
 
 impl IpcHandle {

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 
 /// Memory of another process, which is closed when this value is dropped.
 ///
-/// It dereferences to a [`Span`], which reads and writes it by the first agent that it was opened for.
+/// It dereferences to a [`Span`], which reads and writes it with the first agent that it was opened for.
 ///
 /// The value owns what it opened: [`Ipc::close_mem_handle`] does not close it.
 ///
@@ -44,8 +44,8 @@ pub struct OpenedMemory {
 impl OpenedMemory {
     /// Opens a handle (`hipIpcOpenMemHandle`).
     ///
-    /// The memory starts at the address that the handle was created of, and extends to the end of the
-    /// other process's allocation. It stays valid when the exporter frees it or ends.
+    /// The memory starts at the address from which the handle was created, and extends to the end of the
+    /// other process's allocation. It stays valid after the exporter frees it or exits.
     ///
     /// # Errors
     /// As for [`Ipc::open_mem_handle`].
@@ -110,9 +110,9 @@ pub(super) enum Holder {
 #[derive(Debug, Default)]
 struct Import {
     size: usize,
-    /// `None` for a handle of HIP's, which can identify other memory later.
+    /// `None` for a handle from HIP, which can identify other memory later.
     export: Option<ExportId>,
-    /// How often each [`Holder`] has to close it.
+    /// The number of opens of each [`Holder`] that are not closed yet.
     opens: [usize; 2],
 }
 
@@ -139,7 +139,7 @@ impl Attachment for Imports {
 
 /// Counts another open of an export that is open already. Returns its start address.
 fn count_open(open: &mut Open, export: Option<ExportId>, holder: Holder) -> Option<usize> {
-    // Handles of HIP's are mapped anew each time.
+    // Handles from HIP are mapped again on each open.
     export?;
     let (start, import) = open.iter_mut().find(|(_, import)| import.export == export)?;
     import.opens[holder as usize] += 1;
@@ -227,7 +227,7 @@ impl Ipc {
         }
     }
 
-    /// Looks the exporting process up, and rejects it if one of its users is not trusted.
+    /// Looks up the exporting process, and rejects it if one of its users is not trusted.
     fn find_exporter(&self, process: i32) -> Result<Process, ErrorKind> {
         let none = || unavailable(process, Unavailable::NoProcess);
         let pid = Pid::from_raw(process.max(0)).ok_or_else(none)?;
@@ -304,7 +304,7 @@ fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
     closed.map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
 }
 
-/// Counts one open of this holder less. Unmaps the memory if it was the last of all.
+/// Decrements the holder's count of opens. Unmaps the memory if no open is left.
 fn release(
     native: &Native,
     open: &mut Open,

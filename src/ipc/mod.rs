@@ -20,12 +20,12 @@
 //!
 //! The size in any handle is compared with what the runtime has mapped: AMD's accepts any size, and a copy
 //! past the end of the memory is a GPU page fault, which ends the process. If a small allocation is part of
-//! a larger block, the runtime maps the block, and a forged handle of HIP's can reach the rest of it.
+//! a larger block, the runtime maps the block, and a forged handle from HIP can reach the rest of it.
 //!
 //! HIP's own handles are in no table. Of these, it is known only whether the process exists, and (where the
 //! runtime shares by dma-buf, as since ROCm 7) whether its runtime serves the memory. Memory that was
-//! allocated anew at the address of freed memory is opened as if it were the old, as with HIP. Each open of
-//! such a handle maps the memory anew.
+//! allocated at the address of freed memory is opened as if it were the old memory, as with HIP. Each open of
+//! such a handle maps the memory again.
 //!
 //! Every wait for another process has a time limit, also if that process is stopped or killed: this
 //! process's runtime never waits for another's, which it would do forever. This library fetches the memory

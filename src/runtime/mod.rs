@@ -45,7 +45,7 @@ pub struct RuntimeInfo {
     pub extension: (u16, u16),
     /// The runtime's build; empty if it is unknown.
     pub build: String,
-    /// Why runtime and kernel driver do not support virtual-memory management; `None` if they do.
+    /// Why runtime and kernel driver do not support virtual memory management; `None` if they do.
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
     pub dmabuf: bool,

@@ -1,4 +1,4 @@
-//! HIP's virtual-memory management.
+//! HIP's virtual memory management.
 //!
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are the same as
 //! owned values. The library records what is reserved, created, mapped and granted: the ledger. A call
@@ -193,7 +193,7 @@ struct Shared {
 }
 
 impl Vmm {
-    /// Opens virtual-memory management with the newest documented behaviour.
+    /// Opens virtual memory management with the newest documented behaviour.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if runtime or driver have none
@@ -203,7 +203,7 @@ impl Vmm {
         Self::open_with(runtime, VmmOptions::default())
     }
 
-    /// Opens virtual-memory management with a profile or quirks of the caller's choice.
+    /// Opens virtual memory management with a profile or quirks of the caller's choice.
     ///
     /// # Errors
     /// As for [`Vmm::open`].

@@ -1,9 +1,9 @@
-//! What releases of AMD's runtime do differently from what they document.
+//! Deviations of AMD's runtime releases from their documentation.
 //!
-//! The table at the top says of each quirk what goes wrong and what is done about it, where that
-//! is public, and which versions of AMD's extension have it. Callers can switch more of them on
+//! The table below lists each quirk with the defect and its workaround, a public source, and the
+//! affected versions of AMD's extension. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that
-//! lacks a fix. Switching a needed one off is unsafe.
+//! lacks a fix. Disabling a needed one is unsafe.
 
 use core::ops::RangeInclusive;
 
@@ -20,26 +20,26 @@ use core::ops::RangeInclusive;
 pub struct Quirk {
     /// The field of [`Quirks`].
     pub name: &'static str,
-    /// What goes wrong, and what is done about it.
+    /// The defect and its workaround.
     pub what: &'static str,
-    /// Where it is public: an issue, a pull request, or the change that ended it.
+    /// A public source: an issue, a pull request, or the commit that fixed it.
     pub issue: &'static str,
     /// The minor versions of AMD's extension 1 that have it.
     pub extensions: RangeInclusive<u16>,
     field: fn(&mut Quirks) -> &mut bool,
 }
 
-/// Versions to come.
+/// All later versions.
 const NEWEST: u16 = u16::MAX;
 
 macro_rules! quirks {
     ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $extensions:expr;)+) => {
-        /// The runtime's quirks that this library works around. All `false`: a runtime as
-        /// documented.
+        /// The runtime's quirks that this library works around. All are `false` for a runtime
+        /// that behaves as documented.
         ///
-        /// One that is switched on where it is not needed costs time and changes no answer; but
-        /// `cpu_unmap_leaves_hole` then takes the runtime's own place holder for a foreign
-        /// mapping and puts the range into quarantine, where the runtime gave the CPU its access.
+        /// An unneeded workaround costs time but does not change results. The exception is
+        /// `cpu_unmap_leaves_hole`: if the runtime gave the CPU access, the workaround mistakes
+        /// the runtime's own mapping for a foreign one and quarantines the range.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Quirks {
@@ -60,28 +60,28 @@ macro_rules! quirks {
 }
 
 quirks! {
-    /// `set_access` takes access from agents that it does not name: the whole set is sent.
+    /// `set_access` revokes the access of agents that it does not list: all agents are listed.
     set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6;
 
-    /// `set_access` of several mappings is refused (ROCm 6.0), or ends the process if a CPU is among
-    /// the agents (until 6.3): it is called mapping by mapping.
+    /// `set_access` to several mappings is refused (ROCm 6.0), or aborts the process if the list
+    /// contains a CPU (until 6.3): it is called once for each mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6;
 
-    /// `unmap` of several mappings is refused (until ROCm 6.4): it is called mapping by mapping.
+    /// `unmap` of several mappings is refused (until ROCm 6.4): it is called once for each mapping.
     unmap_of_several_fails, "ROCR-Runtime#285", 0..=8;
 
-    /// Taking the CPU's access away leaves an address-space hole in the reservation, where a
-    /// foreign mapping can be created (`RemoveAccess` is `munmap`): the hole is filled at once.
+    /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
+    /// mapping can be created (`RemoveAccess` calls `munmap`): the hole is filled at once.
     cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;
 
     /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
-    /// only with them (since ROCm 7.2): something else is mapped over it.
+    /// only with them (since ROCm 7.2): another mapping is placed over it.
     unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
 
-    /// Memory that was mapped once stays in use, unmapped and released, until the reservation that
-    /// it was mapped in is freed (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees
-    /// its reservation and takes the same addresses anew, and
-    /// [`PagedBuffer`](crate::buffer::PagedBuffer) keeps pages for their next use.
+    /// Unmapped and released memory is freed only with the reservation in which it was mapped
+    /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
+    /// reserves the same addresses again, and [`PagedBuffer`](crate::buffer::PagedBuffer) keeps
+    /// pages for reuse.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
     /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
@@ -93,32 +93,32 @@ quirks! {
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
-    /// handles (before ROCm 10): each is the only such call in its library while it runs, whichever
-    /// `Vmm` or `Runtime` of this process makes it.
+    /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all
+    /// `Vmm`s and `Runtime`s of this process share.
     some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20;
 
-    /// An exported descriptor goes on belonging to the runtime, and a second export returns the
-    /// same one (ROCm 7.14; fixed by #7786): a copy is handed out.
+    /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm
+    /// 7.14; fixed by #7786): a duplicate is returned.
     export_keeps_descriptor, "rocm-systems#10604", 16..=20;
 
-    /// An import is not looked at before access is granted (since ROCm 7.14): a descriptor that is
-    /// no memory is refused only then, and the owner is not known.
+    /// An import is checked only when access is granted (since ROCm 7.14): until then, a
+    /// descriptor that is not memory is accepted, and the owner is unknown.
     import_is_lazy, "rocm-systems#6471, #11606", 16..=NEWEST;
 
-    /// Imported memory needs the descriptor as long as it lives: ROCm 7.14 uses it later under the
-    /// number that it had, and from 10.0 on the runtime exports no import. Our copy stays open, and
-    /// is what is exported and shown to the CPU.
+    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and since 10.0 the
+    /// runtime does not export imports. A duplicate stays open, and is used for exports and for
+    /// mappings for the CPU.
     import_needs_descriptor, "rocm-systems#8440", 16..=NEWEST;
 
-    /// The thread that hands exported memory to other processes is told to end when the runtime
-    /// stops, and not waited for: it frees what was freed already (until ROCm 7.2, where memory is
-    /// shared by dma-buf). A runtime that has exported so stays started until the process ends.
-    /// Switched on by [`Ipc::with_quirks`](crate::Ipc::with_quirks), as no `Vmm` takes part.
+    /// When the runtime stops, it does not wait for the thread that sends exported memory to other
+    /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
+    /// that has exported memory this way stays started until the process ends. Enabled by
+    /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15;
 }
 
 impl Quirks {
-    /// The quirks of a runtime by the version of AMD's extension it reports.
+    /// Returns the quirks of a runtime by the version of AMD's extension that it reports.
     pub fn of_extension((major, minor): (u16, u16)) -> Self {
         let minor = match major {
             0 => 0,

@@ -108,7 +108,7 @@ fn shrink_releases_memory() {
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
             assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
             // Growing by everything at once fails, too, and changes nothing.
-            buffer.grow(64 * MIB).expect_err("there is not so much");
+            buffer.grow(64 * MIB).expect_err("more than the memory");
             assert_eq!(Some(buffer.size()), most, "{round}");
             buffer.write(buffer.size() - 4, b"last").unwrap();
             buffer.resize(0).unwrap();
@@ -144,7 +144,7 @@ fn growth_without_descriptors_changes_nothing() {
             let mut found = vec![0; 2 * STEP];
             buffer.read(0, &mut found).unwrap();
             assert!(found == text(2 * STEP), "{more}");
-            assert!(more < 200, "it succeeds at last");
+            assert!(more < 200, "it eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
         assert!(failures > 0, "it needs descriptors");

@@ -24,7 +24,7 @@ fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
 #[derive(Debug, PartialEq)]
 struct State {
     state: StateSnapshot,
-    let_in: Vec<(Address, u64, Result<u32, u32>)>,
+    access: Vec<(Address, u64, Result<u32, u32>)>,
 }
 
 impl State {
@@ -33,8 +33,8 @@ impl State {
         let of = |address: Address| {
             raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
         };
-        let let_in = state.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
-        Self { state, let_in }
+        let access = state.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        Self { state, access }
     }
 }
 

@@ -72,7 +72,7 @@ fn cpu_access_changes_make_no_hole() {
             let pieces = permissions(base.get(), 2 * size).expect("no hole");
             assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
         }
-        assert_eq!(changes_of_access(&shim), before, "the runtime was asked");
+        assert_eq!(changes_of_access(&shim), before, "the runtime was called");
         vmm.write(at(base, size), b"kept").unwrap();
         // Access of GPUs changes; 6.1 is passed the CPU each time.
         for gpu in 0..2 {

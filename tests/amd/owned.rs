@@ -51,7 +51,7 @@ fn panic_frees_everything() {
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
             let mapping = reservation.map(0, &memory).unwrap();
             mapping.grant(&library.gpus(), Access::ReadWrite).unwrap();
-            std::panic::resume_unwind(Box::new("of the test's own"));
+            std::panic::resume_unwind(Box::new("the test's own panic"));
         }));
         unwound.unwrap_err();
         library.assert_nothing_held();

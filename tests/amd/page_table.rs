@@ -77,7 +77,7 @@ fn only_revoke_clears_page_tables() {
         // The CPU was never named, and the contents are intact.
         for place in 0..2 {
             let mut bytes = [0; 64];
-            vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU kept it");
+            vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU still has access");
             assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
         }
         vmm.revoke(base, size, &[cpu]).expect("mapped");

@@ -32,7 +32,7 @@ impl Side {
 
     /// Waits until the other process has ended.
     fn wait_for_the_end(&mut self) {
-        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other has ended");
+        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other process has ended");
     }
 
     /// Maps memory of the second GPU for all agents.
@@ -72,7 +72,7 @@ impl Side {
         text
     }
 
-    fn give_back(&self, (base, memory): (Address, Handle)) {
+    fn release(&self, (base, memory): (Address, Handle)) {
         self.library.vmm.release(memory).unwrap();
         self.library.vmm.unmap(base, SIZE).unwrap();
         self.library.vmm.address_free(base, SIZE).unwrap();
@@ -121,7 +121,7 @@ fn both_processes_read_what_the_other_writes() {
         side.go();
         side.wait();
         assert_eq!(&side.text(made.0), b"full", "by the other's GPU");
-        side.give_back(made);
+        side.release(made);
         side.go();
     };
     let taker = |mut side: Side| {
@@ -136,7 +136,7 @@ fn both_processes_read_what_the_other_writes() {
         side.wait();
         // The exporter has released it.
         assert_eq!(&side.text(taken.0), b"full");
-        side.give_back(taken);
+        side.release(taken);
     };
     between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Success; 2]);
 }
@@ -148,7 +148,7 @@ fn memory_outlives_its_exporter() {
         side.library.vmm.write(made.0, b"kept").unwrap();
         side.send(made.1);
         side.wait();
-        side.give_back(made);
+        side.release(made);
     };
     let taker = |mut side: Side| {
         let taken = side.receive();
@@ -157,7 +157,7 @@ fn memory_outlives_its_exporter() {
         assert_eq!(&side.text(taken.0), b"kept");
         side.library.vmm.fill(taken.0, 7, SIZE).unwrap();
         assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
-        side.give_back(taken);
+        side.release(taken);
     };
     between("share::memory_outlives_its_exporter", maker, taker, [End::Success; 2]);
 }
@@ -176,7 +176,7 @@ fn memory_outlives_a_killed_exporter() {
         side.go();
         side.wait_for_the_end();
         assert_eq!(&side.text(taken.0), b"kept");
-        side.give_back(taken);
+        side.release(taken);
     };
     between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Success]);
 }
@@ -191,7 +191,7 @@ fn exporter_survives_a_killed_importer() {
         side.wait_for_the_end();
         side.library.vmm.write(made.0, b"mine").unwrap();
         assert_eq!(&side.text(made.0), b"mine");
-        side.give_back(made);
+        side.release(made);
     };
     let at_once = |mut side: Side| {
         side.go();
@@ -221,7 +221,7 @@ fn sharing_many_times_leaks_nothing() {
             side.send(made.1);
             side.wait();
             assert_eq!(side.text(made.0), (!round).to_ne_bytes());
-            side.give_back(made);
+            side.release(made);
             assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
         }
     };
@@ -231,7 +231,7 @@ fn sharing_many_times_leaks_nothing() {
             let taken = side.receive();
             assert_eq!(side.text(taken.0), round.to_ne_bytes());
             side.library.vmm.write(taken.0, &(!round).to_ne_bytes()).unwrap();
-            side.give_back(taken);
+            side.release(taken);
             assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
             side.go();
         }

@@ -20,7 +20,7 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
                 return pieces;
             }
         }
-        assert!(pieces.len() < 1000, "it comes to an end");
+        assert!(pieces.len() < 1000, "it ends");
     }
 }
 
@@ -34,7 +34,7 @@ fn exhausted_memory_is_usable_after_free() {
         for _ in 0..3 {
             let pieces = all_of_it(&library, 0, 4 * MIB);
             assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
-            assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "it has all come back");
+            assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "all memory is free again");
             // Existing memory is usable, and the other GPU has its own.
             library.map(base, 4 * MIB, pieces[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
@@ -128,7 +128,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             assert_eq!((vmm.usage(), vmm.mappings()), before, "{more}");
             assert_eq!(vmm.quarantine(), []);
             assert_untouchable(base.get(), 4 * size, "half-way");
-            assert!(more < 100, "it succeeds at last");
+            assert!(more < 100, "it eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
         vmm.check().unwrap();

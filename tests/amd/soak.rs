@@ -109,7 +109,7 @@ fn whole_life(library: &Library, number: u8) -> Result<(), String> {
     vmm.release(memory).map_err(failed("release"))?;
     let stale = vmm.allocation_properties(memory).map_err(|error| error.problem());
     if stale != Err(Some(Problem::Released)) {
-        return Err(format!("a released handle answered {stale:?}"));
+        return Err(format!("a released handle returned {stale:?}"));
     }
     vmm.address_free(base, 3 * SIZE).map_err(failed("free"))
 }

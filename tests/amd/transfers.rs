@@ -8,7 +8,7 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
     on_each("transfers::gpu_faults_on_host_memory_that_is_not_locked", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
-        raw.write_by(raw.gpus[0], base, 6).expect("it may use the memory");
+        raw.write_by(raw.gpus[0], base, 6).expect("it has access");
         let heap = vec![0u64; 512];
         assert_eq!(raw.read_by(raw.gpus[0], heap.as_ptr().addr()), Err(Fault));
     });

@@ -84,8 +84,8 @@ impl Raw {
         let mut raw = Self { core, vmem, cpu, gpus, pools, scratch: 0, _library: library };
         raw.scratch = raw.mapped(PAGE, &[]).0;
         // In one call, as 6.1.2 takes access from agents that are not named.
-        let everybody: Vec<_> = raw.gpus.iter().chain([&cpu]).map(|&agent| (agent, RW)).collect();
-        raw.set(raw.scratch, PAGE, &everybody).expect("access");
+        let all_agents: Vec<_> = raw.gpus.iter().chain([&cpu]).map(|&agent| (agent, RW)).collect();
+        raw.set(raw.scratch, PAGE, &all_agents).expect("access");
         raw
     }
 
@@ -202,7 +202,7 @@ impl Raw {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
         let status = unsafe { ask(at(address), &mut info, None, null_mut(), null_mut()) };
-        answer(status, info).expect("any address may be asked about")
+        answer(status, info).expect("any address is valid")
     }
 
     /// Exports memory of the first GPU through the IPC server. Returns its address and the words of its
@@ -291,7 +291,8 @@ impl Raw {
             assert!(begun.elapsed() < Duration::from_secs(100), "the copy does not end");
             std::thread::yield_now();
         }
-        answer(unsafe { core.hsa_signal_destroy.expect("there")(done) }, ()).expect("it is gone");
+        answer(unsafe { core.hsa_signal_destroy.expect("there")(done) }, ())
+            .expect("it is destroyed");
     }
 
     /// Has a GPU copy eight bytes.

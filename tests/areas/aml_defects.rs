@@ -5,7 +5,7 @@ use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
-/// `opts->device > 0`: an area of another device cannot be told to use device 0.
+/// `opts->device > 0`: an area of another device cannot use device 0.
 #[test]
 fn device_0_can_be_chosen_for_one_mmap() {
     let fixture = Fixture::simulated(Config::mi300x(2));

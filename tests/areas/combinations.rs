@@ -210,9 +210,9 @@ fn every_combination_on_amds_runtime() {
 
 #[test]
 fn every_combination_in_every_generation() {
-    use hsa_vmm::simulation::Era;
-    for generation in Era::ALL {
-        let fixture = Fixture::simulated(Config::mi300x(2).with_era(generation));
+    use hsa_vmm::simulation::Generation;
+    for generation in Generation::ALL {
+        let fixture = Fixture::simulated(Config::mi300x(2).with_generation(generation));
         for bits in 0..16 {
             let flags = AreaFlags::from_bits_retain(bits);
             one(

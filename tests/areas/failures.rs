@@ -4,7 +4,7 @@
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::{Problem, Rejected};
-use hsa_vmm::simulation::{Config, Era, FaultPlan, Usage};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, Usage};
 use hsa_vmm::{Area, Error, Vmm};
 
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
@@ -47,7 +47,7 @@ impl Areas {
     }
 
     fn memory(&self) -> &AreaMemory<'static> {
-        self.memory.as_ref().expect("it was not unmapped")
+        self.memory.as_ref().expect("it is still mapped")
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -124,12 +124,12 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     without.vmem = false;
     let mut configurations = Vec::new();
     for (name, generation) in [
-        ("generation A", Era::A),
-        ("generation B", Era::B),
-        ("generation C", Era::C),
-        ("generation D", Era::D),
+        ("generation A", Generation::A),
+        ("generation B", Generation::B),
+        ("generation C", Generation::C),
+        ("generation D", Generation::D),
     ] {
-        let config = config.clone().with_era(generation);
+        let config = config.clone().with_generation(generation);
         for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED | AreaFlags::GLOBAL] {
             configurations.push((name, config.clone(), flags));
         }
@@ -191,7 +191,7 @@ fn one_failure_changes_nothing() {
                         tried += 1;
                         match answer {
                             Ok(()) => {
-                                assert!(is_survived(name, function), "{when}: it worked");
+                                assert!(is_survived(name, function), "{when}: it succeeded");
                                 // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
                                     areas.tear_down(&when);

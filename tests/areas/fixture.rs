@@ -75,7 +75,7 @@ pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
 fn gpu_agent(runtime: &Runtime, gpu: usize) -> usize {
     let mut gpus = runtime.agents().iter().enumerate();
     let found = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
-    found.expect("there is such a GPU").0
+    found.expect("the GPU exists").0
 }
 
 unsafe extern "C" fn ignore(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {

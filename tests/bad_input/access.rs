@@ -10,7 +10,7 @@ use hsa_vmm::{Access, Address, Allocation};
 fn set_access_and_revoke_reject_bad_agents() {
     check(&[
         (
-            "nobody",
+            "an empty list",
             |s| s.machine.vmm.set_access(s.used, s.granule, &[]),
             A::Descriptors,
             |_| P::Empty,
@@ -44,7 +44,7 @@ fn set_access_and_revoke_reject_bad_agents() {
             |_| P::UnknownAgent,
         ),
         (
-            "from nobody",
+            "from an empty list",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[]),
             A::Descriptors,
             |_| P::Empty,

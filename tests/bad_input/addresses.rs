@@ -43,7 +43,7 @@ fn address_reserve_rejects_bad_input() {
             |_| P::Null,
         ),
         (
-            "exactly beside the granule",
+            "exactly at no multiple of the granule",
             |s| {
                 let options = Reservation::builder(s.granule).exactly_at(at(s.used, 1));
                 options.reserve(&s.machine.vmm).map(drop)
@@ -52,7 +52,7 @@ fn address_reserve_rejects_bad_input() {
             |_| P::AddressTaken,
         ),
         (
-            "exactly beside the alignment",
+            "exactly at no multiple of the alignment",
             |s| {
                 let beside = at(Address::new(1 << 40), s.granule);
                 let options =
@@ -116,7 +116,7 @@ fn address_free_rejects_bad_input() {
             |s| P::WrongSize(8 * s.granule),
         ),
         (
-            "what is mapped",
+            "a mapped address",
             |s| s.machine.vmm.address_free(s.used, 8 * s.granule),
             A::Address,
             |_| P::StillMapped(3),

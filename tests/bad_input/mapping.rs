@@ -29,7 +29,7 @@ fn map_rejects_bad_input() {
             |_| P::MustBeZero,
         ),
         (
-            "an address beside the granule",
+            "an address that is not a multiple of the granule",
             |s| map(s, at(s.next, 1), s.granule, s.handle),
             A::Address,
             |s| P::NotAligned { granule: s.granule },
@@ -41,7 +41,7 @@ fn map_rejects_bad_input() {
             |s| P::NotAligned { granule: s.granule },
         ),
         (
-            "more than there is",
+            "more than the handle",
             |s| map(s, s.next, 2 * s.granule, s.handle),
             A::Size,
             |s| P::TooLarge { maximum: s.granule, whole: A::Handle },
@@ -75,7 +75,7 @@ fn map_rejects_bad_input() {
             |_| P::NotReserved,
         ),
         (
-            "what is mapped",
+            "a mapped address",
             |s| map(s, s.used, s.granule, s.handle),
             A::Address,
             |s| P::AlreadyMapped(s.used),
@@ -116,7 +116,7 @@ fn range_calls_reject_partial_mappings() {
         ("half a mapping", s.granule_at(2), g, A::Address, P::SplitsMapping(s.granule_at(1))),
         ("one and a half", s.used, 2 * g, A::Size, P::SplitsMapping(s.granule_at(1))),
         ("a hole behind", s.used, 5 * g, A::Address, P::NotMapped(s.granule_at(4))),
-        ("all of it", s.used, 8 * g, A::Address, P::NotMapped(s.granule_at(4))),
+        ("the whole reservation", s.used, 8 * g, A::Address, P::NotMapped(s.granule_at(4))),
         ("more than the reservation", s.used, 9 * g, A::Address, P::NotReserved),
         ("a hole before", s.granule_at(7), g, A::Address, P::NotMapped(s.granule_at(7))),
     ];

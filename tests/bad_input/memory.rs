@@ -107,13 +107,13 @@ fn create_of_too_much_is_out_of_memory() {
 fn sharing_rejects_bad_input() {
     check(&[
         (
-            "a type that was not asked for",
+            "a type that was not requested",
             |s| s.machine.vmm.export_to_shareable_handle(s.private, FILE).map(drop),
             A::HandleType,
             |_| P::NotRequested,
         ),
         (
-            "another type that was not asked for",
+            "another type that was not requested",
             |s| {
                 let fabric = HandleType::FABRIC;
                 s.machine.vmm.export_to_shareable_handle(s.handle, fabric).map(drop)
@@ -165,7 +165,7 @@ fn unsupported_calls_never_reach_the_runtime() {
             let properties = s.machine.on(0).shareable_as(HandleType::WIN32);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
-        ("memory to be shared on Windows otherwise", |s| {
+        ("memory to be shared on Windows by KMT handle", |s| {
             let properties = s.machine.on(0).shareable_as(HandleType::WIN32_KMT);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
@@ -173,7 +173,7 @@ fn unsupported_calls_never_reach_the_runtime() {
             let properties = s.machine.on(0).shareable_as(HandleType::FABRIC);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
-        ("memory to be shared in unheard-of ways", |s| {
+        ("memory to be shared in unknown ways", |s| {
             let mut properties = s.machine.on(0);
             properties.handle_types = HandleType::from_bits_retain(1 << 20);
             s.machine.vmm.create(s.granule, &properties).map(drop)

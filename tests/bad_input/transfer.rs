@@ -15,16 +15,16 @@ fn read_and_write_reject_bad_input() {
     }
     check(&[
         ("read null", |s| read(s, Address::NULL, 1), A::Address, |_| P::Null),
-        ("read what is not mapped", |s| read(s, s.next, 1), A::Address, |s| P::NotMapped(s.next)),
+        ("read unmapped memory", |s| read(s, s.next, 1), A::Address, |s| P::NotMapped(s.next)),
         (
-            "read what is not reserved",
+            "read unreserved addresses",
             |s| read(s, Address::new(1 << 40), 1),
             A::Address,
             |_| P::NotReserved,
         ),
         ("read beyond all addresses", |s| read(s, top(), 8192), A::Size, |_| P::Overflow),
         (
-            "read beyond what is granted",
+            "read past the accessible memory",
             |s| read(s, s.used, s.granule + 1),
             A::Address,
             |s| P::NotGranted {
@@ -34,7 +34,7 @@ fn read_and_write_reject_bad_input() {
             },
         ),
         (
-            "write what may be read",
+            "write read-only memory",
             |s| write(s, s.used, 1),
             A::Address,
             |s| P::NotGranted { at: s.used, agent: s.machine.cpu(0), access: Access::ReadWrite },
@@ -58,7 +58,7 @@ fn read_and_write_reject_bad_input() {
             |s| P::OutOfBounds { size: 2, end: s.granule },
         ),
         (
-            "read what is not granted, by offset",
+            "read without access, by offset",
             |s| s.mapping.read(0, &mut [0; 2]),
             A::Offset,
             |s| P::NotGranted {
@@ -83,13 +83,13 @@ fn read_and_write_reject_bad_input() {
             |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
-            "map at an offset that is no granule",
+            "map at an offset that is not a multiple of the granule",
             |s| s.mapping.reservation().map(1, s.mapping.allocation()).map(drop),
             A::Offset,
             |s| P::NotAligned { granule: s.granule },
         ),
         (
-            "map where something is mapped, by offset",
+            "map mapped addresses, by offset",
             |s| s.mapping.reservation().map(0, s.mapping.allocation()).map(drop),
             A::Offset,
             |s| P::AlreadyMapped(s.mapping.address()),
@@ -121,25 +121,25 @@ fn copy_and_fill_reject_bad_input() {
         ("to everything", |s| copy(s, top(), s.used, 8192), A::Size, |_| P::Overflow),
         ("from everything", |s| copy(s, s.used, top(), 8192), A::Size, |_| P::Overflow),
         (
-            "to what is not reserved",
+            "to unreserved addresses",
             |s| copy(s, Address::new(1 << 40), s.used, 8),
             A::Destination,
             |_| P::NotReserved,
         ),
         (
-            "from what is not reserved",
+            "from unreserved addresses",
             |s| copy(s, s.used, Address::new(1 << 40), 8),
             A::Source,
             |_| P::NotReserved,
         ),
         (
-            "between what is not reserved",
+            "between unreserved addresses",
             |s| copy(s, Address::new(1 << 40), Address::new(1 << 41), 8),
             A::Destination,
             |_| P::NotReserved,
         ),
         (
-            "to what is not mapped",
+            "to unmapped memory",
             |s| copy(s, s.next, s.used, 8),
             A::Destination,
             |s| P::NotMapped(s.next),
@@ -151,7 +151,7 @@ fn copy_and_fill_reject_bad_input() {
             |_| P::NotReserved,
         ),
         (
-            "to what may be read",
+            "to read-only memory",
             |s| copy(s, s.used, s.used, 8),
             A::Destination,
             |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
@@ -189,13 +189,13 @@ fn copy_and_fill_reject_bad_input() {
             |_| P::Overflow,
         ),
         (
-            "fill what is not mapped",
+            "fill unmapped memory",
             |s| s.machine.vmm.fill(s.next, 1, 4),
             A::Address,
             |s| P::NotMapped(s.next),
         ),
         (
-            "fill what may be read",
+            "fill read-only memory",
             |s| s.machine.vmm.fill(s.used, 1, 4),
             A::Address,
             |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },

@@ -128,7 +128,7 @@ fn invalid_grants_are_rejected_without_memory() {
         (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
         (vec![], Problem::Empty),
     ] {
-        let error = buffer.grant(&agents, Access::Read).expect_err("no such agents");
+        let error = buffer.grant(&agents, Access::Read).expect_err("the agents do not exist");
         assert_eq!(error.problem(), Some(problem));
         assert_eq!(buffer.access(machine.gpu(0)), Ok(Access::None), "nothing of it is done");
     }
@@ -144,7 +144,7 @@ fn invalid_grants_are_rejected_without_memory() {
     let feature = Feature::CpuAccess;
     assert!(matches!(error.kind(), ErrorKind::NotSupported(it) if *it == feature), "{error}");
     buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
-    buffer.grow(1).expect("what was refused is not tried");
+    buffer.grow(1).expect("the rejected grant is not retried");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::machine::{Machine, generations, without_cpu_mapping};
 use crate::process::merged_permissions;
 use hsa_vmm::Error;
-use hsa_vmm::simulation::{Config, Era, FaultPlan, Page, Usage};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, Page, Usage};
 use hsa_vmm::vmm::MappingInfo;
 use std::fmt::Debug;
 
@@ -57,7 +57,7 @@ impl Below {
 /// Returns the configurations: one of each generation, ROCm 6.1, and one on which the CPU cannot map
 /// dma-bufs.
 pub fn configurations() -> Vec<(&'static str, Config)> {
-    let generation_a = || Config::mi300x(2).with_era(Era::A);
+    let generation_a = || Config::mi300x(2).with_generation(Generation::A);
     let mut configurations = generations();
     configurations.push(("6.1", generation_a().with_extension(4)));
     configurations
@@ -159,5 +159,5 @@ fn each_call<S: Setup>(
         let when = format!("{when}: {function}");
         judge(Failed { configuration, name, act, function, answer, setup, before, when });
     }
-    unreachable!("an act comes to an end")
+    unreachable!("an act ends")
 }

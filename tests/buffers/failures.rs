@@ -85,11 +85,11 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("shrink to the end of a reservation", |s| s.full.shrink(2 * STEP)),
     ("shrink into the first reservation", |s| s.full.shrink(4 * STEP + 1)),
     ("shrink to nothing", |s| s.full.resize(0)),
-    ("let a peer in", |s| s.full.grant(&[s.machine.gpu(1)], Access::Read)),
-    ("change what the CPU may", |s| {
+    ("grant a peer", |s| s.full.grant(&[s.machine.gpu(1)], Access::Read)),
+    ("change the CPU's access", |s| {
         s.full.grant(&[s.machine.cpu(0), s.machine.gpu(0)], Access::Read)
     }),
-    ("let a peer in and change", |s| {
+    ("grant a peer and change", |s| {
         s.full.grant(&[s.machine.gpu(1), s.machine.cpu(0)], Access::Read)
     }),
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
@@ -100,7 +100,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
         buffer.grow(3 * STEP)
     }),
     ("make a ring", |s| RingBuffer::create(&s.machine.vmm, STEP, 3, &s.machine.on(1)).map(drop)),
-    ("let a peer at the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
+    ("grant a peer the ring", |s| s.ring.grant(&[s.machine.gpu(0)], Access::ReadWrite)),
     ("revoke the ring", |s| s.ring.revoke(&[s.machine.gpu(1)])),
 ];
 
@@ -128,7 +128,7 @@ fn one_failure_changes_nothing() {
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());
             match &failed.answer {
-                Ok(()) => assert!(is_survived(name, failed.function), "{when}: it came about"),
+                Ok(()) => assert!(is_survived(name, failed.function), "{when}: it succeeded"),
                 Err(error) => {
                     let lost = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(!lost, "{when}: {error}");
@@ -181,7 +181,7 @@ fn repeated_failures_lose_no_contents() {
                 machine.close();
             }
         });
-        println!("{ends} runtimes that failed for good");
+        println!("{ends} runtimes that kept failing");
         assert!(ends > 600, "only {ends}");
     });
 }

@@ -1,7 +1,7 @@
 //! Growing and shrinking in place.
 
 use crate::machine::{KIB, MIB, Machine, at, generations, releases};
-use hsa_vmm::simulation::Era;
+use hsa_vmm::simulation::Generation;
 use hsa_vmm::{Access, GrowableBuffer};
 
 const STEP: usize = 64 * KIB;
@@ -75,7 +75,7 @@ fn growth_maps_whole_steps() {
 #[test]
 fn every_step_to_64_gib_makes_the_same_calls() {
     for (generation, config) in generations() {
-        let step = if config.era == Era::C { 256 * MIB } else { 2 * MIB };
+        let step = if config.generation == Generation::C { 256 * MIB } else { 2 * MIB };
         let steps = (64 << 30) / step;
         let machine = Machine::new(config);
         let (vmm, gpu) = (&machine.vmm, machine.gpu(0));

@@ -38,7 +38,7 @@ fn growth_within_the_pool_creates_nothing() {
         buffer.grow(STEP).expect("one is ready");
         buffer.grow(3 * STEP).expect("three are ready");
         buffer.write(0, &[7; 4 * STEP]).unwrap();
-        let error = buffer.grow(1).expect_err("none is ready, and none can be made");
+        let error = buffer.grow(1).expect_err("the pool is empty, and no handle can be created");
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{generation}");
         machine.simulation.set_faults(FaultPlan::none());
@@ -107,7 +107,7 @@ fn memory_that_is_not_released_is_reused() {
             2,
             0x1000,
         ));
-        buffer.shrink(4 * STEP).expect("it is unmapped all the same");
+        buffer.shrink(4 * STEP).expect("it is unmapped anyway");
         assert_eq!(buffer.pooled_handles(), pool + 1, "one was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();

@@ -6,7 +6,7 @@ use crate::process::{FAULT, assert_untouchable, loading_from, ran_alone, storing
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
-use hsa_vmm::simulation::{Config, Era, GpuPermissions};
+use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 
 const PAGE: usize = 16 * KIB;
@@ -119,7 +119,7 @@ fn unmapped_pages_are_empty_and_reserved() {
             Err(page_error(4, Problem::PageNotMapped))
         );
         buffer.write(4 * PAGE - 1, &[0]).unwrap();
-        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}: there is none");
+        assert!(buffer.zero_page_is_clean().unwrap(), "{generation}: without a zero page");
     }
 }
 
@@ -280,7 +280,7 @@ fn grants_hold_for_later_pages() {
 /// ROCm 7.2 frees memory only with its addresses. The buffer reuses it, and never uses more.
 #[test]
 fn unreleased_memory_is_reused() {
-    let machine = Machine::new(Config::mi300x(1).with_era(Era::B));
+    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
     for zero in [false, true] {
         let buffer = buffer(&machine, zero);
         let used = || machine.simulation.usage().vram_used[0];

@@ -94,10 +94,10 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("map a run", |s| s.plain.map(4..7)),
     ("map a run over zeros", |s| s.zero.map(4..7)),
     ("unmap a run", |s| s.plain.unmap(1..3)),
-    ("unmap a run and lay zeros", |s| s.zero.unmap(2..4)),
-    ("let a peer in", |s| s.plain.grant(&[s.machine.gpu(1)], Access::Read)),
-    ("let a peer in at zeros", |s| s.zero.grant(&[s.machine.gpu(1)], Access::ReadWrite)),
-    ("change what the CPU may", |s| {
+    ("unmap a run and map zeros", |s| s.zero.unmap(2..4)),
+    ("grant a peer", |s| s.plain.grant(&[s.machine.gpu(1)], Access::Read)),
+    ("grant a peer at zeros", |s| s.zero.grant(&[s.machine.gpu(1)], Access::ReadWrite)),
+    ("change the CPU's access", |s| {
         s.zero.grant(&[s.machine.cpu(0), s.machine.gpu(1)], Access::Read)
     }),
     ("revoke", |s| s.zero.revoke(&[s.machine.gpu(0)])),
@@ -136,7 +136,7 @@ fn one_failure_changes_nothing() {
         let failures = one_call(ACTS, statuses, |mut failed| {
             if failed.answer.is_ok() {
                 let survived = is_survived(failed.name, failed.function);
-                assert!(survived, "{}: it came about", failed.when);
+                assert!(survived, "{}: it succeeded", failed.when);
             } else {
                 failed.assert_unchanged();
                 failed.setup.assert_contents(false, &failed.when);

@@ -8,7 +8,7 @@ use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer, PagedStatistics};
 use hsa_vmm::error::{ErrorKind, Problem};
-use hsa_vmm::simulation::{Config, Era, FaultPlan};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 16 * KIB;
@@ -82,7 +82,7 @@ fn pooled_pages_need_no_new_memory() {
             buffer.map(pages.clone()).unwrap();
             buffer.write(pages.start * PAGE, &[7]).unwrap();
         }
-        let error = buffer.map(7..8).expect_err("none is ready, and none can be made");
+        let error = buffer.map(7..8).expect_err("the pool is empty, and no handle can be created");
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         drop(buffer);
         machine.assert_empty();
@@ -91,7 +91,7 @@ fn pooled_pages_need_no_new_memory() {
 
 #[test]
 fn unmap_removes_pages_ahead() {
-    let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
+    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
     let buffer = buffer(&machine, 4);
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
@@ -142,7 +142,7 @@ fn thread_failure_is_reported_and_harmless() {
 
 #[test]
 fn failed_rollback_ahead_quarantines_the_buffer() {
-    let machine = Machine::new(Config::mi300x(1).with_era(Era::A));
+    let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
     let buffer = buffer(&machine, 1);
     let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, 0x1000);
     machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", 0x1000));

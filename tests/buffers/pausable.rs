@@ -9,7 +9,7 @@ use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
-use hsa_vmm::simulation::{Config, Era, FaultPlan, GpuPermissions};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, AllocationProperties, Reservation};
 
@@ -123,7 +123,7 @@ fn ten_thousand_pauses_change_nothing() {
     alone(|| {
         for (generation, config) in generations() {
             // More rounds if addresses are freed and reserved again.
-            let rounds: u32 = if config.era == Era::B { 10_000 } else { 1_000 };
+            let rounds: u32 = if config.generation == Generation::B { 10_000 } else { 1_000 };
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
             let address = buffer.address();
@@ -311,7 +311,7 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 #[test]
 fn lost_addresses_keep_the_contents() {
     alone(|| {
-        let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+        let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
         assert_eq!((buffer.saved(), vram(&machine)), (5000, 0), "the memory is given back");
@@ -338,7 +338,7 @@ fn lost_addresses_keep_the_contents() {
 #[test]
 fn buffer_without_addresses_resumes_anywhere() {
     alone(|| {
-        let machine = Machine::new(Config::mi300x(2).with_era(Era::B));
+        let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
         let taken = Reservation::builder(extent).exactly_at(before).reserve(&machine.vmm).unwrap();

@@ -72,7 +72,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     (DROPS, |s| s.resident.pause(Contents::Drop)),
     ("resume", |s| s.paused.resume()),
     ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
-    ("let a peer in", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
+    ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("grant only the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
     ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
@@ -99,7 +99,7 @@ fn one_failure_changes_nothing() {
         let failures = one_call(ACTS, statuses, |mut failed| {
             let (name, function, when) = (failed.name, failed.function, failed.when.clone());
             match &failed.answer {
-                Ok(()) => assert!(is_survived(name, function), "{when}: it came about"),
+                Ok(()) => assert!(is_survived(name, function), "{when}: it succeeded"),
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
                     assert!(
                         name.starts_with("pause") && failed.configuration == "generation B",
@@ -150,7 +150,7 @@ fn repeated_failures_lose_no_contents() {
                 assert!(known || name.starts_with("make"), "{when}: {answer:?}, then {again:?}");
             }
         });
-        println!("{ends} runtimes that failed for good, {kept} buffers that kept their memory");
+        println!("{ends} runtimes that kept failing, {kept} buffers that kept their memory");
         assert!(ends > 200 && kept > 0, "{ends}, {kept}");
     });
 }

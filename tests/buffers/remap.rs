@@ -213,7 +213,7 @@ fn owned_mappings_follow_their_memory() {
             one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
         assert_eq!(error.argument(), Some(Argument::Offset), "{generation}: {error}");
         let Rejected { value: one, error } =
-            one.relocate(&reservation, granule).expect_err("the other is there");
+            one.relocate(&reservation, granule).expect_err("the other mapping is in the way");
         let problem = error.problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{generation}: {problem:?}");
         let one = one.relocate(&elsewhere, granule).unwrap();
@@ -296,7 +296,7 @@ fn pages_move_between_buffers_and_within_one() {
             assert_eq!(
                 may(5),
                 Access::ReadWrite,
-                "{generation}: who may use the buffer may use that"
+                "{generation}: agents with access to the buffer can access the page"
             );
             let gone = here.read(PAGE + 100, &mut [0]);
             if zero_here {
@@ -376,8 +376,8 @@ fn failed_moves_change_nothing() {
     );
     let overlapping = here.move_pages(0..2, &here, 1).unwrap_err();
     assert!(overlapping.to_string().contains("overlaps"), "{overlapping}");
-    here.move_pages(1..1, &there, 2).expect("none is none");
-    here.exchange_pages(1..1, &there, 2).expect("none is none");
+    here.move_pages(1..1, &there, 2).expect("an empty range");
+    here.exchange_pages(1..1, &there, 2).expect("an empty range");
     assert_eq!(machine.simulation.all_calls(), calls);
     assert_eq!((here.statistics().mapped, there.statistics().mapped), (3, 1));
 }

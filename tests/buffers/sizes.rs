@@ -60,7 +60,7 @@ fn rings_accept_any_size() {
             ring.write(whole as u64 - 1, b"ab").unwrap();
             let mut bytes = [0; 1];
             ring.read(0, &mut bytes).unwrap();
-            assert_eq!(&bytes, b"b", "{when}: what was written over the end is at the beginning");
+            assert_eq!(&bytes, b"b", "{when}: data written past the end is at the beginning");
         }
         machine.assert_empty();
     }
@@ -99,14 +99,14 @@ fn invalid_sizes_are_rejected() {
         (GrowableBuffer::builder(usize::MAX), overflow),
         (GrowableBuffer::builder(1).with_step(usize::MAX), overflow),
     ] {
-        let error = options.reserve(vmm, &properties).expect_err("no such size");
+        let error = options.reserve(vmm, &properties).expect_err("an invalid size");
         assert_eq!(problem(error), expected, "{options:?}");
     }
     for (size, times, expected) in
         [(0, 2, zero), (usize::MAX, 2, overflow), (1 << 60, 16, overflow)]
     {
         let ring = RingBuffer::create(vmm, size, times, &properties);
-        assert_eq!(problem(ring.expect_err("no such size")), expected, "{size:#x} × {times}");
+        assert_eq!(problem(ring.expect_err("an invalid size")), expected, "{size:#x} × {times}");
     }
     for times in [0, 1] {
         let error = RingBuffer::create(vmm, 1, times, &properties).expect_err("no ring");
@@ -121,14 +121,14 @@ fn invalid_sizes_are_rejected() {
             size_error(wanted, Problem::TooLarge { maximum, whole: Argument::Reservation });
         assert_eq!(error.into_kind(), expected);
     }
-    let error = buffer.shrink(3 * MIB + 1).expect_err("more than there is");
+    let error = buffer.shrink(3 * MIB + 1).expect_err("more than the handle");
     let end = 3 * MIB;
     assert_eq!(
         error.into_kind(),
         size_error(3 * MIB + 1, Problem::TooLarge { maximum: end, whole: Argument::Buffer })
     );
     assert_eq!((buffer.size(), buffer.mapped()), (3 * MIB, 4 * MIB));
-    let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("no such offset");
+    let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("an invalid offset");
     assert_eq!(error.into_kind(), out_of_bounds(usize::MAX, 2, end));
     drop(buffer);
     machine.assert_empty();

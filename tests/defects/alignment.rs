@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::{Library, MIB, at};
-use crate::table::{HINT_BEATS_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
+use crate::table::{HINT_OVERRIDES_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
 use hsa_vmm::Reservation;
 use hsa_vmm::error::{Argument, Problem};
 
@@ -34,7 +34,7 @@ fn free_addresses(raw: &Raw) -> usize {
 
 #[test]
 fn reservation_on_the_runtime() {
-    HINT_BEATS_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |fixture| {
+    HINT_OVERRIDES_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let hint = free_addresses(&raw) + PAGE;
         let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 static TARGET: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that copies.
-static MOVER: AtomicI32 = AtomicI32::new(0);
+static COPY_THREAD: AtomicI32 = AtomicI32::new(0);
 /// The progress of that thread.
-static STAGE: AtomicI32 = AtomicI32::new(0);
+static PHASE: AtomicI32 = AtomicI32::new(0);
 const HELD: i32 = 1;
 const GO_ON: i32 = 2;
 const BEYOND: i32 = 3;
@@ -43,7 +43,7 @@ fn protect(address: usize, protection: c_int) {
 
 /// Handles the first store to the target: lets it continue, in single steps if there is a value to watch.
 extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    MOVER.store(this_thread(), Ordering::SeqCst);
+    COPY_THREAD.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
     if COUNT.load(Ordering::SeqCst) != 0 {
         // SAFETY: the kernel passes these arguments to a handler.
@@ -56,13 +56,13 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     if load(COUNT.load(Ordering::SeqCst)) != 0 {
         return;
     }
-    STAGE.store(HELD, Ordering::SeqCst);
-    while STAGE.load(Ordering::SeqCst) != GO_ON {
+    PHASE.store(HELD, Ordering::SeqCst);
+    while PHASE.load(Ordering::SeqCst) != GO_ON {
         std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: as above.
     unsafe { flags(context, |flags| flags & !TRAP) };
-    STAGE.store(BEYOND, Ordering::SeqCst);
+    PHASE.store(BEYOND, Ordering::SeqCst);
 }
 
 /// Changes the processor's flags for the code to which a handler returns.
@@ -117,11 +117,11 @@ fn on_the_runtime() {
             COUNT.store((signal + VALUE) as usize, Ordering::SeqCst);
         });
         assert_eq!(load(to), 0x5eed);
-        assert_ne!(MOVER.load(Ordering::SeqCst), this_thread());
+        assert_ne!(COPY_THREAD.load(Ordering::SeqCst), this_thread());
         let begun = Instant::now();
-        let until = |stage| {
-            while STAGE.load(Ordering::SeqCst) != stage {
-                assert!(begun.elapsed() < Duration::from_secs(100), "stage {stage} is not reached");
+        let until = |phase| {
+            while PHASE.load(Ordering::SeqCst) != phase {
+                assert!(begun.elapsed() < Duration::from_secs(100), "phase {phase} is not reached");
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
@@ -132,7 +132,7 @@ fn on_the_runtime() {
                 black_box(Vec::leak(vec![0x41u8; size]));
             }
         }
-        STAGE.store(GO_ON, Ordering::SeqCst);
+        PHASE.store(GO_ON, Ordering::SeqCst);
         until(BEYOND);
         std::thread::sleep(Duration::from_millis(200));
         false
@@ -155,7 +155,11 @@ fn through_the_library() {
         vmm.write(from, b"from one page to another").unwrap();
         watch(to);
         vmm.copy(cpu, hsa_vmm::Address::new(to), from, PAGE).unwrap();
-        assert_eq!(MOVER.load(Ordering::SeqCst), this_thread(), "a thread of the runtime's copied");
+        assert_eq!(
+            COPY_THREAD.load(Ordering::SeqCst),
+            this_thread(),
+            "a thread of the runtime copied"
+        );
         let mut bytes = [0; 24];
         vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(to)).unwrap();
         assert_eq!(&bytes, b"from one page to another");

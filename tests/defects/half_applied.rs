@@ -59,10 +59,10 @@ fn through_the_library() {
 fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
     let library = Library::load(fixture.runtime());
     let (base, _) = library.mapped(0, SIZE);
-    let everybody = [library.cpu(0), library.gpu(0), library.gpu(1)];
-    let list = everybody.map(|agent| access(agent, Access::ReadWrite));
+    let all_agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+    let list = all_agents.map(|agent| access(agent, Access::ReadWrite));
     library.vmm.set_access(base, SIZE, &list).unwrap_err();
-    for agent in everybody {
+    for agent in all_agents {
         assert_eq!(library.vmm.get_access(agent, base).unwrap(), Access::None);
     }
     assert_untouchable(base.get(), SIZE, "after a failure");

@@ -34,7 +34,7 @@ fn on_the_runtime() {
         raw.set(base, SIZE, &[(raw.cpu, RW)]).unwrap();
         let overwritten = load(base) != 5;
         raw.unmap(base, SIZE).unwrap();
-        assert_eq!(map_foreign_near(base), base, "the hole is there again");
+        assert_eq!(map_foreign_near(base), base, "the hole exists again");
         raw.free(base, SIZE).unwrap();
         let removed = permissions(base, SIZE) == Err(base);
         overwritten && removed

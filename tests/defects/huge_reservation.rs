@@ -1,16 +1,16 @@
-//! More addresses than there are.
+//! Reservations larger than the address space.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
 use crate::machine::Library;
-use crate::table::RESERVES_MORE_THAN_THERE_IS;
+use crate::table::RESERVES_MORE_THAN_EXISTS;
 use hsa_vmm::ErrorKind;
 
 const HUGE: usize = usize::MAX - (PAGE - 1);
 
 #[test]
 fn on_the_runtime() {
-    RESERVES_MORE_THAN_THERE_IS.is_as_recorded("huge_reservation::on_the_runtime", |fixture| {
+    RESERVES_MORE_THAN_EXISTS.is_as_recorded("huge_reservation::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         raw.reserve_at(HUGE, 0, PAGE).is_ok()
     });

@@ -9,7 +9,7 @@ use crate::impostor;
 use crate::process::namespaces::{NOBODY_UID, Need, become_user, may};
 use crate::process::{Child, End, in_child};
 use crate::table::{
-    IPC_NAME_TAKEN_ABORTS, IPC_SERVER_HELD_UP, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
+    IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
 };
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
@@ -188,7 +188,7 @@ fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
 
 #[test]
 fn taken_socket_aborts_the_runtime() {
-    IPC_NAME_TAKEN_ABORTS.is_as_recorded(
+    IPC_NAME_IN_USE_ABORTS.is_as_recorded(
         "ipc_server::taken_socket_aborts_the_runtime",
         |fixture| {
             share_by_dma_buf();
@@ -314,7 +314,7 @@ fn server_waits_for_an_acknowledgement() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_HELD_UP.is_as_recorded(test, |fixture| {
+    IPC_SERVER_BLOCKS.is_as_recorded(test, |fixture| {
         share_by_dma_buf();
         let is_held_up = |raw| {
             // The thread continues when the other process or this one has ended.

@@ -2,7 +2,7 @@
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
-use crate::table::{LOCKED_FOR_EVERYBODY, TWICE_LOCKED_STAYS_LOCKED};
+use crate::table::{LOCKED_FOR_ALL_GPUS, TWICE_LOCKED_STAYS_LOCKED};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ fn pages() -> usize {
 
 #[test]
 fn lock_reaches_other_gpus_on_the_runtime() {
-    LOCKED_FOR_EVERYBODY.is_as_recorded(
+    LOCKED_FOR_ALL_GPUS.is_as_recorded(
         "locked::lock_reaches_other_gpus_on_the_runtime",
         |fixture| {
             let (raw, here) = (Raw::start(fixture), pages());

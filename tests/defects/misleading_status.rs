@@ -3,7 +3,9 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
 use crate::machine::Library;
-use crate::table::{IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_CALLED_SHORTAGE, TOO_LARGE_CALLED_SHORTAGE};
+use crate::table::{
+    IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_IS_OUT_OF_RESOURCES, TOO_LARGE_IS_OUT_OF_RESOURCES,
+};
 use hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::Location;
@@ -13,7 +15,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 #[test]
 fn large_mapping_on_the_runtime() {
     let test = "misleading_status::large_mapping_on_the_runtime";
-    TOO_LARGE_CALLED_SHORTAGE.is_as_recorded(test, |fixture| {
+    TOO_LARGE_IS_OUT_OF_RESOURCES.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         let answer = raw.map(base, 2 * SIZE, 0, memory);
@@ -24,7 +26,7 @@ fn large_mapping_on_the_runtime() {
 #[test]
 fn odd_size_on_the_runtime() {
     let test = "misleading_status::odd_size_on_the_runtime";
-    ODD_SIZE_CALLED_SHORTAGE.is_as_recorded(test, |fixture| {
+    ODD_SIZE_IS_OUT_OF_RESOURCES.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });

@@ -3,14 +3,14 @@
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{kernel_fails, on_each, set_variable};
 use crate::machine::{Library, MIB};
-use crate::table::{MADE_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
+use crate::table::{CREATED_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::ErrorKind;
 
 const MACHINE: &str = "gpus=2,vram=64MiB";
 
 #[test]
 fn on_the_runtime() {
-    MADE_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |fixture| {
+    CREATED_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |fixture| {
         set_variable("HSA_KFD", MACHINE);
         let raw = Raw::start(fixture);
         raw.create(48 * MIB).unwrap();

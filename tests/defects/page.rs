@@ -91,10 +91,7 @@ fn page_is_up_to_date() {
         std::fs::write(PAGE, &page).expect("a page");
     }
     let written = std::fs::read_to_string(PAGE).expect("docs/defects.md");
-    assert!(
-        written == page,
-        "docs/defects.md is not what the tables say; HSA_VMM_WRITE_PAGES=1 writes it anew"
-    );
+    assert!(written == page, "docs/defects.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::machine::{Library, access, at};
-use crate::table::{ACCESS_OF_CPU_NOT_TOLD, ACCESS_PAST_THE_END};
+use crate::table::{ACCESS_OF_CPU_NOT_REPORTED, ACCESS_PAST_THE_END};
 use hsa_vmm::Access;
 use hsa_vmm::error::Problem;
 
@@ -21,7 +21,7 @@ fn on_the_runtime() {
 
 #[test]
 fn cpu_on_the_runtime() {
-    ACCESS_OF_CPU_NOT_TOLD.is_as_recorded("past_the_end::cpu_on_the_runtime", |fixture| {
+    ACCESS_OF_CPU_NOT_REPORTED.is_as_recorded("past_the_end::cpu_on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.get(base, raw.cpu).is_err()

@@ -3,13 +3,13 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
 use crate::machine::{Library, access};
-use crate::table::{READ_ONLY_IS_WRITABLE, REVOKED_IN_NAME_ONLY};
+use crate::table::{READ_ONLY_IS_WRITABLE, REVOKE_KEEPS_PAGE_TABLE};
 use hsa_vmm::Access;
 use hsa_vmm::agent::Enforcement;
 
 #[test]
 fn on_the_runtime() {
-    REVOKED_IN_NAME_ONLY.is_as_recorded("unenforced_access::on_the_runtime", |fixture| {
+    REVOKE_KEEPS_PAGE_TABLE.is_as_recorded("unenforced_access::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RW)]);
         raw.set(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();

@@ -129,13 +129,13 @@ fn be(
         if own < other {
             view.write(LAST, "after");
             send_word(to(other), "written");
-            receive_word(to(other), "answered");
+            receive_word(to(other), "returned");
             view.holds(LAST, "again");
         } else {
             receive_word(to(other), "written");
             view.holds(LAST, "after");
             view.write(LAST, "again");
-            send_word(to(other), "answered");
+            send_word(to(other), "returned");
         }
     }
     drop((down, up));

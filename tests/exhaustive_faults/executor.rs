@@ -131,7 +131,7 @@ impl Executor {
     }
 
     /// Unmaps, releases and frees everything by the library's calls. Fails if anything is left.
-    pub fn take_apart(&self, model: &Model) -> Result<(), String> {
+    pub fn release_all(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
         let failed = |error: Error| format!("taking it apart: {error}");
         for mapping in vmm.mappings() {

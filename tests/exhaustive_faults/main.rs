@@ -18,9 +18,9 @@ mod search;
 mod statuses;
 mod system_calls;
 
-use hsa_vmm::simulation::{Config, Era, GpuPermissions};
+use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
 use machine::without_cpu_mapping;
-use search::Walk;
+use search::Search;
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
@@ -37,7 +37,7 @@ fn search(name: &'static str, config: Config, floor: u64) {
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
-        Walk::new(name, config, depth.unwrap_or(5), depth.is_some())
+        Search::new(name, config, depth.unwrap_or(5), depth.is_some())
     });
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());
@@ -49,51 +49,51 @@ fn search(name: &'static str, config: Config, floor: u64) {
     );
 }
 
-fn generation(generation: Era) -> Config {
-    Config::mi300x(2).with_era(generation)
+fn generation(generation: Generation) -> Config {
+    Config::mi300x(2).with_generation(generation)
 }
 
 #[test]
 fn before_aligned_reservations() {
-    search("6.1", generation(Era::A).with_extension(4), 5_000);
+    search("6.1", generation(Generation::A).with_extension(4), 5_000);
 }
 
 #[test]
 fn in_generation_a() {
-    search("generation A", generation(Era::A), 5_000);
+    search("generation A", generation(Generation::A), 5_000);
 }
 
 #[test]
 fn in_generation_b() {
-    search("generation B", generation(Era::B), 5_000);
+    search("generation B", generation(Generation::B), 5_000);
 }
 
 #[test]
 fn in_generation_c() {
-    search("generation C", generation(Era::C), 5_000);
+    search("generation C", generation(Generation::C), 5_000);
 }
 
 #[test]
 fn in_generation_d() {
-    search("generation D", generation(Era::D), 5_000);
+    search("generation D", generation(Generation::D), 5_000);
 }
 
 #[test]
 fn in_generation_a_with_runtime_cpu_access() {
-    search("generation A, by the runtime", without_cpu_mapping(generation(Era::A)), 5_000);
+    search("generation A, by the runtime", without_cpu_mapping(generation(Generation::A)), 5_000);
 }
 
 #[test]
 fn in_generation_b_with_runtime_cpu_access() {
-    search("generation B, by the runtime", without_cpu_mapping(generation(Era::B)), 5_000);
+    search("generation B, by the runtime", without_cpu_mapping(generation(Generation::B)), 5_000);
 }
 
 #[test]
 fn in_generation_c_with_runtime_cpu_access() {
-    search("generation C, by the runtime", without_cpu_mapping(generation(Era::C)), 5_000);
+    search("generation C, by the runtime", without_cpu_mapping(generation(Generation::C)), 5_000);
 }
 
 #[test]
 fn in_generation_d_with_runtime_cpu_access() {
-    search("generation D, by the runtime", without_cpu_mapping(generation(Era::D)), 5_000);
+    search("generation D, by the runtime", without_cpu_mapping(generation(Generation::D)), 5_000);
 }

@@ -182,12 +182,12 @@ impl Model {
 
     fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
         all.push(Operation::Unmap(range));
-        let news = |list: &&&[(usize, Access)]| {
+        let changes = |list: &&&[(usize, Access)]| {
             let differs =
                 |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
             self.mappings_at(range).any(differs)
         };
-        all.extend(GRANTS.iter().filter(news).map(|list| Operation::SetAccess(range, list)));
+        all.extend(GRANTS.iter().filter(changes).map(|list| Operation::SetAccess(range, list)));
         all.extend(REVOKED.iter().map(|agents| Operation::Revoke(range, agents)));
         if range.slots == 1 {
             all.push(Operation::Retain(range));

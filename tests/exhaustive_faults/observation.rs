@@ -207,7 +207,7 @@ fn process_access(
     let regions = process::regions();
     let granule = executor.reservation_size() / SLOTS;
     let at = |address: usize| {
-        let hole = || format!("{address:#x} of a reservation belongs to nobody");
+        let hole = || format!("{address:#x} of a reservation is not mapped");
         let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
         let permissions = &region.ok_or_else(hole)?.permissions;
         match permissions.get(..3) {
@@ -227,7 +227,7 @@ fn process_access(
 /// everything else works as before.
 ///
 /// The range may have a hole, if the kernel refused to fill it.
-pub fn is_set_aside(
+pub fn check_quarantine(
     executor: &Executor,
     before: &Observation,
     operation: Operation,
@@ -264,7 +264,7 @@ pub fn is_set_aside(
             Err(hsa_vmm::ErrorKind::Quarantined { now: false, .. })
         );
         if lost(base) != refused {
-            return Err(format!("{operation:?}: to free {base} answered {free:?}: {listed:?}"));
+            return Err(format!("{operation:?}: to free {base} returned {free:?}: {listed:?}"));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@
 use crate::executor::Executor;
 use crate::machine::Machine;
 use crate::model::{Model, Operation};
-use crate::observation::{Observation, is_set_aside};
+use crate::observation::{Observation, check_quarantine};
 use crate::process;
 use crate::statuses::{ERROR, statuses_of};
 use crate::system_calls::with_failing;
@@ -22,42 +22,53 @@ const FRESH: usize = 3;
 
 /// A test case: the configuration, and the operations before the one under test.
 struct Trial<'a> {
-    search: &'a mut Walk,
+    search: &'a mut Search,
     sequence: &'a [Operation],
     operation: Operation,
 }
 
-/// The runs on one kind of machine, and the failures.
-pub struct Walk {
+/// Runs every sequence on one kind of machine, and counts the runs and violations.
+pub struct Search {
     pub name: String,
     config: Config,
-    /// Descriptors that were open before the first machine.
+    /// The number of open descriptors before the first machine was created.
     descriptors: usize,
     pub sequences: u64,
-    /// Runs with one call failing, with two or more, and without descriptors.
-    pub once: u64,
-    pub more: u64,
-    pub starved: u64,
-    /// With `mmap` or `mprotect` failing.
-    pub unmappable: u64,
+    /// The runs with one failing call.
+    pub with_one_call: u64,
+    /// The runs with several failing calls.
+    pub with_several_calls: u64,
+    /// The runs without free descriptors.
+    pub without_descriptors: u64,
+    /// The runs with failing `mmap` or `mprotect`.
+    pub with_system_calls: u64,
     /// The runs that ended in quarantine.
-    pub set_aside: u64,
+    pub quarantined: u64,
     pub violations: Vec<String>,
 }
 
-impl fmt::Display for Walk {
+impl fmt::Display for Search {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, sequences, once, more, starved, unmappable, set_aside, .. } = self;
+        let Self {
+            name,
+            sequences,
+            with_one_call,
+            with_several_calls,
+            without_descriptors,
+            with_system_calls,
+            quarantined,
+            ..
+        } = self;
         write!(
             f,
-            "{name}: {sequences} sequences; {once} runs with a failing call, {more} with several, \
-             {starved} without descriptors, {unmappable} with failing system calls; {set_aside} \
+            "{name}: {sequences} sequences; {with_one_call} runs with a failing call, {with_several_calls} with several, \
+             {without_descriptors} without descriptors, {with_system_calls} with failing system calls; {quarantined} \
              of them ended in quarantine"
         )
     }
 }
 
-impl Walk {
+impl Search {
     /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
     /// last operation it tries only one, unless `every` is set.
     pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
@@ -66,11 +77,11 @@ impl Walk {
             config,
             descriptors: process::descriptors(),
             sequences: 0,
-            once: 0,
-            more: 0,
-            starved: 0,
-            unmappable: 0,
-            set_aside: 0,
+            with_one_call: 0,
+            with_several_calls: 0,
+            without_descriptors: 0,
+            with_system_calls: 0,
+            quarantined: 0,
             violations: Vec::new(),
         };
         let mut seen = HashSet::new();
@@ -92,7 +103,10 @@ impl Walk {
     }
 
     pub fn runs(&self) -> u64 {
-        self.once + self.more + self.starved + self.unmappable
+        self.with_one_call
+            + self.with_several_calls
+            + self.without_descriptors
+            + self.with_system_calls
     }
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
@@ -132,23 +146,25 @@ impl Trial<'_> {
         for nth in 1.. {
             let failing = |status| FaultPlan::none().fail_any(nth, status);
             let Outcome::Failed(first) = self.attempt(&mut ready, failing(ERROR))? else { break };
-            self.search.once += 1;
+            self.search.with_one_call += 1;
             for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
                 self.attempt(&mut ready, failing(status))?;
-                self.search.once += 1;
+                self.search.with_one_call += 1;
             }
             self.attempt(&mut ready, FaultPlan::none().fail_any_from(nth, ERROR))?;
-            self.search.more += 1;
+            self.search.with_several_calls += 1;
             for later in nth + 1.. {
                 let both = failing(ERROR).fail_any(later, ERROR);
                 match self.attempt(&mut ready, both)? {
-                    Outcome::Failed(calls) if calls.len() == 2 => self.search.more += 1,
+                    Outcome::Failed(calls) if calls.len() == 2 => {
+                        self.search.with_several_calls += 1
+                    }
                     _ => break,
                 }
             }
         }
         if self.needs_descriptors() {
-            self.starve()?;
+            self.run_without_descriptors()?;
         }
         self.fail_system_calls()
     }
@@ -195,15 +211,15 @@ impl Trial<'_> {
     ) -> Result<Option<Ready>, String> {
         let described = format!("{answer:?}");
         let verdict = self.judge(&mut ready, answer, failed);
-        let spent =
-            self.judged(verdict, || self.named(&format!("{what}, answered {described}")))?;
-        if spent == Spent::InQuarantine {
-            self.search.set_aside += 1;
+        let state =
+            self.judged(verdict, || self.named(&format!("{what}, returned {described}")))?;
+        if state == State::Quarantined {
+            self.search.quarantined += 1;
         }
-        if spent == Spent::Not && self.sequence.len() >= FRESH {
+        if state == State::Unchanged && self.sequence.len() >= FRESH {
             return Ok(Some(ready));
         }
-        let ended = self.end(ready, spent);
+        let ended = self.end(ready, state);
         self.judged(ended, || self.named(&format!("{what}, the end")))?;
         Ok(None)
     }
@@ -225,7 +241,7 @@ impl Trial<'_> {
                     ready.executor.execute(self.operation)
                 });
                 let what = format!("with system calls {first} to {last} failing ({errno})");
-                self.search.unmappable += u64::from(failed > 0);
+                self.search.with_system_calls += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
                 machine = self.conclude(ready, answer, failed, &what)?;
                 if failed.is_empty() {
@@ -241,30 +257,30 @@ impl Trial<'_> {
         ready: &mut Ready,
         answer: Result<(), Error>,
         failed: &[&'static str],
-    ) -> Result<Spent, String> {
+    ) -> Result<State, String> {
         let Ready { executor, model, before } = ready;
         if executor.machine.vmm.quarantine().len() > before.quarantined() {
             if matches!(
                 answer.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
             ) {
-                return Err("the quarantine is not of this very operation".to_owned());
+                return Err("the quarantine is not from this operation".to_owned());
             }
             if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
-                return Err("it answered Ok although a call failed".to_owned());
+                return Err("it returned Ok although a call failed".to_owned());
             }
-            is_set_aside(executor, before, self.operation, failed.contains(&SYSTEM))?;
-            return Ok(Spent::InQuarantine);
+            check_quarantine(executor, before, self.operation, failed.contains(&SYSTEM))?;
+            return Ok(State::Quarantined);
         }
         match answer {
             Ok(()) => {
                 if let Some(call) = failed.iter().find(|call| !self.survives(call)) {
-                    return Err(format!("it answered Ok although {call} failed"));
+                    return Err(format!("it returned Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
                 executor.tag(&after);
                 Observation::of(executor)?.agrees_with(executor, &after)?;
-                Ok(Spent::Done)
+                Ok(State::Changed)
             }
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }) => {
                 Err("nothing is in quarantine".to_owned())
@@ -273,11 +289,11 @@ impl Trial<'_> {
             // Memory of this process stays pinned, which needs no quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
                 before.difference_but_for_pinned(&Observation::of(executor)?)?;
-                Ok(Spent::Done)
+                Ok(State::Changed)
             }
             Err(_) => {
                 before.difference(&Observation::of(executor)?)?;
-                Ok(Spent::Not)
+                Ok(State::Unchanged)
             }
         }
     }
@@ -302,17 +318,17 @@ impl Trial<'_> {
     }
 
     /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
-    fn end(&self, ready: Ready, spent: Spent) -> Result<(), String> {
+    fn end(&self, ready: Ready, state: State) -> Result<(), String> {
         let Ready { mut executor, model, .. } = ready;
         let after = model.after(self.operation);
-        if spent == Spent::Not {
+        if state == State::Unchanged {
             let answer = executor.execute(self.operation);
-            answer.map_err(|error| format!("and then again: {error}"))?;
+            answer.map_err(|error| format!("on repetition: {error}"))?;
             executor.tag(&after);
             Observation::of(&executor)?.agrees_with(&executor, &after)?;
         }
-        if spent != Spent::InQuarantine {
-            executor.take_apart(&after)?;
+        if state != State::Quarantined {
+            executor.release_all(&after)?;
         }
         close(executor, self.search.descriptors)
     }
@@ -326,7 +342,7 @@ impl Trial<'_> {
     }
 
     /// Runs the operation with no free descriptor, with one, with two, until it succeeds.
-    fn starve(&mut self) -> Result<(), String> {
+    fn run_without_descriptors(&mut self) -> Result<(), String> {
         let mut machine = None;
         for spare in 0..16 {
             let mut ready = match machine.take() {
@@ -335,8 +351,8 @@ impl Trial<'_> {
             };
             let answer =
                 process::with_descriptors(spare, || ready.executor.execute(self.operation));
-            self.search.starved += u64::from(answer.is_err());
-            let when = || self.named(&format!("with {spare} descriptors left: {answer:?}"));
+            self.search.without_descriptors += u64::from(answer.is_err());
+            let when = || self.named(&format!("with {spare} free descriptors: {answer:?}"));
             if answer.is_ok() {
                 let after = ready.model.after(self.operation);
                 ready.executor.tag(&after);
@@ -353,17 +369,16 @@ impl Trial<'_> {
             self.judged(verdict, when)?;
             machine = Some(ready);
         }
-        Err(self.named("fails with sixteen descriptors left"))
+        Err(self.named("fails with sixteen free descriptors"))
     }
 }
 
 /// The state of a machine after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spent {
-    /// Unchanged.
-    Not,
-    Done,
-    InQuarantine,
+enum State {
+    Unchanged,
+    Changed,
+    Quarantined,
 }
 
 /// Drops the library. Fails if the runtime keeps anything that was not expected.
@@ -384,7 +399,7 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
         return Err(format!("leaked in the runtime: {usage:?}"));
     }
     drop((library.runtime, simulation));
-    give_back(&listed);
+    unmap_quarantined(&listed);
     let now = process::descriptors();
     if now != descriptors {
         return Err(format!("{now} descriptors are open instead of {descriptors}"));
@@ -394,7 +409,7 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
 
 /// Unmaps addresses that dropped machines have left in quarantine: after ten thousand such runs, reading the
 /// address space would take long.
-fn give_back(listed: &[Quarantined]) {
+fn unmap_quarantined(listed: &[Quarantined]) {
     for entry in listed.iter().filter(|entry| entry.address != Address::NULL) {
         let (start, end) = (entry.address.get(), entry.address.get() + entry.size);
         for region in process::regions() {

@@ -116,7 +116,7 @@ pub fn with_failing<T>(
     errno: c_int,
     act: impl FnOnce() -> T,
 ) -> (T, u64) {
-    assert!(watched.len() <= WATCHED.len() / 2, "room for what is watched");
+    assert!(watched.len() <= WATCHED.len() / 2, "enough space for the watched calls");
     MADE.store(0, SeqCst);
     FAILED.store(0, SeqCst);
     ERROR.store(errno, SeqCst);

@@ -1,6 +1,6 @@
-/* A runtime that does what a test tells it to: one CPU, one GPU, ROCm 6.4's habits.
- * Handles are memory files; their exports can only be read, so that the CPU gets its access from
- * here. A GPU's access is only written down. */
+/* A runtime whose misbehaviour a test controls: one CPU, one GPU, and the quirks of ROCm 6.4.
+ * Handles are memory files. Their exports are read-only, so that this runtime maps memory for the
+ * CPU. Access of a GPU is only recorded. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <fcntl.h>
@@ -18,21 +18,21 @@
 #define GPU 2
 #define POOL 3
 
-/* What a test sets and reads. */
-int hostile_meet;             /* how many calls of map wait for each other */
-int hostile_met;              /* how many have met */
-int hostile_strangers;        /* how many of the next unmaps and changes of access let a stranger in */
+/* Variables that a test sets and reads. */
+int hostile_meet;             /* the number of calls of map that wait for each other */
+int hostile_met;              /* the number of calls that have met */
+int hostile_foreign_mappings; /* the number of the next holes in which a foreign mapping is created */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
-int hostile_init;             /* what hsa_init answers */
-int hostile_started;          /* how often it was started and not stopped */
-int hostile_linger;           /* how many microseconds an export or a change of access takes */
-int hostile_release_lingers;  /* how many microseconds a release takes */
-int hostile_told;             /* how many changes of access it has made */
-int hostile_races;            /* how many creates and releases met an export */
+int hostile_init;             /* the status that hsa_init returns */
+int hostile_started;          /* the number of starts minus the number of stops */
+int hostile_linger;           /* the microseconds that an export or a change of access takes */
+int hostile_release_lingers;  /* the microseconds that a release takes */
+int hostile_access_changes;   /* the number of successful changes of access */
+int hostile_races;            /* the number of creates and releases that overlapped an export */
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
-int hostile_hoards;           /* how many of the next unmaps take all file descriptors */
+int hostile_hoards;           /* the number of the next unmaps that use up all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -40,16 +40,16 @@ static int waiting, unmaps, changes;
 static atomic_int exporting;
 static struct { void *start; size_t size; int file; int cpu; } mappings[64];
 
-/* A page of somebody else's, where nothing is. */
-static void let_stranger_in(void *address) {
-  if (hostile_strangers <= 0) return;
-  hostile_strangers--;
+/* Creates a foreign mapping of one page in an address-space hole. */
+static void create_foreign_mapping(void *address) {
+  if (hostile_foreign_mappings <= 0) return;
+  hostile_foreign_mappings--;
   void *page = mmap(address, 4096, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   if (page == address) memset(page, 0x77, 4096);
 }
 
-/* As another thread would that opens files. */
+/* Uses up all file descriptors, as another thread could. */
 static void hoard(void) {
   if (hostile_hoards <= 0) return;
   hostile_hoards--;
@@ -106,7 +106,7 @@ hsa_status_t hsa_amd_agent_iterate_memory_pools(
 hsa_status_t hsa_amd_memory_pool_get_info(
     hsa_amd_memory_pool_t pool, hsa_amd_memory_pool_info_t attribute, void *value) {
   (void)pool;
-  /* Not the location, which older runtimes have no attribute for either. */
+  /* The location is missing: older runtimes have no attribute for it either. */
   switch ((int)attribute) {
   case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
@@ -165,7 +165,7 @@ hsa_status_t hsa_amd_vmem_map(
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
   if (hostile_meet) {
-    /* A runtime that is slow; it ends when all are in it at the same time. */
+    /* Waits until all calls have arrived. */
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += 10;
@@ -196,7 +196,7 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
     if (mappings[i].start != address || mappings[i].size != size) continue;
     if (mappings[i].cpu) {
       munmap(address, size);
-      let_stranger_in(address);
+      create_foreign_mapping(address);
     }
     mappings[i].start = 0;
     status = SUCCESS;
@@ -221,17 +221,17 @@ hsa_status_t hsa_amd_vmem_set_access(
     status = SUCCESS;
     for (size_t j = 0; j < count; j++) {
       if (access[j].agent_handle.handle != CPU) continue;
-      /* As AMD's runtime 6.4: access that changes is taken away before it is given again. */
+      /* As in AMD's runtime 6.4: changed access is revoked before it is granted. */
       if (mappings[i].cpu) {
         munmap(start, mappings[i].size);
-        let_stranger_in(start);
+        create_foreign_mapping(start);
       }
       mappings[i].cpu = 1;
       mmap(start, mappings[i].size, (int)access[j].permissions, MAP_SHARED | MAP_FIXED,
            mappings[i].file, 0);
     }
   }
-  hostile_told += status == SUCCESS;
+  hostile_access_changes += status == SUCCESS;
   pthread_mutex_unlock(&lock);
   return status;
 }

@@ -5,7 +5,7 @@ use crate::machine::{Machine, access, at, failing};
 use crate::{in_many_orders, thread};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
-use hsa_vmm::simulation::{Config, Era, FaultPlan};
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, Address, Error, ErrorKind, HandleType, Runtime, Vmm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ const ON_ADDRESSES: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
 /// A machine whose runtime takes no lock in some calls.
 fn machine() -> Machine {
-    Machine::new(Config::mi300x(2).with_era(Era::A))
+    Machine::new(Config::mi300x(2).with_generation(Generation::A))
 }
 
 /// Runs several functions at once, and returns the overlaps of the runtime's calls.
@@ -28,7 +28,7 @@ fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
         }
     });
     let seen = calls::end();
-    machine.vmm.check().expect("the books are right");
+    machine.vmm.check().expect("the ledger is consistent");
     seen
 }
 

@@ -21,16 +21,12 @@ pub struct Executor {
 
 type Answer = Result<String, (i32, String)>;
 
-fn of_ipc(error: Error) -> (i32, String) {
-    (error.hip(Default::default()).code(), error.to_string())
-}
-
-fn of_memory(error: Error) -> (i32, String) {
+fn code_and_text(error: Error) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
 impl Executor {
-    /// Executes a command, and returns the line to answer.
+    /// Executes a command and returns the answer, a line.
     pub fn act(&mut self, fixture: &Fixture, words: &[&str]) -> String {
         match self.try_to(fixture, words) {
             Ok(text) => format!("ok {text}"),
@@ -98,8 +94,8 @@ impl Executor {
                     let mut rounds = 0;
                     while rounds < 3 || !stuck.is_finished() {
                         let begun = Instant::now();
-                        let opened = ipc.open_mem_handle(&other, 0).map_err(of_ipc)?;
-                        ipc.close_mem_handle(opened).map_err(of_ipc)?;
+                        let opened = ipc.open_mem_handle(&other, 0).map_err(code_and_text)?;
+                        ipc.close_mem_handle(opened).map_err(code_and_text)?;
                         longest = longest.max(begun.elapsed());
                         rounds += 1;
                     }
@@ -123,14 +119,14 @@ impl Executor {
                     let other = timed(other);
                     (stuck.join().expect("no panic"), other)
                 });
-                freed.map_err(|kept| of_memory(kept.error))?;
+                freed.map_err(|kept| code_and_text(kept.error))?;
                 self.allocated.extend(stuck.err().map(|kept| kept.value));
                 Ok(format!("{took} {other}"))
             }
             "runtime" => {
                 let runtime = fixture.open();
-                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
-                self.ipc = Some(Ipc::on(&runtime, gpu).map_err(of_ipc)?);
+                let gpu = runtime.gpus().nth(number(1)).expect("the GPU exists").id();
+                self.ipc = Some(Ipc::on(&runtime, gpu).map_err(code_and_text)?);
                 Ok(String::new())
             }
             "forked" => {
@@ -160,10 +156,11 @@ impl Executor {
             }
             "allocate" => {
                 let runtime = self.runtime();
-                let gpu = runtime.gpus().nth(number(1)).expect("there is such a GPU").id();
-                let memory = PoolMemory::allocate(runtime, gpu, number(2)).map_err(of_memory)?;
+                let gpu = runtime.gpus().nth(number(1)).expect("the GPU exists").id();
+                let memory =
+                    PoolMemory::allocate(runtime, gpu, number(2)).map_err(code_and_text)?;
                 let all: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
-                memory.allow(&all).map_err(of_memory)?;
+                memory.allow(&all).map_err(code_and_text)?;
                 let address = memory.address().get();
                 self.allocated.push(memory);
                 Ok(address.to_string())
@@ -171,38 +168,41 @@ impl Executor {
             "free" => {
                 let at = self.allocated.iter().position(|it| it.address().get() == number(1));
                 let memory = self.allocated.remove(at.expect("allocated here"));
-                memory.free().map_err(|kept| of_memory(kept.error))?;
+                memory.free().map_err(|kept| code_and_text(kept.error))?;
                 Ok(String::new())
             }
             "get" => {
-                let handle = self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
+                let handle =
+                    self.ipc().get_mem_handle(Address::new(number(1))).map_err(code_and_text)?;
                 Ok(to_hex(&handle.to_bytes()))
             }
             "open" => {
-                let memory = OpenedMemory::open(self.ipc(), &handle(1)).map_err(of_ipc)?;
+                let memory = OpenedMemory::open(self.ipc(), &handle(1)).map_err(code_and_text)?;
                 let address = memory.address().get();
                 self.opened.push(memory);
                 Ok(address.to_string())
             }
             "open_raw" => {
                 let flags = number(2) as u32;
-                let opened = self.ipc().open_mem_handle(&handle(1), flags).map_err(of_ipc)?;
+                let opened =
+                    self.ipc().open_mem_handle(&handle(1), flags).map_err(code_and_text)?;
                 Ok(opened.get().to_string())
             }
             "close" => {
                 let at = self.opened.iter().position(|it| it.address().get() == number(1));
                 let memory = self.opened.remove(at.expect("opened here"));
-                memory.close().map_err(|kept| of_ipc(kept.error))?;
+                memory.close().map_err(|kept| code_and_text(kept.error))?;
                 Ok(String::new())
             }
             "close_raw" => {
                 let address = Address::new(number(1));
-                self.ipc().close_mem_handle(address).map_err(of_ipc).map(|()| String::new())
+                self.ipc().close_mem_handle(address).map_err(code_and_text).map(|()| String::new())
             }
             "rounds" => {
                 for _ in 0..number(2) {
-                    let opened = self.ipc().open_mem_handle(&handle(1), 0).map_err(of_ipc)?;
-                    self.ipc().close_mem_handle(opened).map_err(of_ipc)?;
+                    let opened =
+                        self.ipc().open_mem_handle(&handle(1), 0).map_err(code_and_text)?;
+                    self.ipc().close_mem_handle(opened).map_err(code_and_text)?;
                 }
                 Ok(String::new())
             }
@@ -224,12 +224,12 @@ impl Executor {
                         .collect();
                     threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
                 })
-                .map_err(of_ipc)?;
+                .map_err(code_and_text)?;
                 Ok(String::new())
             }
             "get_rounds" => {
                 for _ in 0..number(2) {
-                    self.ipc().get_mem_handle(Address::new(number(1))).map_err(of_ipc)?;
+                    self.ipc().get_mem_handle(Address::new(number(1))).map_err(code_and_text)?;
                 }
                 Ok(String::new())
             }
@@ -237,9 +237,10 @@ impl Executor {
                 let runtime = self.runtime();
                 let gpu = runtime.gpus().next().expect("a GPU").id();
                 for _ in 0..number(1) {
-                    let memory = PoolMemory::allocate(runtime, gpu, 2 << 20).map_err(of_memory)?;
-                    self.ipc().get_mem_handle(memory.address()).map_err(of_ipc)?;
-                    memory.free().map_err(|kept| of_memory(kept.error))?;
+                    let memory =
+                        PoolMemory::allocate(runtime, gpu, 2 << 20).map_err(code_and_text)?;
+                    self.ipc().get_mem_handle(memory.address()).map_err(code_and_text)?;
+                    memory.free().map_err(|kept| code_and_text(kept.error))?;
                 }
                 Ok(String::new())
             }
@@ -267,7 +268,7 @@ impl Executor {
                 no_limit();
                 Ok(String::new())
             }
-            other => panic!("no such line: {other}"),
+            other => panic!("unknown command: {other}"),
         }
     }
 
@@ -287,12 +288,12 @@ impl Executor {
         own: impl FnOnce(&PoolMemory, usize) -> Result<T, Error>,
     ) -> Result<T, (i32, String)> {
         if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
-            return opened(memory).map_err(of_ipc);
+            return opened(memory).map_err(code_and_text);
         }
         let around =
             |it: &&PoolMemory| (0..it.size()).contains(&at.wrapping_sub(it.address().get()));
         let memory = self.allocated.iter().find(around).expect("memory of this peer");
-        own(memory, at - memory.address().get()).map_err(of_memory)
+        own(memory, at - memory.address().get()).map_err(code_and_text)
     }
 
     fn write(&self, at: usize, text: &str) -> Answer {

@@ -55,13 +55,13 @@ on_all_fixtures! {
         importer.close(opened);
     }
 
-    open_rejects_a_forged_size_of_hips(fixture) {
+    open_rejects_forged_size_of_a_hip_handle(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         for size in [SIZE, SIZE + 4096, 8192, 64 << 20] {
             let address = exporter.allocate(size);
             exporter.write(address, "genuine");
-            let genuine = as_hips(&exporter.get(address));
+            let genuine = to_hip_handle(&exporter.get(address));
             // The memory that is open stays open.
             let opened = importer.open(&genuine);
             for forged in [8 << 20, 2 * size as u64, 1 << 40, 1 << 46, u64::MAX - 4095, u64::MAX] {
@@ -87,7 +87,7 @@ on_all_fixtures! {
         }
     }
 
-    open_rejects_a_forged_size_with_right_check(fixture) {
+    open_rejects_forged_size_with_valid_check(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
@@ -110,7 +110,7 @@ on_all_fixtures! {
         importer.close(opened);
     }
 
-    open_accepts_another_offset_with_right_check(fixture) {
+    open_accepts_another_offset_with_valid_check(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
@@ -127,7 +127,7 @@ on_all_fixtures! {
         importer.close(opened);
     }
 
-    made_up_handles_are_refused(fixture) {
+    random_handles_are_rejected(fixture) {
         let mut importer = Setup::on(fixture).peer();
         let own = importer.allocate(SIZE);
         // Its namespace and format.
@@ -149,13 +149,13 @@ on_all_fixtures! {
         }
     }
 
-    made_up_handles_of_hips_are_refused_in_time(fixture) {
+    random_hip_handles_are_rejected_in_time(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         let handle = exporter.get(address);
         let mut numbers = Numbers(7);
-        let foreign = as_hips(&handle).to_bytes();
+        let foreign = to_hip_handle(&handle).to_bytes();
         // An address that the exporter does not have.
         let mut elsewhere = foreign;
         elsewhere[0] ^= 0x10;

@@ -150,7 +150,7 @@ pub fn hang_up(handle: &IpcHandle, times: usize) {
 pub fn serve_and_hang_up() {
     let listener = take_name(std::process::id() as i32);
     std::thread::spawn(move || {
-        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let null = std::fs::File::open("/dev/null").expect("it exists");
         while let Ok((mut stream, _)) = listener.accept() {
             if stream.read(&mut [0; REQUEST]).is_ok_and(|read| read > 0) {
                 answer(&stream, &null);

@@ -34,7 +34,7 @@ on_all_fixtures! {
         let handle = exporter.get(address);
         exporter.kill();
         assert_refused(&within(3, || importer.try_open(&handle)), INVALID_DEVICE_POINTER);
-        let foreign = as_hips(&handle);
+        let foreign = to_hip_handle(&handle);
         assert_refused(&within(3, || importer.try_open(&foreign)), INVALID_DEVICE_POINTER);
     }
 
@@ -66,7 +66,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "plain");
-        let foreign = as_hips(&exporter.get(address));
+        let foreign = to_hip_handle(&exporter.get(address));
         let opened = importer.open(&foreign);
         importer.holds(opened, "plain");
         importer.close(opened);

@@ -33,7 +33,7 @@ const OPERATING_SYSTEM: i32 = 304;
 const SIZE: usize = 2 << 20;
 
 /// Returns the handle as HIP would have created it.
-fn as_hips(handle: &IpcHandle) -> IpcHandle {
+fn to_hip_handle(handle: &IpcHandle) -> IpcHandle {
     let mut bytes = handle.to_bytes();
     bytes[52..].fill(0);
     IpcHandle::from_bytes(&bytes)

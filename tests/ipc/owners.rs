@@ -10,7 +10,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
         let handle = exporter.get(address);
-        for handle in [handle, as_hips(&handle)] {
+        for handle in [handle, to_hip_handle(&handle)] {
             let owned = importer.open(&handle);
             for at in [owned, owned + 16, owned + SIZE - 1] {
                 let refused = importer.ask(&format!("close_raw {at}"));
@@ -52,7 +52,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
-        let handle = as_hips(&exporter.get(address));
+        let handle = to_hip_handle(&exporter.get(address));
         let owned = importer.open(&handle);
         let by_hand = importer.try_open_raw(&handle, 0).unwrap();
         importer.ok(&format!("close_raw {by_hand}"));

@@ -135,7 +135,7 @@ impl Peer {
     /// Sends a command, without waiting for the answer.
     #[track_caller]
     pub fn send(&mut self, line: &str) {
-        writeln!(self.stream.get_mut(), "{line}").expect("the peer is there");
+        writeln!(self.stream.get_mut(), "{line}").expect("the peer is running");
     }
 
     /// Receives the answer to the last command.

@@ -142,7 +142,7 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         let genuine = exporter.get(address);
         server.ok("serve_and_hang_up");
-        let mut bytes = as_hips(&genuine).to_bytes();
+        let mut bytes = to_hip_handle(&genuine).to_bytes();
         bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
         bytes[48..52].copy_from_slice(&server.process.to_le_bytes());
         let handle = IpcHandle::from_bytes(&bytes);

@@ -28,15 +28,15 @@ on_all_fixtures! {
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
         let handle = exporter.get(address);
-        let hips = as_hips(&handle);
-        for handle in [handle, hips] {
+        let hip_handle = to_hip_handle(&handle);
+        for handle in [handle, hip_handle] {
             let refused = importer.try_open(&handle);
             assert_refused(&refused, INVALID_DEVICE_POINTER);
             let text = refused.unwrap_err().text;
             assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
         }
         importer.ok(&format!("trust {NOBODY_UID}"));
-        for handle in [handle, hips] {
+        for handle in [handle, hip_handle] {
             let opened = importer.open(&handle);
             importer.holds(opened, "theirs");
             importer.write(opened, "shared");
@@ -61,7 +61,7 @@ on_all_fixtures! {
         exporter.write(address, "theirs");
         exporter.ok(&format!("started_by {NOBODY_UID}"));
         let handle = exporter.get(address);
-        for handle in [handle, as_hips(&handle)] {
+        for handle in [handle, to_hip_handle(&handle)] {
             let refused = importer.try_open(&handle);
             assert_refused(&refused, INVALID_DEVICE_POINTER);
             let text = refused.unwrap_err().text;
@@ -87,7 +87,7 @@ on_all_fixtures! {
         let trap = impostor.allocate(SIZE);
         let own = executor::to_hex(&impostor.get(trap).to_bytes());
         impostor.ok(&format!("usurp {} {own}", exporter.process));
-        for handle in [handle, as_hips(&handle)] {
+        for handle in [handle, to_hip_handle(&handle)] {
             let refused = importer.try_open(&handle);
             assert_refused(&refused, INVALID_DEVICE_POINTER);
             let text = refused.unwrap_err().text;
@@ -95,7 +95,7 @@ on_all_fixtures! {
         }
         impostor.kill();
         assert_eq!(exporter.get(address), handle);
-        for handle in [handle, as_hips(&handle)] {
+        for handle in [handle, to_hip_handle(&handle)] {
             let opened = importer.open(&handle);
             importer.holds(opened, "genuine");
             importer.close(opened);
@@ -110,7 +110,7 @@ on_all_fixtures! {
         let (mut impostor, mut importer) = (setup.peer(), setup.peer());
         impostor.ok(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
-        let mut bytes = as_hips(&impostor.get(trap)).to_bytes();
+        let mut bytes = to_hip_handle(&impostor.get(trap)).to_bytes();
         // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
         bytes[48..52].copy_from_slice(&trusted.to_le_bytes());

@@ -13,15 +13,15 @@ pub type Fields = Vec<(&'static str, String)>;
 ///
 /// Installs a subscriber once for the process. Subscribers of single threads do not work: tracing caches the
 /// interest in each event by the thread that logs it first.
-pub fn watch(wants: fn(&Metadata<'_>) -> bool, told: fn(Fields)) {
+pub fn watch(wants: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
     static ONCE: Once = Once::new();
-    let set = || tracing::subscriber::set_global_default(Log { wants, told });
+    let set = || tracing::subscriber::set_global_default(Log { wants, on_event });
     ONCE.call_once(|| set().expect("there is no other"));
 }
 
 struct Log {
     wants: fn(&Metadata<'_>) -> bool,
-    told: fn(Fields),
+    on_event: fn(Fields),
 }
 
 impl Subscriber for Log {
@@ -31,7 +31,7 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut reader = Reader(Fields::new());
         event.record(&mut reader);
-        (self.told)(reader.0);
+        (self.on_event)(reader.0);
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)

@@ -8,7 +8,7 @@ use hsa_vmm::{
 };
 use std::path::Path;
 
-/// A started runtime and virtual-memory management on it.
+/// A started runtime and virtual memory management on it.
 pub struct Library {
     pub runtime: Runtime,
     pub vmm: Vmm,
@@ -32,7 +32,7 @@ impl Library {
     }
 
     pub fn gpu(&self, number: usize) -> AgentId {
-        self.runtime.gpus().nth(number).expect("there is such a GPU").id()
+        self.runtime.gpus().nth(number).expect("the GPU exists").id()
     }
 
     pub fn gpus(&self) -> Vec<AgentId> {
@@ -157,7 +157,7 @@ impl Library {
     /// Fails unless the invariants hold and everything was freed.
     #[track_caller]
     pub fn assert_nothing_held(&self) {
-        self.vmm.check().expect("the books are right");
+        self.vmm.check().expect("the ledger is consistent");
         let usage = self.vmm.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");
         assert_eq!(self.vmm.quarantine(), []);

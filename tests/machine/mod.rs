@@ -7,7 +7,7 @@ mod library;
 
 pub use library::Library;
 
-use hsa_vmm::simulation::{Config, Cpu, Era, FaultPlan, Simulation, Usage};
+use hsa_vmm::simulation::{Config, Cpu, FaultPlan, Generation, Simulation, Usage};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
 use std::ops::Deref;
@@ -110,33 +110,34 @@ pub fn at(address: Address, bytes: usize) -> Address {
 
 /// Returns every release that behaves differently, with its name and extension.
 pub fn releases() -> Vec<(&'static str, Config)> {
-    let of = |generation, minor| Config::mi300x(2).with_era(generation).with_extension(minor);
-    let mut first = of(Era::A, 4);
+    let of =
+        |generation, minor| Config::mi300x(2).with_generation(generation).with_extension(minor);
+    let mut first = of(Generation::A, 4);
     first.extension_reported = false;
     vec![
         ("6.0", first),
-        ("6.1", of(Era::A, 4)),
-        ("6.2", of(Era::A, 6)),
-        ("6.4", of(Era::A, 7)),
-        ("7.0", of(Era::A, 9)),
-        ("7.1", of(Era::A, 11)),
-        ("7.2 early", of(Era::B, 12)),
-        ("7.2", of(Era::B, 15)),
-        ("7.14 early", of(Era::C, 16)),
-        ("7.14", of(Era::C, 20)),
-        ("10.0", of(Era::D, 21)),
-        ("10.1", of(Era::D, 22)),
+        ("6.1", of(Generation::A, 4)),
+        ("6.2", of(Generation::A, 6)),
+        ("6.4", of(Generation::A, 7)),
+        ("7.0", of(Generation::A, 9)),
+        ("7.1", of(Generation::A, 11)),
+        ("7.2 early", of(Generation::B, 12)),
+        ("7.2", of(Generation::B, 15)),
+        ("7.14 early", of(Generation::C, 16)),
+        ("7.14", of(Generation::C, 20)),
+        ("10.0", of(Generation::D, 21)),
+        ("10.1", of(Generation::D, 22)),
     ]
 }
 
 /// Returns one release of each generation.
 pub fn generations() -> Vec<(&'static str, Config)> {
-    let of = |generation| Config::mi300x(2).with_era(generation);
+    let of = |generation| Config::mi300x(2).with_generation(generation);
     vec![
-        ("generation A", of(Era::A)),
-        ("generation B", of(Era::B)),
-        ("generation C", of(Era::C)),
-        ("generation D", of(Era::D)),
+        ("generation A", of(Generation::A)),
+        ("generation B", of(Generation::B)),
+        ("generation C", of(Generation::C)),
+        ("generation D", of(Generation::D)),
     ]
 }
 

@@ -139,7 +139,7 @@ pub fn ran_alone() -> bool {
         .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ALONE, "yes")
         .output()
-        .expect("it can be started anew");
+        .expect("it can be started again");
     let [text, errors] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     // If no test had this name, the run would succeed, too.

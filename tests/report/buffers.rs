@@ -3,12 +3,13 @@
 use super::*;
 use hsa_vmm::AllocationProperties;
 use hsa_vmm::buffer::{Contents, GrowableBuffer, PagedBuffer, PausableBuffer, RingBuffer};
-use hsa_vmm::simulation::Era;
+use hsa_vmm::simulation::Generation;
 
 #[test]
 fn buffers_are_reported_by_name() {
     // A generation in which a pause does not free the addresses, which another test could take.
-    let machine = Machine::new(Config::mi300x(2).with_era(Era::A).with_granule(GRANULE as u64));
+    let machine =
+        Machine::new(Config::mi300x(2).with_generation(Generation::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
     let mut growable =
         GrowableBuffer::builder(64 * GRANULE).with_step(GRANULE).reserve(vmm, &properties).unwrap();

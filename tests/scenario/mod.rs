@@ -147,7 +147,7 @@ pub const ACTS: &[(&str, Act)] = &[
         Ok(())
     }),
     ("map", |s| s.library.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare)),
-    ("grant everybody everything", |s| {
+    ("grant all agents read and write", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
         s.library.vmm.set_access(s.used, s.mapped(), &all)
@@ -177,15 +177,15 @@ pub const ACTS: &[(&str, Act)] = &[
         s.library.vmm.set_access(at(s.used, 2 * s.granule()), 3 * s.granule(), &both)
     }),
     ("unmap several", |s| s.library.vmm.unmap(s.used, s.mapped())),
-    ("unmap one that the CPU sees", |s| s.library.vmm.unmap(s.used, s.granule())),
+    ("unmap one with CPU access", |s| s.library.vmm.unmap(s.used, s.granule())),
     ("revoke a GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(0)])),
     ("revoke the other GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(1)])),
     ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.cpu(0)])),
-    ("revoke from everybody", |s| {
+    ("revoke from all agents", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         s.library.vmm.revoke(s.used, s.mapped(), &all)
     }),
-    ("map many in two reservations for everybody", |s| {
+    ("map many in two reservations with access for all", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
         s.library.vmm.map_many(&s.many(), &all)
@@ -201,7 +201,7 @@ pub const ACTS: &[(&str, Act)] = &[
         let last = (at(s.used, 2 * s.granule()), 3 * s.granule());
         s.library.vmm.unmap_many(&[last, (s.used, s.granule())])
     }),
-    ("unmap many, one of which nothing else keeps alive", |s| {
+    ("unmap many, one with the last reference", |s| {
         let rest = (at(s.used, s.granule()), 4 * s.granule());
         s.library.vmm.unmap_many(&[(s.used, s.granule()), rest])
     }),
@@ -225,16 +225,16 @@ pub const ACTS: &[(&str, Act)] = &[
         s.library.vmm.copy_to_host(gpu, &mut bytes, s.used)?;
         s.library.vmm.copy_from_host(gpu, at(s.used, 2048), &bytes)
     }),
-    ("exchange what two GPUs have", |s| {
+    ("exchange memory of two GPUs", |s| {
         s.library.vmm.exchange(s.used, at(s.used, s.granule()), s.granule())
     }),
-    ("exchange what one of them sees", |s| {
+    ("exchange memory that one GPU can access", |s| {
         s.library.vmm.exchange(at(s.used, 4 * s.granule()), at(s.used, s.granule()), s.granule())
     }),
     ("relocate to another reservation", |s| {
         s.library.vmm.relocate(s.empty, s.used, 2 * s.granule())
     }),
-    ("relocate what is cut and used", |s| {
+    ("relocate a split range with access", |s| {
         let from = at(s.used, 2 * s.granule());
         s.library.vmm.relocate(at(s.used, 5 * s.granule()), from, 3 * s.granule())
     }),

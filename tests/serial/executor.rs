@@ -90,7 +90,7 @@ impl<'a> Executor<'a> {
             Operation::Share { handle } => {
                 let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE)?;
                 let imported = vmm.import_from_shareable_handle(shared, FILE)?;
-                vmm.release(imported).expect("nobody else knows of it");
+                vmm.release(imported).expect("no other thread uses it");
                 Ok(Answer::Done)
             }
             Operation::Free { reservation } => {

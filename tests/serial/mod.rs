@@ -178,12 +178,12 @@ pub fn round(library: &Library, threads: usize, steps: usize, random: &mut Rando
     for _ in 0..random.below(8) {
         let operation = random.operation();
         let answer = executor.execute(operation);
-        assert!(state.admits(operation, answer), "{operation:?} answered {answer:?} in {state:?}");
+        assert!(state.admits(operation, answer), "{operation:?} returned {answer:?} in {state:?}");
     }
     let programs: Vec<Vec<Operation>> =
         (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();
     let histories = play(&executor, &programs);
-    library.vmm.check().expect("the books are right");
+    library.vmm.check().expect("the ledger is consistent");
     assert_eq!(library.vmm.quarantine(), []);
     let after = executor.observed();
     if !order::exists(&state, &histories, &after) {

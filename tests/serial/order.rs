@@ -94,7 +94,7 @@ mod tests {
         let answers = [Answer::Byte(0), Answer::Done, Answer::Refused(Reason::NotMapped)];
         for answer in answers {
             let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, answer, 2, 3)];
-            assert!(!explains(&[read], &after(&[MAP])), "{answer:?}: nobody was granted it");
+            assert!(!explains(&[read], &after(&[MAP])), "{answer:?}: no agent has access");
         }
         let refused = Answer::Refused(Reason::NotGranted);
         let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, refused, 2, 3)];

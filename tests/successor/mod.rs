@@ -70,7 +70,7 @@ impl<'a> Successor<'a> {
     fn end(self) {
         self.assert_untouched("drop");
         for (address, size, handle) in &self.places {
-            self.library.vmm.unmap(*address, *size).expect("it is there");
+            self.library.vmm.unmap(*address, *size).expect("it exists");
             self.library.vmm.release(*handle).expect("it is ours");
         }
     }

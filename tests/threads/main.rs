@@ -10,7 +10,7 @@ mod process;
 mod races;
 mod waiting;
 
-use hsa_vmm::simulation::{Config, Era};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, Allocation, Handle, HandleType, Reservation, Runtime, Vmm};
 use machine::{Library, Machine, access, at, without_cpu_mapping};
@@ -76,7 +76,7 @@ fn threads_run_full_cycles_on_one_vmm() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 // If the runtime leaves holes, foreign mappings get into them, because the other
                 // threads reserve addresses.
-                if config.era == Era::A && !config.dmabuf_cpu_mapping {
+                if config.generation == Generation::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
                 let machine = Machine::new(config);

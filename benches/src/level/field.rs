@@ -2,7 +2,7 @@
 
 use crate::runtime::SIZE;
 
-/// The number of free pages for new mappings: so many that those of a round have left the CPU
+/// The number of free pages for new mappings: large enough that those of a round have left the CPU
 /// caches before the next.
 const HOLES: usize = 4096;
 

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 
-// What C's programs link to is in here.
+// Links the library for C programs.
 use hsavmm as _;
 
 type Status = c_int;
@@ -48,7 +48,7 @@ const READ_WRITE: c_uint = 3;
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// The functions, by their public signatures.
+        /// The functions, with their public signatures.
         #[allow(non_snake_case)]
         #[derive(Clone, Copy, Debug)]
         struct Functions {
@@ -63,15 +63,15 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// This library's own.
+            /// Returns this library's own functions.
             fn linked() -> Self {
                 Self { $($name: linked::$name,)* }
             }
 
-            /// A library's.
+            /// Loads the functions of a library.
             ///
             /// # Safety
-            /// It must be HIP's.
+            /// The library must be HIP's.
             unsafe fn load(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     // SAFETY: HIP's functions have these signatures, and the caller keeps it loaded.
@@ -108,7 +108,7 @@ unsafe extern "C" {
 
 macro_rules! call {
     ($functions:expr, $name:ident($($argument:expr),*)) => {{
-        // SAFETY: the arguments are the library's own answers, and pointers to locals and fields
+        // SAFETY: the arguments are the library's own results, and pointers to locals and fields
         // that outlive the call.
         let status = unsafe { ($functions.$name)($($argument),*) };
         if status == 0 { Ok(()) } else { Err(refused(stringify!($name), format_args!("error {status}"))) }
@@ -126,7 +126,7 @@ enum Source {
 pub(crate) struct Hip {
     functions: Functions,
     source: Source,
-    /// Whether a descriptor is passed by a pointer to it (HIP 6), not as a pointer.
+    /// Whether a descriptor is passed by a pointer to it (HIP 6) instead of as a pointer.
     import_by_pointer: bool,
     grants: Vec<AccessDescriptor>,
     reserved: Vec<*mut c_void>,
@@ -148,34 +148,34 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// This library, through C, on a runtime like the target's.
+    /// Uses this library's C interface, on a runtime like the target's.
     pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
         Self::choose_linked(&target.backend)?;
         let gpus = target.runtime.gpus().count();
         Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
     }
 
-    /// Has this library open a runtime, through C.
+    /// Opens a runtime through this library's C interface.
     pub fn open_linked(backend: &Backend) -> Result<(), BenchError> {
         Self::choose_linked(backend)?;
         call!(Functions::linked(), hipInit(0))
             .map_err(|error| BenchError::Configuration(error.to_string()))
     }
 
-    /// Closes the runtime that it opened.
+    /// Closes that runtime.
     pub fn close_linked() {
-        // SAFETY: no arguments, and nothing of it is in use.
+        // SAFETY: no arguments, and nothing of the runtime is in use.
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Says which runtime it is to open.
+    /// Configures the runtime to open.
     fn choose_linked(backend: &Backend) -> Result<(), BenchError> {
         let wrong = |what: &str| BenchError::Configuration(what.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| wrong("a name contains a zero"));
-        // SAFETY: strings that end with a zero and outlive the calls; whoever made the `LibraryFile`
-        // vouches for it.
+        // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
+        // promises that it is sound to load.
         let status = unsafe {
-            // Close what an earlier measurement left open.
+            // Close the runtime of an earlier measurement.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match backend {
@@ -188,12 +188,12 @@ impl Hip {
             }
         };
         if status != 0 {
-            return Err(wrong("the C ABI does not take this runtime"));
+            return Err(wrong("the C interface does not support this runtime"));
         }
         Ok(())
     }
 
-    /// HIP's own library.
+    /// Loads HIP's own library.
     pub fn load(file: &LibraryFile, gpus: usize, n: usize) -> Result<Self, BenchError> {
         let path = file.path();
         let wrong = |error: &dyn core::fmt::Display| BenchError::Hip {
@@ -203,10 +203,10 @@ impl Hip {
         // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| wrong(&in_full(&error)))?;
-        // SAFETY: as above; it stays loaded for good.
+        // SAFETY: as above; it is never unloaded.
         let functions = unsafe { Functions::load(&library) };
         let functions = functions.map_err(|error| wrong(&in_full(&error)))?;
-        // It leaves threads behind that run in it.
+        // Its threads may still run.
         core::mem::forget(library);
         call!(functions, hipInit(0)).map_err(|error| wrong(&error))?;
         let mut devices = 0;
@@ -238,7 +238,7 @@ impl Hip {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
         let size = Field::size(live);
         let base = self.reserve_one(size)?;
         let handle = self.create_one()?;
@@ -360,7 +360,7 @@ impl Caller for Hip {
                     call!(self.functions, hipMemRelease(handle))?;
                 }
             }
-            // HIP 6.4.3 takes no reference: to release one would end the memory.
+            // HIP 6.4.3 does not count a reference: releasing one would free the memory.
             Source::Loaded => self.retained.clear(),
         }
         for handle in self.imported.drain(..) {
@@ -368,7 +368,7 @@ impl Caller for Hip {
         }
         for descriptor in &mut self.exported {
             if *descriptor >= 0 {
-                // SAFETY: the caller's of the export, which is this.
+                // SAFETY: the caller of the export owns the descriptor.
                 unsafe { libc::close(*descriptor) };
                 *descriptor = -1;
             }
@@ -388,7 +388,7 @@ impl Drop for Hip {
             let _ = call!(self.functions, hipMemAddressFree(base, size));
         }
         if let Source::Linked = self.source {
-            // SAFETY: no arguments, and nothing of it is used after this.
+            // SAFETY: no arguments, and nothing of the runtime is used afterwards.
             unsafe { hsavmm_shut_down() };
         }
     }

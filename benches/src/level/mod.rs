@@ -20,9 +20,9 @@ pub enum Level {
     Raw,
     /// [`hsa_vmm::Vmm`].
     Vmm,
-    /// [`hsa_vmm::Reservation`], [`hsa_vmm::Allocation`], [`hsa_vmm::Mapping`].
+    /// The owned values [`hsa_vmm::Reservation`], [`hsa_vmm::Allocation`], [`hsa_vmm::Mapping`].
     Owned,
-    /// This library through C.
+    /// This library's C interface.
     C,
     /// HIP itself.
     Hip,
@@ -48,12 +48,12 @@ impl fmt::Display for Level {
     }
 }
 
-/// How a call ended.
+/// The result of a call.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// Describes a failed call.
 pub(crate) fn refused(call: &str, answer: impl fmt::Display) -> Box<dyn Error> {
-    format!("{call} answered {answer}").into()
+    format!("{call} returned {answer}").into()
 }
 
 /// The calls of a level. Each acts on the `n`th object of a round, at the `n`th address.
@@ -70,7 +70,7 @@ pub(crate) trait Caller {
     fn unmap(&mut self, n: usize, at: usize) -> Outcome;
     fn release(&mut self, n: usize) -> Outcome;
     fn free(&mut self, n: usize) -> Outcome;
-    /// The whole life of a mapping, with its own objects.
+    /// Performs a complete cycle with its own objects.
     fn cycle(&mut self) -> Outcome;
     /// Drops the references of `retain`, the descriptors and the imports.
     fn tidy(&mut self) -> Outcome;

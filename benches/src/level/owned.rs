@@ -44,7 +44,7 @@ impl Owned {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let reservation =
             Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
@@ -94,7 +94,7 @@ impl Caller for Owned {
     }
 
     fn get_access(&mut self, at: usize) -> Outcome {
-        // Whoever holds a mapping holds one of few; which one does not matter.
+        // The holder of a mapping knows it; here any of the few live ones is used.
         let mapping = &self.live[at / SIZE % self.live.len()];
         black_box(mapping.access(self.gpus[0])?);
         Ok(())

@@ -34,27 +34,27 @@ fn check(call: &str, status: hsa_status_t) -> Outcome {
 
 macro_rules! call {
     ($vmem:expr, $name:ident($($argument:expr),*)) => {
-        // SAFETY: the arguments are the runtime's own answers, and pointers to locals and fields
+        // SAFETY: the arguments are the runtime's own results, and pointers to locals and fields
         // that outlive the call.
         check(stringify!($name), unsafe { ($vmem.$name)($($argument),*) })
     };
 }
 
 unsafe extern "C" fn collect<T>(item: T, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `list` is the vector that the iteration was begun with.
+    // SAFETY: `list` is the vector that was passed to the iteration.
     unsafe { &mut *list.cast::<Vec<T>>() }.push(item);
     HSA_STATUS_SUCCESS
 }
 
-/// The GPUs, and the pool of the first that memory comes from: coarse-grained and allocatable.
+/// Returns the GPUs, and the first one's pool for memory: coarse-grained and allocatable.
 fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     let mut agents: Vec<hsa_agent_t> = Vec::new();
-    // SAFETY: `collect` is given the vector it is made for.
+    // SAFETY: `collect` receives the vector of its type.
     unsafe { (core.hsa_iterate_agents)(Some(collect), (&raw mut agents).cast()) };
     agents.retain(|&agent| {
         let mut kind = [0u32; 8];
         let to = (&raw mut kind).cast();
-        // SAFETY: an agent of the runtime's; the answer is 32 bits long.
+        // SAFETY: an agent of the runtime; the result has 32 bits.
         unsafe { (core.hsa_agent_get_info)(agent, HSA_AGENT_INFO_DEVICE, to) };
         kind[0] == HSA_DEVICE_TYPE_GPU
     });
@@ -68,7 +68,7 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
         let ask = |attribute| {
             let mut answer = [0u32; 8];
             let to = (&raw mut answer).cast();
-            // SAFETY: a pool of the runtime's; the answers are at most 32 bits long.
+            // SAFETY: a pool of the runtime; the results have at most 32 bits.
             unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, to) };
             answer[0]
         };
@@ -90,7 +90,7 @@ impl Raw {
             permissions: HSA_ACCESS_PERMISSION_RW,
             agent_handle,
         };
-        // The owner last, as some releases need it.
+        // The owner comes last, as some releases require.
         let grants = gpus.iter().rev().map(grant).collect();
         Ok(Self {
             vmem,
@@ -106,7 +106,7 @@ impl Raw {
         })
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let size = Field::size(live);
         let mut base = null_mut();
         self.reserve_one(&mut base, size)?;
@@ -226,7 +226,7 @@ impl Caller for Raw {
         }
         for descriptor in &mut self.exported {
             if *descriptor >= 0 {
-                // SAFETY: the caller's of the export, which is this.
+                // SAFETY: the caller of the export owns the descriptor.
                 unsafe { libc::close(*descriptor) };
                 *descriptor = -1;
             }

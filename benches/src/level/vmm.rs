@@ -43,7 +43,7 @@ impl Calls {
         }
     }
 
-    pub fn lay(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
         let size = Field::size(live);
         let base = self.vmm.address_reserve(size, SIZE, None)?;
         let handle = self.vmm.create(SIZE, &self.properties)?;

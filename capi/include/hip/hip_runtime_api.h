@@ -1,5 +1,5 @@
 /*
- * HIP's virtual-memory management and IPC, and the calls that programs use with them, as
+ * HIP's virtual memory management and IPC, and the calls that programs use with them, as
  * libhsavmm provides them: same names, types and values as HIP, so that code written for HIP compiles
  * and links without change and without HIP.
  *

@@ -1,9 +1,10 @@
-//! The examples do what they say, in both languages, on the simulation and on AMD's runtime.
+//! The examples print the expected output, in both languages, on the simulation and on AMD's
+//! runtime.
 
 use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, test};
 
-/// The program, and what each run of it prints, line by line, in parts.
+/// Each program, and parts of the lines that it prints.
 fn examples() -> [(Program, &'static [&'static str]); 3] {
     let cycle: &[&str] = &[
         ", 2 GPUs",
@@ -30,10 +31,10 @@ fn judge(printed: &str, parts: &[&str]) {
 #[test]
 fn examples_run_on_the_simulation() {
     for (program, parts) in examples() {
-        for era in ["a", "b", "c", "d"] {
+        for generation in ["a", "b", "c", "d"] {
             let output =
-                program.on_simulation(&format!("mi300x,gpus=2,era={era}")).output().unwrap();
-            judge(&well(&output, era), parts);
+                program.on_simulation(&format!("mi300x,gpus=2,era={generation}")).output().unwrap();
+            judge(&well(&output, generation), parts);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Children of a busy process.
+//! Calls in forked children of a busy process.
 
 use crate::program::{Language, Program, package, well};
 use std::collections::BTreeSet;
 
-/// How many children a process has; 400 by default.
+/// The number of forks; 400 by default.
 fn forks() -> String {
     std::env::var("HSA_VMM_FORKS").unwrap_or_else(|_| "400".to_owned())
 }
@@ -18,7 +18,7 @@ const WITHOUT_RUNTIME: [&str; 6] = [
     "hipDrvGetErrorString",
 ];
 
-/// Every function that the headers declare.
+/// Returns every function that the headers declare.
 fn functions() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for header in ["hsavmm.h", "hip/hip_runtime_api.h"] {

@@ -1,4 +1,4 @@
-//! hip-tests' cases of virtual memory and IPC that need no kernel, written anew in C under their
+//! hip-tests' cases of virtual memory and IPC that need no kernel, rewritten in C under the same
 //! names, on the simulation and on AMD's runtime.
 
 use crate::program::{Language, Program};
@@ -6,7 +6,7 @@ use hsa_rocr::{Emulation, Release, test};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// hip-tests' cases, a source a line. None may be lost.
+/// hip-tests' cases, grouped by source. None may be missing.
 const CASES: &[(&str, &[&str])] = &[
     ("hipMemAddressFree", &["negative"]),
     ("hipMemAddressReserve", &["AlignmentTest", "Negative"]),
@@ -144,7 +144,7 @@ const CASES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What takes two devices.
+/// The cases that need two devices.
 const OF_TWO: &[&str] = &[
     "hipMemMap_PhysicalMemoryReuse_MultiDev",
     "hipMemMap_VMMMemoryReuse_MultiGPU",
@@ -156,17 +156,17 @@ const OF_TWO: &[&str] = &[
 
 const UNCACHED: &str = "hipMemVmm_Uncached";
 
-/// The full name of a case: most begin with the source's.
+/// Returns the full name of a case; most begin with the name of the source.
 fn full(source: &str, case: &str) -> String {
     if case.contains("hip") { case.to_owned() } else { format!("{source}_{case}") }
 }
 
-/// A line that a program of cases prints of a case.
+/// Returns the line that a test program prints for a case.
 fn line(case: &str, gpus: u8, has_uncached: bool) -> String {
     if gpus < 2 && OF_TWO.contains(&case) {
-        format!("skipped {case}: it takes two devices")
+        format!("skipped {case}: needs two devices")
     } else if case == UNCACHED && !has_uncached {
-        format!("skipped {case}: there is no uncached memory")
+        format!("skipped {case}: no uncached memory")
     } else {
         format!("ok {case}")
     }
@@ -177,10 +177,10 @@ fn compile(language: Language) -> Vec<Program> {
     sources.map(|source| Program::compile(&source, language, &[])).collect()
 }
 
-/// Compiled once for all tests.
+/// The programs, compiled once for all tests.
 static IN_C: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C99));
 
-/// Runs all cases, and compares what they say with what they should.
+/// Runs all cases and compares their output with the expected lines.
 #[track_caller]
 fn all_pass(
     programs: &[Program],
@@ -192,7 +192,7 @@ fn all_pass(
     assert_eq!(programs.len(), CASES.len());
     let mut ran = 0;
     for (program, (source, cases)) in programs.iter().zip(CASES) {
-        let output = command(program).output().expect("it was compiled");
+        let output = command(program).output().expect("the program runs");
         let expected = cases.iter().map(|case| line(&full(source, case), gpus, has_uncached));
         let expected: Vec<String> = expected.collect();
         let said = String::from_utf8_lossy(&output.stdout);
@@ -201,8 +201,8 @@ fn all_pass(
         assert!(output.status.success(), "{source}, {what}: {}", output.status);
         ran += expected.len();
     }
-    // Of 2024's suite of virtual memory: the 49 that launch no kernel, five more without theirs, and
-    // sparse arrays; five newer ones; ten of IPC; and what there is without a device.
+    // Of the 2024 suite of virtual memory: the 49 that launch no kernel, five more without their
+    // kernels, and sparse arrays; five newer ones; ten of IPC; and those without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }
 
@@ -210,11 +210,11 @@ const PROFILES: [&str; 2] = ["hip6", "hip7"];
 
 #[test]
 fn cases_pass_on_every_generation() {
-    for era in ["a", "b", "c", "d"] {
+    for generation in ["a", "b", "c", "d"] {
         for gpus in [1, 2] {
             for profile in PROFILES {
-                let has_uncached = profile == "hip7" && ["c", "d"].contains(&era);
-                let sim = format!("era={era},gpus={gpus}");
+                let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
+                let sim = format!("era={generation},gpus={gpus}");
                 let what = format!("{profile} on {sim}");
                 all_pass(&IN_C, &what, gpus, has_uncached, |program| {
                     let mut command = program.on_simulation(&sim);

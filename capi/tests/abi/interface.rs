@@ -1,4 +1,4 @@
-//! What is exported, and how it is found: headers, library, pkg-config and CMake in step.
+//! The exported interface: headers, library, pkg-config and CMake agree.
 
 use crate::program::{Language, Program, library_folder, package, well};
 use hsa_rocr::test;
@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The functions that a header declares: a name before a parenthesis, not in a comment.
+/// Returns the functions that a header declares: names before a parenthesis, outside comments.
 fn declared(header: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(package().join("include").join(header)).unwrap();
     let mut code = String::new();
     for (index, part) in text.split("/*").enumerate() {
         code.push_str(if index == 0 { part } else { part.split_once("*/").unwrap().1 });
     }
-    // HIP's templates call the functions of the same name.
+    // HIP's templates call functions of the same name, so skip them.
     let code = code.split("template <class T>").next().unwrap();
     let mut names = BTreeSet::new();
     for (place, _) in code.match_indices('(') {
@@ -114,7 +114,7 @@ fn pkg_config_finds_the_installation() {
 #[test]
 fn cmake_finds_the_installation() {
     if Command::new("cmake").arg("--version").output().is_err() {
-        test::report("SKIPPED interface::cmake_finds_the_installation: there is no cmake");
+        test::report("SKIPPED interface::cmake_finds_the_installation: cmake is not installed");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! The headers' types are HIP's, value by value: compared with AMD's own headers where they are.
+//! Compares the headers' types and values with AMD's own headers, if available.
 
 use crate::program::{Language, Program, package, well};
 use hsa_rocr::test;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Prints sizes, places and values of everything that the header has in common with AMD's.
+/// Prints sizes, offsets and values of all types that the header shares with AMD's.
 const SOURCE: &str = "tests/c/layout.c";
 
 #[test]
@@ -18,7 +18,7 @@ fn layout_is_equal_in_c_and_cplusplus() {
     assert_eq!(c, cplusplus);
 }
 
-/// AMD's folders of headers: those that continuous integration has fetched.
+/// Returns the directories of AMD's headers, if continuous integration has fetched them.
 fn amd() -> Vec<PathBuf> {
     let folders = std::env::var_os("HSA_VMM_HIP_INCLUDE").unwrap_or_default();
     let has_it = |folder: &PathBuf| folder.join("hip/hip_runtime_api.h").exists();
@@ -45,7 +45,7 @@ fn header_agrees_with_amds() {
     let folders = amd();
     if folders.is_empty() {
         let why = "HSA_VMM_HIP_INCLUDE names no folder of AMD's headers";
-        assert!(!test::is_required("hip-headers"), "HSA_VMM_REQUIRE asks for them: {why}");
+        assert!(!test::is_required("hip-headers"), "HSA_VMM_REQUIRE requires them: {why}");
         test::report(&format!("SKIPPED layout::header_agrees_with_amds: {why}"));
         return;
     }

@@ -1,4 +1,4 @@
-//! The C ABI as C and C++ programs see it.
+//! The C interface as used by C and C++ programs.
 
 mod examples;
 mod fork;

@@ -1,4 +1,4 @@
-//! What HIP lacks; and what the environment says.
+//! Functions that HIP lacks, and environment variables.
 
 use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, test};
@@ -7,9 +7,10 @@ use hsa_rocr::{Emulation, test};
 fn extensions_work() {
     for language in Language::ALL {
         let program = Program::compile("tests/c/own.c", language, &[]);
-        for era in ["a", "b", "c", "d"] {
-            let output = program.on_simulation(&format!("gpus=2,era={era}")).output().unwrap();
-            assert_eq!(well(&output, era), "all of it\n");
+        for generation in ["a", "b", "c", "d"] {
+            let output =
+                program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
+            assert_eq!(well(&output, generation), "all checks passed\n");
         }
     }
 }
@@ -21,7 +22,7 @@ fn extensions_work_on_amds_runtime() {
     let program = Program::compile("tests/c/own.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(well(&output, &installation.release().to_string()), "all of it\n");
+        assert_eq!(well(&output, &installation.release().to_string()), "all checks passed\n");
     }
 }
 
@@ -30,7 +31,7 @@ fn area_memory_is_copied_and_filled() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for sim in ["gpus=2", "gpus=2,vmem=off"] {
         let output = program.on_simulation(sim).output().unwrap();
-        assert_eq!(well(&output, sim), "all of it\n");
+        assert_eq!(well(&output, sim), "all checks passed\n");
     }
 }
 
@@ -41,7 +42,7 @@ fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(well(&output, &installation.release().to_string()), "all of it\n");
+        assert_eq!(well(&output, &installation.release().to_string()), "all checks passed\n");
     }
 }
 
@@ -50,7 +51,7 @@ fn area_destroy_excludes_mmap() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for sim in ["gpus=2", "gpus=2,vmem=off"] {
         let output = program.on_simulation(sim).arg("destroy").output().unwrap();
-        assert_eq!(well(&output, sim), "all of it\n");
+        assert_eq!(well(&output, sim), "all checks passed\n");
     }
 }
 
@@ -77,10 +78,10 @@ fn ipc_close_takes_an_address_inside_on_amds_runtime() {
 fn object_numbers_are_not_reused_after_shut_down() {
     let program = Program::compile("tests/c/numbers.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=1").output().unwrap();
-    assert_eq!(well(&output, "numbers"), "all of it\n");
+    assert_eq!(well(&output, "numbers"), "all checks passed\n");
 }
 
-/// Devices of a simulation of four, by the end of their place on the bus.
+/// Returns the devices of a simulation of four, by the last part of their PCI address.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");
     let output = command.envs(variables.iter().copied()).output().unwrap();
@@ -100,7 +101,7 @@ fn environment_selects_devices() {
     let none = "hipErrorNoDevice 0:";
     let hip = |list| devices(&program, &[("HIP_VISIBLE_DEVICES", list)]);
     assert_eq!(hip("2,0"), chosen(&[2, 0]));
-    // The list ends at the first that is none, and at one that was there before.
+    // The list ends at the first invalid number, and at a repeated one.
     assert_eq!(hip("1,9,0"), chosen(&[1]));
     assert_eq!(hip("1,1,0"), chosen(&[1]));
     assert_eq!(hip(""), none);
@@ -110,7 +111,7 @@ fn environment_selects_devices() {
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
         chosen(&[0])
     );
-    // HIP counts what ROCR leaves.
+    // HIP counts the devices that ROCR leaves.
     let both = [("ROCR_VISIBLE_DEVICES", "3,2,1"), ("HIP_VISIBLE_DEVICES", "1")];
     assert_eq!(devices(&program, &both), chosen(&[2]));
 }

@@ -1,4 +1,4 @@
-//! A set-user-id program in C obeys none of its caller's variables that choose a runtime.
+//! A set-user-id program in C ignores its caller's variables that select a runtime.
 
 use crate::program::{Language, Program, library_folder, well};
 use std::fs::{self, Permissions};
@@ -11,11 +11,11 @@ const UNPRIVILEGED: u32 = 65534;
 #[test]
 fn privileged_program_ignores_variables() {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
-        eprintln!("SKIPPED: only root can make a set-user-id program of root's");
+        eprintln!("SKIPPED: only root can create a set-user-id program of root");
         return;
     }
     let compiled = Program::compile("tests/c/privileged.c", Language::C99, &[]);
-    // Others must reach it.
+    // Other users must be able to access it.
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("program");
@@ -23,7 +23,8 @@ fn privileged_program_ignores_variables() {
     let run = |user: u32, argument: Option<&str>| {
         let mut command = Command::new(&program);
         command.args(argument).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", "gpus=3");
-        // Without privileges, the linker needs to be told once more; with them, it obeys the program.
+        // The dynamic linker ignores this variable for a privileged program, and uses the program's
+        // own path.
         command.env("LD_LIBRARY_PATH", library_folder());
         well(&command.uid(user).gid(user).output().unwrap(), "the program")
     };
@@ -36,6 +37,6 @@ fn privileged_program_ignores_variables() {
         return;
     }
     assert_eq!(text, "privileged 1: hipErrorSharedObjectInitFailed, 0 devices\n");
-    // The program's own choice, and not its caller's configuration.
+    // Uses the program's own choice, not the caller's configuration.
     assert_eq!(run(UNPRIVILEGED, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
 }

@@ -4,7 +4,7 @@ use hsa_rocr::{Emulation, Installation};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Which compiler reads a source, and how strictly.
+/// The language of a source, which selects the compiler and its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     C99,
@@ -26,22 +26,23 @@ impl Language {
     }
 }
 
-/// The folder of this package.
+/// Returns the directory of this package.
 pub fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The folder that Cargo has built `libhsavmm.so` into: that of this very program, or the one above.
+/// Returns the directory of `libhsavmm.so` as built by Cargo: that of this test binary, or its
+/// parent.
 pub fn library_folder() -> PathBuf {
-    let program = std::env::current_exe().expect("a test knows its own file");
-    let here = program.parent().expect("a file is in a folder");
-    let found = [here, here.parent().expect("`deps` is in a folder")]
+    let program = std::env::current_exe().expect("the path of this program");
+    let here = program.parent().expect("a file has a directory");
+    let found = [here, here.parent().expect("`deps` has a parent")]
         .into_iter()
         .find(|folder| folder.join("libhsavmm.so").exists());
     found.expect("Cargo builds the library before its tests").to_owned()
 }
 
-/// A compiled program, which goes with this value.
+/// A compiled program. Dropping this value deletes it.
 #[derive(Debug)]
 pub struct Program {
     file: PathBuf,
@@ -49,14 +50,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// Compiles a source of this package, every warning an error.
+    /// Compiles a source of this package. Warnings are errors.
     #[track_caller]
     pub fn compile(source: &str, language: Language, more: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("there is room for a program");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("program");
         let library = library_folder();
-        // As the older kind of path, which comes before LD_LIBRARY_PATH: Cargo names a folder there
-        // that may have an older build.
+        // Use DT_RPATH, which precedes LD_LIBRARY_PATH: Cargo puts a directory there that can
+        // contain an older build.
         let mut rpath = std::ffi::OsString::from("-Wl,--disable-new-dtags,-rpath,");
         rpath.push(&library);
         let output = language
@@ -78,19 +79,19 @@ impl Program {
         Self { file, _folder: folder }
     }
 
-    /// Its file.
+    /// Returns the path of the program.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// A command that runs it on the simulation; `sim` configures that.
+    /// Returns a command that runs it on the simulation with this configuration.
     pub fn on_simulation(&self, sim: &str) -> Command {
         let mut command = Command::new(&self.file);
         clean(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", sim);
         command
     }
 
-    /// A command that runs it on a release of AMD's runtime, over the emulated driver.
+    /// Returns a command that runs it on a release of AMD's runtime, over the emulated driver.
     pub fn on_release(&self, installation: &Installation, emulation: &Emulation) -> Command {
         let mut command = installation.command(&self.file);
         clean(&mut command).env("HSA_VMM_RUNTIME", installation.runtime());
@@ -99,7 +100,7 @@ impl Program {
     }
 }
 
-/// Takes out what this machine's environment could change.
+/// Removes environment variables that could affect the program.
 fn clean(command: &mut Command) -> &mut Command {
     for variable in ["HSA_VMM_PROFILE", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_SIM"] {
         command.env_remove(variable);
@@ -107,7 +108,7 @@ fn clean(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Fails unless a program has ended well; returns what it printed.
+/// Fails unless a program has succeeded. Returns its output.
 #[track_caller]
 pub fn well(output: &Output, what: &str) -> String {
     let (out, err) =

@@ -1,6 +1,6 @@
-//! A C program that calls at random, rightly and wrongly, neither crashes nor leaks.
+//! A C program that makes random valid and invalid calls neither crashes nor leaks.
 //!
-//! For longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi torture`.
+//! To run it longer: `HSA_VMM_TORTURE=600 cargo test -p hsa-vmm-capi --test abi torture`.
 
 use crate::program::{Language, Program, well};
 use hsa_rocr::{Emulation, Release, test};
@@ -16,7 +16,7 @@ fn survives(mut command: Command, seed: &str, what: &str) {
         words[place - 1].parse::<u32>().expect(&said)
     };
     let (calls, refused) = (number("calls"), number("refused"));
-    // Both kinds, in earnest.
+    // Both kinds of calls were made often.
     assert!(calls >= 2000 && refused > calls / 10 && refused < calls / 10 * 9, "{what}: {said}");
 }
 

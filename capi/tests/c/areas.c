@@ -68,7 +68,7 @@ static void existing_memory(void) {
   copy_and_fill((char *)memory, 1);
   copy_and_fill((char *)on_device, 1);
   EXPECT(host[0] == 3 && host[1] == 6);
-  /* The program's own memory around it is still the program's own. */
+  /* The program's memory around the area's is not changed. */
   OK(hipMemcpy(before, own, 2 * SIZE, hipMemcpyDefault));
   EXPECT(before[0] == 0 && before[SIZE] == 3);
   OK(hipMemcpy(before, host, 2 * SIZE, hipMemcpyHostToHost));
@@ -103,7 +103,7 @@ static void destroy_during_mmap(void) {
     pthread_barrier_wait(&barrier);
     hipError_t destroyed = hsavmm_area_destroy(shared);
     EXPECT(pthread_join(thread, NULL) == 0);
-    /* One of the two is refused. */
+    /* One of the two calls fails. */
     EXPECT((mapped == hipSuccess) != (destroyed == hipSuccess));
     if (destroyed == hipSuccess) {
       EXPECT(mapped == hipErrorInvalidHandle);
@@ -125,6 +125,6 @@ int main(int count, char **arguments) {
     new_memory();
   }
   OK(hsavmm_shut_down());
-  puts("all of it");
+  puts("all checks passed");
   return 0;
 }

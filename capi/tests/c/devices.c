@@ -1,4 +1,4 @@
-/* Prints how many devices there are, and which. */
+/* Prints the number and the identity of the devices. */
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* In a child of a busy process every function ends, and none that needs the runtime succeeds.
- * Arguments: how many forks, and the names of all functions. Prints those that succeeded. */
+/* Calls every function in a forked child of a busy process: each must return, and those that need
+ * the runtime must fail. Arguments: the number of forks, and the names of all functions. Prints the
+ * names of those that succeeded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <hsavmm.h>
@@ -33,7 +34,7 @@ static void *busy(void *unused) {
   return unused;
 }
 
-/* Which function the child is in, and which ones succeeded. */
+/* The function that the child is calling, and the functions that have succeeded. */
 struct progress {
   int function;
   int succeeded[MOST];
@@ -41,7 +42,8 @@ struct progress {
 
 typedef long (*function)(void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* Every argument is the address of zeros: a place for a result, an empty text, a large number. */
+/* Every argument is the address of zeros: writable memory for a result, an empty text, a large
+ * number. */
 static char zeros[1 << 16];
 
 static void child(int count, char **names, struct progress *progress) {

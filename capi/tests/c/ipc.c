@@ -1,15 +1,15 @@
-/* IPC, beyond what hip-tests has of it. */
+/* Cases of IPC that hip-tests does not have. */
 #include "../hip_tests/memory.h"
 #include "../hip_tests/process.h"
 
 static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
 
-/* What the parent says of its memory: from its beginning, and from its second page. */
+/* The parent's memory: a handle of its start, and one of its second page. */
 struct offer {
   hipIpcMemHandle_t whole, inside;
 };
 
-/* That nothing is open there, and that nothing is copied to it. */
+/* Checks that no memory is open at the address, and that nothing is copied to it. */
 static void expect_closed(void *ptr) {
   static int values[N];
   hipPointerAttribute_t attributes;
@@ -24,7 +24,7 @@ static void close_inside(const struct offer *offer) {
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
   expect_closed(first);
-  /* As often as it was opened. */
+  /* Memory must be closed as often as it was opened. */
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->whole, lazily));
   CHECK(first == second);
@@ -32,7 +32,7 @@ static void close_inside(const struct offer *offer) {
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 1)));
   expect_closed(first);
-  /* The nearer of two that hold the address. */
+  /* Of two that contain the address, the nearer one is closed. */
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
   CHECK(inside == at(first, 4096));
@@ -40,7 +40,7 @@ static void close_inside(const struct offer *offer) {
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
   expect_closed(first);
-  /* What lies before what was opened is not open. */
+  /* Addresses before the opened memory are not open. */
   EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
   EXPECT_ERROR(hipIpcCloseMemHandle(at(inside, (size_t)-8)), hipErrorInvalidValue);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));

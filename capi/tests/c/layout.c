@@ -1,5 +1,5 @@
-/* Prints what a compiler makes of the header: once of ours, once of AMD's. What older releases of
-   AMD's lack is left out. */
+/* Prints sizes, offsets and values of the header's types: compiled once with this library's header
+ * and once with AMD's. Names that older releases of AMD's lack are omitted. */
 #include <hip/hip_runtime_api.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Numbers of objects are never used again, also after the library was shut down. */
+/* Numbers of objects are never reused, even after the library was shut down. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +27,6 @@ int main(void) {
     OK(hsavmm_shut_down());
     EXPECT(hsavmm_growable_destroy(old) == hipErrorInvalidHandle);
   }
-  puts("all of it");
+  puts("all checks passed");
   return 0;
 }

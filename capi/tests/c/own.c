@@ -1,4 +1,4 @@
-/* What hsavmm.h has: each function does what it says, and refuses what is none. */
+/* Calls every function of hsavmm.h with valid and invalid arguments. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void runtime(void) {
   OK(hsavmm_runtime(&info));
   EXPECT(info.virtual_memory == 1 && info.extension_major == 1 && info.name[0] != '\0');
   REFUSED(hsavmm_runtime(NULL), hipErrorInvalidValue, "`info` is null");
-  /* It is too late to choose. */
+  /* The runtime is already open. */
   REFUSED(hsavmm_use_runtime("sim"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
   REFUSED(hsavmm_use_simulation("gpus=3"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
   REFUSED(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
@@ -33,7 +33,7 @@ static void virtual_memory(size_t granule) {
   OK(hipMemAddressReserve(&taken, granule, 0, NULL, 0));
   REFUSED(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
   OK(hipMemAddressFree(taken, granule));
-  /* Alone in this process, so that it is still free. */
+  /* No other thread runs in this process, so the addresses are still free. */
   OK(hsavmm_reserve_at(taken, granule));
   OK(hipMemAddressFree(taken, granule));
   REFUSED(hsavmm_reserve_at(NULL, granule), hipErrorInvalidValue, "null");
@@ -109,7 +109,7 @@ static void many(size_t granule) {
     mappings[which].handle = handle;
   }
   hsavmm_usage usage;
-  /* All or nothing. */
+  /* If one entry is invalid, no mapping is created. */
   mappings[2].ptr = one;
   REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "overlaps the other range");
   mappings[2].ptr = one + 2 * granule;
@@ -147,7 +147,7 @@ static void many(size_t granule) {
   OK(hipMemAddressFree(other, granule));
 }
 
-/* What an agent may do at an address. */
+/* Returns an agent's access to an address. */
 static unsigned long long access_of(const hipMemLocation *location, void *at) {
   unsigned long long flags = 9;
   OK(hipMemGetAccess(&flags, location, at));
@@ -201,7 +201,7 @@ static void growable(size_t granule) {
   EXPECT(access_of(&both[0], start) == 0 && access_of(&both[0], (char *)start + 45 * granule) == 0);
   EXPECT(access_of(&both[1], (char *)start + 45 * granule) == 3);
   REFUSED(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
-  /* A number of another kind is none. */
+  /* A number of an object of another kind is invalid. */
   REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid object number");
   OK(hsavmm_growable_destroy(buffer));
   REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
@@ -329,7 +329,7 @@ int main(void) {
   EXPECT(usage.reservations + usage.handles + usage.mappings + usage.quarantined == 0);
   OK(hsavmm_check());
   OK(hsavmm_shut_down());
-  /* And once more, as the program chooses. */
+  /* Starts again with a configuration chosen by the program. */
   OK(hsavmm_use_simulation("mi300x,gpus=3"));
   OK(hsavmm_use_profile(6));
   int count;
@@ -342,6 +342,6 @@ int main(void) {
   EXPECT(hipMemAddressReserve(&nowhere, 0, 0, NULL, 0) == hipErrorOutOfMemory);
   EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);
   OK(hsavmm_shut_down());
-  puts("all of it");
+  puts("all checks passed");
   return 0;
 }

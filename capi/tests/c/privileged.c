@@ -1,4 +1,4 @@
-/* Says whether it runs with more rights than its caller, and what came of opening the runtime. */
+/* Prints whether it has more privileges than its caller, and the result of opening the runtime. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <sys/auxv.h>

@@ -1,7 +1,7 @@
 /*
- * torture SEED SECONDS: calls at random, most of them wrong in something, against a model that
- * knows which must succeed. The library's books are checked after each call, and in the end
- * nothing may be left. A difference ends it with 1; the same seed finds it again.
+ * torture SEED SECONDS: random calls, mostly with one invalid argument, compared with a model that
+ * knows which must succeed. The library's state is checked after each call, and at the end nothing
+ * may be left. A difference ends the program with status 1; the same seed repeats it.
  */
 #define _GNU_SOURCE
 #include <hsavmm.h>
@@ -15,13 +15,13 @@
 
 enum { RANGES = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
 
-/* What is mapped at a granule of a reservation, and whether a mapping begins there. */
+/* The memory mapped at a granule of a reservation, and whether a mapping begins there. */
 struct slot {
   hipMemGenericAllocationHandle_t handle;
   int begins;
 };
 
-/* A reservation; one that was freed has no granules. */
+/* A reservation. After it is freed it has no granules. */
 static struct range {
   char *start;
   size_t count;
@@ -45,7 +45,7 @@ static unsigned below(unsigned limit) {
   return (unsigned)(state >> 33) % limit;
 }
 
-/* True once in so many times. */
+/* True with a probability of 1 in `times`. */
 static int once_in(unsigned times) { return below(times) == 0; }
 
 static void fail(const char *what, hipError_t error) {
@@ -61,7 +61,7 @@ static int outcome(const char *call, hipError_t error, int expected) {
   return error == hipSuccess;
 }
 
-/* Whether a call has succeeded, which must be as expected. */
+/* Makes a call and compares its success with the expectation. */
 #define TRY(call, expected) outcome(#call, call, expected)
 
 /* ---- The model ----------------------------------------------------------------------------- */
@@ -84,13 +84,14 @@ static hipMemGenericAllocationHandle_t mapped_at(char *at) {
   return slot ? slot->handle : NULL;
 }
 
-/* Whether no mapping goes on from before an address. */
+/* Returns whether no mapping contains both this address and the one before it. */
 static int is_edge(char *at) {
   struct slot *slot = slot_at(at);
   return !slot || !slot->handle || slot->begins;
 }
 
-/* Whether all of some granules of one reservation are mapped, as whole mappings, or none is. */
+/* Returns whether granules of one reservation are all mapped, as whole mappings, or all unmapped.
+ * */
 static int is_run(char *at, size_t size, int mapped) {
   struct range *range = range_at(at);
   size_t done;
@@ -110,14 +111,14 @@ static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) 
   }
 }
 
-/* An address of a range that is or was, or nonsense. */
+/* Returns an address of a current or former range, or an invalid one. */
 static char *some_address(void) {
   struct range *range = &ranges[below(RANGES)];
   if (once_in(16)) return once_in(2) ? NULL : (char *)(size_t)state;
   return range->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
 }
 
-/* Some granules, often as many as are mapped at an address, or nonsense. */
+/* Returns a number of granules, often the mapped size at an address, or an invalid one. */
 static size_t some_size(char *at) {
   size_t size = granule;
   if (once_in(16)) return (size_t)state >> below(64);
@@ -205,7 +206,7 @@ static void set_access(char *at, size_t size) {
   if (once_in(4)) TRY(hsavmm_revoke(at, size, &desc.location, 1), EITHER);
 }
 
-/* From inside of a reservation: of other addresses the library cannot know whose they are. */
+/* Copies only inside a reservation: the library cannot check other addresses. */
 static void copy(const struct range *range) {
   char *at;
   size_t size = (1 + below(2)) * granule - below(9);
@@ -295,7 +296,7 @@ static int open_descriptors(void) {
   return count;
 }
 
-/* Gives everything back, and returns how many descriptors are open. */
+/* Releases everything. Returns the number of open descriptors. */
 static int clean_up(void) {
   hsavmm_usage usage;
   unsigned index;
@@ -320,7 +321,7 @@ static int clean_up(void) {
   }
   TRY(hsavmm_count(&usage), 1);
   if (usage.reservations || usage.handles || usage.mappings || usage.quarantined) {
-    fail("something is left", hipErrorUnknown);
+    fail("objects are leaked", hipErrorUnknown);
   }
   return open_descriptors();
 }
@@ -339,13 +340,13 @@ int main(int count, char **arguments) {
   TRY(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityMinimum), 1);
   bytes = (char *)calloc(2, granule);
   if (!bytes) return 2;
-  /* What the runtime opens once and keeps is open then. */
+  /* By then the runtime has opened the descriptors that it keeps. */
   while (calls < 2000) act();
   before = clean_up();
   end = time(NULL) + atoi(arguments[2]);
   while (time(NULL) < end) act();
   after = clean_up();
-  if (after != before) fail("descriptors are left", hipErrorUnknown);
+  if (after != before) fail("descriptors are leaked", hipErrorUnknown);
   free(bytes);
   TRY(hsavmm_shut_down(), 1);
   printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, refused);

@@ -1,10 +1,10 @@
 /*
- * What a case is: a function that ends if all is as it should be. Each runs in a process of its
- * own, forked before any runtime is open, so that a crash is its own.
+ * A case is a function that returns if all checks pass. Each runs in a process of its own, forked
+ * before any runtime is open, so that a crash ends only that case.
  *
- * A program of cases prints a line for each: "ok NAME", "FAILED NAME: file:line: what" or "skipped
- * NAME: why", and ends with 1 if one has failed. Its arguments are the names of the cases to run;
- * all without any.
+ * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: what" or "skipped
+ * NAME: why". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
+ * to run; all if there are none.
  *
  * C99 and C++17.
  */
@@ -29,12 +29,12 @@ struct test_case {
   void (*run)(void);
 };
 
-/* How a case's process ends. */
+/* The exit statuses of a case's process. */
 enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Also ends children of a case: their parents see it by wait_for(). */
+/* Also ends children of a case; their parents detect it by wait_for(). */
 static inline void failed(const char *file, int line, const char *what, const char *words) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, what,
@@ -52,7 +52,7 @@ static inline void expect_error(hipError_t is, hipError_t expected, const char *
   failed(file, line, call, words);
 }
 
-/* Each ends the case unless it holds. */
+/* Each ends the case with a failure unless the condition holds. */
 #define CHECK(condition)                                                                           \
   do {                                                                                             \
     if (!(condition)) failed(__FILE__, __LINE__, #condition, "");                                  \
@@ -60,14 +60,14 @@ static inline void expect_error(hipError_t is, hipError_t expected, const char *
 #define EXPECT_ERROR(call, code) expect_error(call, code, #call, __FILE__, __LINE__)
 #define EXPECT_SUCCESS(call) EXPECT_ERROR(call, hipSuccess)
 
-/* Ends the case without a verdict. */
+/* Ends the case as skipped. */
 static inline void skip(const char *why) {
   printf("skipped %s: %s\n", current_case, why);
   fflush(stdout);
   _exit(SKIPPED);
 }
 
-/* Whose answers are given: HIP 6's or 7's. */
+/* Returns the HIP profile, 6 or 7. */
 static inline int profile(void) {
   hsavmm_runtime_info info;
   EXPECT_SUCCESS(hsavmm_runtime(&info));
@@ -88,7 +88,7 @@ static inline int open_descriptors(void) {
   return count;
 }
 
-/* That the library's books are in order and that this process holds nothing any more. */
+/* Checks that the library's state is consistent and that this process holds no resources. */
 static inline void nothing_is_left(void) {
   hsavmm_usage usage;
   EXPECT_SUCCESS(hsavmm_check());
@@ -99,7 +99,7 @@ static inline void nothing_is_left(void) {
   CHECK(usage.quarantined == 0);
 }
 
-/* What a case's process does. */
+/* Runs a case in its own process. */
 static inline void run_here(const struct test_case *one) {
   int before, after;
   current_case = one->name;
@@ -107,14 +107,15 @@ static inline void run_here(const struct test_case *one) {
   one->run();
   nothing_is_left();
   EXPECT_SUCCESS(hsavmm_shut_down());
-  /* AMD's runtime keeps its own; the simulation has none, and this library gives all back. */
+  /* AMD's runtime keeps descriptors of its own; the simulation has none, and this library closes
+   * all. */
   after = open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
-  /* By the way that programs end, handlers and all. */
+  /* Exits normally, with all exit handlers. */
   exit(PASSED);
 }
 
-/* Whether it has passed or been skipped. */
+/* Runs a case in a child. Returns whether it passed or was skipped. */
 static inline int run_case(const struct test_case *one) {
   int status = 0;
   pid_t child;
@@ -142,7 +143,7 @@ static inline int is_wanted(const char *name, int count, char **names) {
 #define CASE(function)                                                                             \
   { #function, function }
 
-/* The table of a program's cases, and its main(). */
+/* Defines the table of a program's cases, and its main(). */
 #define CASES(...)                                                                                 \
   int main(int count, char **names) {                                                              \
     static const struct test_case all[] = {__VA_ARGS__};                                           \

@@ -1,7 +1,7 @@
-/* hipGetProcAddress: every function of virtual memory by its name (of 2026). */
+/* hipGetProcAddress: looks up every function of virtual memory by its name (added in 2026). */
 #include "memory.h"
 
-/* The function of a name, which must be the one that the program was linked with. */
+/* Returns the function of a name, which must be the one that the program is linked with. */
 static void *by_name(const char *name) {
   hipDriverProcAddressQueryResult result = HIP_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   void *function = NULL;
@@ -11,7 +11,7 @@ static void *by_name(const char *name) {
   return function;
 }
 
-/* As POSIX lets one make a function of a pointer. */
+/* Converts the pointer to a function as POSIX requires. */
 #define FUNCTION(variable) *(void **)(&variable) = by_name("hip" #variable)
 
 static void hipGetProcAddressVmmApis(void) {

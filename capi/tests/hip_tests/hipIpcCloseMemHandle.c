@@ -1,4 +1,4 @@
-/* hipIpcCloseMemHandle: as often as it was opened. */
+/* hipIpcCloseMemHandle: memory must be closed as often as it was opened. */
 #include "memory.h"
 #include "process.h"
 

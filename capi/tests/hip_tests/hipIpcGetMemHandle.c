@@ -1,4 +1,4 @@
-/* hipIpcGetMemHandle: handles of memory that is there, and of memory that is not. */
+/* hipIpcGetMemHandle: handles of valid and of invalid addresses. */
 #include "memory.h"
 
 static void hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(void) {
@@ -13,7 +13,7 @@ static void hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(void
   EXPECT_SUCCESS(hipFree(second));
 }
 
-/* Also if the address is the same, which the original only hopes for. */
+/* Holds also if the address is reused, which the original does not guarantee. */
 static void hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(void) {
   hipIpcMemHandle_t one, other;
   void *first, *second;
@@ -34,7 +34,7 @@ static void hipIpcGetMemHandle_Negative_Handle_For_Freed_Memory(void) {
   EXPECT_ERROR(hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
 }
 
-/* A whole page, so that what is behind it is nobody's. */
+/* The allocation fills a whole page, so that the address after it is invalid. */
 static void hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(void) {
   hipIpcMemHandle_t handle;
   void *ptr;
@@ -43,7 +43,7 @@ static void hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-/* Not of hip-tests: mapped memory brought the kernel down under HIP (clr#265). */
+/* Not in hip-tests: with HIP, a mapped address crashed the kernel (clr#265). */
 static void hipIpcGetMemHandle_Negative_Mapped_Memory(void) {
   size_t size = rounded(0, BYTES);
   hipDeviceptr_t ptr = mapped(0, size);

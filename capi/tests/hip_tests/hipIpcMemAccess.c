@@ -1,14 +1,14 @@
-/* Memory of each device in another process, by its handle. */
+/* Another process opens memory of each device by its handle. */
 #include "memory.h"
 #include "process.h"
 
-/* What the parent says of memory that the child is to open. */
+/* A handle of the parent's memory, for the child to open. */
 struct offer {
   int device;
   hipIpcMemHandle_t handle;
 };
 
-/* Opens an offer at every device, and reads it directly and by way of own memory. */
+/* Opens the memory on every device, and reads it directly and through a copy. */
 static void take_up(const struct offer *offer) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
@@ -16,7 +16,8 @@ static void take_up(const struct offer *offer) {
     int can = 0;
     EXPECT_SUCCESS(hipSetDevice(device));
     EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, offer->device));
-    /* No device is its own peer; the original leaves it out, and has nothing to do with one. */
+    /* A device is not its own peer. The original skips it and so does nothing with a single device.
+     * */
     if (!can && device != offer->device) continue;
     EXPECT_SUCCESS(hipMalloc(&own, BYTES));
     EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, offer->handle, hipIpcMemLazyEnablePeerAccess));
@@ -29,7 +30,7 @@ static void take_up(const struct offer *offer) {
   }
 }
 
-/* Messages take the part of the original's named semaphores. */
+/* Messages replace the original's named semaphores. */
 static void hipIpcMemAccess_Semaphores(void) {
   struct channel channel = channel_open();
   struct offer offer;

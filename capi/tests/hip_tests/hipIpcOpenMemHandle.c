@@ -1,7 +1,6 @@
-/* hipIpcOpenMemHandle: not in the process that has the memory.
- *
- * hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device makes a context, which this library
- * has not. */
+/* hipIpcOpenMemHandle: memory cannot be opened in the process that owns it.
+ * hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device is omitted, because this library
+ * has no contexts. */
 #include "memory.h"
 
 static void hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(void) {

@@ -1,4 +1,4 @@
-/* hipMemAddressFree: what it refuses. */
+/* hipMemAddressFree: invalid calls. */
 #include "memory.h"
 
 static void hipMemAddressFree_negative(void) {

@@ -1,7 +1,7 @@
-/* hipMemAddressReserve: alignments, and what it refuses. */
+/* hipMemAddressReserve: alignments, and invalid calls. */
 #include "memory.h"
 
-/* Also alignments that are far below a page are taken. */
+/* Alignments far below a page are accepted too. */
 static void hipMemAddressReserve_AlignmentTest(void) {
   size_t size = rounded(0, BYTES), alignment;
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -16,8 +16,8 @@ static void hipMemAddressReserve_AlignmentTest(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP 6 called a bad size a lack of memory. That an alignment must be a power of two is asked of
- * NVIDIA alone there; here it holds everywhere. */
+/* HIP 6 returned out of memory for an invalid size. The original requires a power of two as
+ * alignment only on NVIDIA; here it holds everywhere. */
 static void hipMemAddressReserve_Negative(void) {
   size_t size = rounded(0, BYTES);
   hipError_t refused = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);

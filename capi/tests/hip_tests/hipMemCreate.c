@@ -1,7 +1,5 @@
-/* hipMemCreate: physical memory, how long it lives, and what is refused.
- *
- * hipMemCreate_ChkWithKerLaunch is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse and a kernel: it
- * is not here. */
+/* hipMemCreate: physical memory, its lifetime, and invalid calls. hipMemCreate_ChkWithKerLaunch is
+ * omitted: it is hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse with a kernel. */
 #include "memory.h"
 
 static void hipMemCreate_BasicAllocateDeAlloc_MultGranularity(void) {
@@ -21,7 +19,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* Its mapping keeps memory that was released. */
+/* A mapping keeps released memory. */
 static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -33,12 +31,12 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   unmap_and_free(ptr, size);
 }
 
-/* The original's kernel squares what was written, here the host does: three handles that are one
- * range to a copy. */
+/* The original's kernel squares the numbers; here the host does. A copy treats three mapped handles
+ * as one range. */
 static void hipMemCreate_MapNonContiguousChunks(void) {
   enum { CHUNKS = 3 };
   static int values[CHUNKS * N];
-  /* A chunk is full of ints, so that they follow each other. */
+  /* A chunk is a multiple of an int, so that the ints are contiguous. */
   size_t size = rounded(0, BYTES), chunk;
   size_t all = CHUNKS * size;
   hipDeviceptr_t ptr;
@@ -66,7 +64,7 @@ static void hipMemCreate_MapNonContiguousChunks(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, all));
 }
 
-/* The original compares ints with the byte, and so can take only 0. */
+/* The original compares ints with the byte, and so can only use 0. */
 static void hipMemCreate_ChkWithMemset(void) {
   static unsigned char bytes[N * sizeof(int)];
   size_t size = rounded(0, BYTES), index;

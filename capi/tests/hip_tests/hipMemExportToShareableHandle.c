@@ -1,7 +1,7 @@
-/* hipMemExportToShareableHandle: what it writes, and what it refuses. */
+/* hipMemExportToShareableHandle: the result, and invalid calls. */
 #include "shareable.h"
 
-/* The original takes a null pointer for the descriptor, and asks for more than 0 of it. */
+/* The original passes a null pointer for the descriptor, and expects more than 0. */
 static void hipMemExportToShareableHandle_Positive_Basic(void) {
   size_t size = 2 * granularity_of(0);
   hipMemGenericAllocationHandle_t handle;

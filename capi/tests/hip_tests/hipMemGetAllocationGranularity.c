@@ -1,4 +1,4 @@
-/* hipMemGetAllocationGranularity: both granularities of all devices, and what it refuses. */
+/* hipMemGetAllocationGranularity: both granularities of all devices, and invalid calls. */
 #include "memory.h"
 
 static size_t granularity_by(hipMemAllocationGranularity_flags option, int device) {
@@ -13,7 +13,7 @@ static void hipMemGetAllocationGranularity_MinGranularity(void) {
   CHECK(granularity_by(hipMemAllocationGranularityMinimum, 0) > 0);
 }
 
-/* HIP 6 answered the least to both. */
+/* HIP 6 returned the minimum for both. */
 static void hipMemGetAllocationGranularity_RecommendedGranularity(void) {
   size_t least = granularity_of(0), recommended;
   EXPECT_SUCCESS(hipFree(NULL));
@@ -29,7 +29,7 @@ static void hipMemGetAllocationGranularity_AllGPUs(void) {
   }
 }
 
-/* The option is asked of NVIDIA alone there. */
+/* The original checks the option only on NVIDIA. */
 static void hipMemGetAllocationGranularity_NegativeTests(void) {
   const hipMemAllocationGranularity_flags least = hipMemAllocationGranularityMinimum;
   const hipMemAllocationProp good = properties_of(0);

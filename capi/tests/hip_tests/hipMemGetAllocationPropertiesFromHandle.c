@@ -1,4 +1,4 @@
-/* hipMemGetAllocationPropertiesFromHandle: what memory was made with. */
+/* hipMemGetAllocationPropertiesFromHandle: the properties are those of hipMemCreate. */
 #include "memory.h"
 
 static void hipMemGetAllocationPropertiesFromHandle_functional(void) {

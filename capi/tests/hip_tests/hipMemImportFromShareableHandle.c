@@ -1,6 +1,5 @@
-/* hipMemImportFromShareableHandle: one's own memory, and that of a parent and a grandparent.
- *
- * Where the originals square numbers by a kernel, the importer does it here between two copies. */
+/* hipMemImportFromShareableHandle: memory of this process, of the parent and of the grandparent.
+ * Where the originals square numbers by a kernel, here the importer does it between two copies. */
 #include "process.h"
 #include "shareable.h"
 
@@ -26,8 +25,8 @@ static void hipMemImportFromShareableHandle_Positive_Basic(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* A null pointer is no descriptor for HIP, whatever descriptor 0 is; here descriptor 0 is one like
- * any other, and refused if it is no memory. HIP of 2024 never looked at the type. */
+/* HIP rejects a null pointer as a descriptor, although descriptor 0 is valid; here descriptor 0 is
+ * accepted, and fails if it is not memory. HIP of 2024 did not check the type. */
 static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
   hipMemGenericAllocationHandle_t handle = create_shareable(0, 2 * granularity_of(0)), other;
@@ -45,7 +44,7 @@ static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* Maps what comes over a socket, and squares its numbers. */
+/* Maps memory received over a socket, and squares its numbers. */
 static void square(int end) {
   static int values[N];
   size_t size = 0;
@@ -73,7 +72,8 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
   CHECK(close(descriptor) == 0);
 }
 
-/* A child that squares the numbers in the memory it is sent, and this process's end of the channel. */
+/* Starts a child that squares the numbers in the memory sent to it. Returns this process's end of
+ * the channel. */
 static pid_t start_squaring(int *end) {
   struct channel channel = channel_open();
   pid_t child = fork();
@@ -99,7 +99,7 @@ static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* The parent sees what the child has written. */
+/* The parent reads what the child wrote. */
 static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   static int values[N];
   hipMemGenericAllocationHandle_t handle;
@@ -119,7 +119,7 @@ static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* The child never opens a runtime: it passes the descriptor on. */
+/* The child never opens a runtime: it only passes the descriptor on. */
 static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
   struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;

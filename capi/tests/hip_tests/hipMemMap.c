@@ -1,6 +1,5 @@
-/* hipMemMap: the same memory at many addresses, many memories at one, parts of both.
- *
- * The kernels of the originals are NVIDIA's alone. */
+/* hipMemMap: the same memory at many addresses, many handles at one address, and parts of both. The
+ * kernels of the originals run only on NVIDIA. */
 #include "memory.h"
 
 enum { BUFFERS = 3 };
@@ -12,7 +11,7 @@ static void hipMemMap_SameMemoryReuse(void) {
   int round;
   for (round = 0; round < 20; round++) {
     map_and_grant(ptr, size, handle, 0);
-    /* What was written before is still there. */
+    /* The contents of the previous round are still there. */
     if (round > 0) expect_numbers(ptr, round - 1);
     write_and_read(ptr, round);
     EXPECT_SUCCESS(hipMemUnmap(ptr, size));
@@ -53,7 +52,7 @@ static void hipMemMap_PhysicalMemory_Map2MultVMMs(void) {
   for (buffer = 0; buffer < BUFFERS; buffer++) unmap_and_free(ptrs[buffer], size);
 }
 
-/* Memory of each device, granted to each device alone, so that its own has no access. */
+/* Memory of each device with access for each other device only, not for its owner. */
 static void hipMemMap_PhysicalMemoryReuse_MultiDev(void) {
   int owner, user, count = device_count();
   need_two_devices();
@@ -87,7 +86,7 @@ static void hipMemMap_VMMMemoryReuse_SingleGPU(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* First each memory is granted to its own device, then all to the first. */
+/* First each memory is accessible to its own device, then all to the first. */
 static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
   size_t size = rounded(0, BYTES);
   hipDeviceptr_t ptr = reserve(size);
@@ -106,7 +105,7 @@ static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* Half of a handle. */
+/* Maps half of a handle. */
 static void hipMemMap_MapPartialPhysicalMem(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, 2 * size);
@@ -118,7 +117,7 @@ static void hipMemMap_MapPartialPhysicalMem(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* Half of a reservation. */
+/* Maps half of a reservation. */
 static void hipMemMap_MapPartialVMMMem(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -130,8 +129,8 @@ static void hipMemMap_MapPartialVMMMem(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, 2 * size));
 }
 
-/* The original passes the address of its variable, which is none of the runtime's; the range is
- * tried too. */
+/* The original passes the address of a local variable, which the runtime does not know; the range
+ * is tested too. */
 static void hipMemMap_negative(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);

@@ -1,7 +1,8 @@
-/* hipMemMapArrayAsync: sparse arrays, which AMD has not. */
+/* hipMemMapArrayAsync: sparse arrays, which AMD does not support. */
 #include "memory.h"
 
-/* The original is NVIDIA's alone: it maps and unmaps. HIP on AMD answers as here. */
+/* The original maps and unmaps on NVIDIA only. HIP on AMD returns the same error as this library.
+ * */
 static void hipMemMapArrayAsync_Positive_Basic(void) {
   hipMemGenericAllocationHandle_t handle = create(0, granularity_of(0));
   hipArrayMapInfo info;

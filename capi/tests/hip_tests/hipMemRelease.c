@@ -1,7 +1,8 @@
-/* hipMemRelease: what it refuses. */
+/* hipMemRelease: invalid calls. */
 #include "memory.h"
 
-/* After the original's null pointer, what crashes HIP: released once too often, or invented. */
+/* After the original's null pointer, calls that crash HIP: a handle released too often, and an
+ * invented one. */
 static void hipMemRelease_negative(void) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_ERROR(hipMemRelease(NULL), hipErrorInvalidValue);

@@ -1,7 +1,7 @@
-/* hipMemRetainAllocationHandle: the handle of what is mapped. */
+/* hipMemRetainAllocationHandle: returns the handle of a mapping. */
 #include "memory.h"
 
-/* The original releases once, which was enough for HIP of 2024; a retained handle is one more
+/* The original releases once, which was enough for HIP of 2024; a retained handle is an additional
  * reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
   size_t size = rounded(0, BYTES);

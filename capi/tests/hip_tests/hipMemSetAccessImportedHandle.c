@@ -1,9 +1,9 @@
-/* hipMemSetAccess, for this process by its own name, on memory of another (of 2026). */
+/* hipMemSetAccess for the host as location, on memory of another process (added in 2026). */
 #include "process.h"
 #include "shareable.h"
 
-/* Forks a child that maps memory of a device of this process, grants the host and does `act`, which
- * leaves the numbers from 1 on. */
+/* Forks a child that maps memory of a device of this process, grants the host access and runs
+ * `act`, which leaves the numbers from 1 on. */
 static void with_imported(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
   struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
@@ -48,12 +48,12 @@ static void write_by_host(hipDeviceptr_t ptr, size_t size) {
   count_up((int *)ptr, N, 1);
 }
 
-/* The last device's memory: an exporter that is not the first device went wrong in HIP. */
+/* Uses the last device's memory: HIP failed if the exporter was not the first device. */
 static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess(void) {
   with_imported(1, write_by_host);
 }
 
-/* Both at once: the host's numbers, then the device's, then the host's. */
+/* The host and a device write in turn: the host's numbers, the device's, then the host's. */
 static void write_by_both(hipDeviceptr_t ptr, size_t size) {
   const int pattern = (int)0xdeadbeef;
   const int *values = (const int *)ptr;

@@ -1,4 +1,4 @@
-/* hipMemSetAccess and hipMemGetAccess: who may do what, and copies by those who may. */
+/* hipMemSetAccess and hipMemGetAccess: permissions, and copies by agents with access. */
 #include "memory.h"
 #include "process.h"
 
@@ -62,8 +62,8 @@ static void hipMemSetAccess_FuncTstOnMultDev(void) {
   }
 }
 
-/* Under HIP this process reaches what a device was granted. The original takes two devices, but
- * tries one at a time. */
+/* In HIP the host can access what a device was granted. The original needs two devices, but tests
+ * one at a time. */
 static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
@@ -76,23 +76,23 @@ static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   }
 }
 
-/* That a copy obeys is asked of NVIDIA alone there; here it holds everywhere. */
+/* The original checks only on NVIDIA that copies obey permissions; here it holds everywhere. */
 static void hipMemSetAccess_ChangeAccessProp(void) {
   static int values[N];
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
-  /* Nothing, then everything. */
+  /* No access, then read and write. */
   grant(ptr, size, 0, hipMemAccessFlagsProtNone);
   EXPECT_ERROR(hipMemcpyHtoD(ptr, values, BYTES), hipErrorInvalidValue);
   grant(ptr, size, 0, hipMemAccessFlagsProtReadWrite);
   write_and_read(ptr, 1);
-  /* Everything, then reading. */
+  /* Read and write, then read. */
   grant(ptr, size, 0, hipMemAccessFlagsProtRead);
   expect_numbers(ptr, 1);
   EXPECT_ERROR(hipMemcpyHtoD(ptr, values, BYTES), hipErrorInvalidValue);
-  /* Reading, then everything. */
+  /* Read, then read and write. */
   grant(ptr, size, 0, hipMemAccessFlagsProtReadWrite);
   write_and_read(ptr, 2);
   EXPECT_SUCCESS(hipMemUnmap(ptr, size));
@@ -135,7 +135,7 @@ static void hipMemSetAccess_Vmm2DevMemCpy(void) {
 static void need_peer(int peer) {
   int can = 0;
   EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, 0, peer));
-  if (!can) skip("the devices are no peers");
+  if (!can) skip("the devices have no peer access");
 }
 
 static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
@@ -156,8 +156,8 @@ static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
   unmap_and_free(ptr, size);
 }
 
-/* A peer that may read takes nothing from the others: what the first device and this process could
- * do, they still can. */
+/* Read access for a peer does not affect the others: the first device and the host keep their
+ * access. */
 static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
   size_t size = rounded(0, BYTES);
   hipDeviceptr_t ptr, other;
@@ -192,9 +192,9 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
 }
 
 /* The original maps the first device's memory once more for the peer, by a handle that it has
- * released before, and HIP lets it. A slip: it makes memory of the peer, and never uses it. Here a
- * released handle is refused (design decision 1), so it is retained by its address for that; and
- * the peer's own memory is copied to as well. */
+ * already released, and HIP accepts it. It also creates memory of the peer that it never uses. Here
+ * a released handle is rejected (design decision 1), so the handle is retained by its address; and
+ * the peer's own memory is copied too. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
@@ -226,7 +226,8 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   unmap_and_free(ptr, size);
 }
 
-/* One range of memory of all devices, each part granted to its own alone: a copy spans them. */
+/* One range with memory of all devices, each accessible to its own device only: a copy crosses all
+ * of it. */
 static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   int device, count = device_count();
   size_t size = 0, all;
@@ -257,8 +258,8 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   free(values);
 }
 
-/* Memory that grows: a larger range, the old handle first in it, a new one behind. Access to both
- * is set by one call, and one call unmaps both. */
+/* Memory that grows: a larger range with the old handle first and a new one after it. One call sets
+ * access to both, and one call unmaps both. */
 static void hipMemSetAccess_GrowVMM(void) {
   static int values[2 * N];
   size_t size = rounded(0, BYTES);
@@ -280,7 +281,7 @@ static void hipMemSetAccess_GrowVMM(void) {
   unmap_and_free(ptr, 2 * size);
 }
 
-/* One whole life, with numbers of its own. */
+/* A complete cycle with numbers of its own. */
 static void *live(void *first) {
   int values[N];
   int from = (int)(intptr_t)first;
@@ -307,7 +308,7 @@ static void hipMemSetAccess_Multithreaded(void) {
   for (index = 0; index < 5; index++) CHECK(pthread_join(threads[index], NULL) == 0);
 }
 
-/* Parent and child, forked before the runtime is open, each with a runtime of its own. */
+/* Parent and child, forked before the runtime is open, each with its own runtime. */
 static void hipMemSetAccess_MultiProc(void) {
   struct channel channel = channel_open();
   pid_t child = fork();
@@ -319,7 +320,7 @@ static void hipMemSetAccess_MultiProc(void) {
   wait_for(child, end);
 }
 
-/* What hipMemSetAccess is to refuse, given a mapping or something else. */
+/* The invalid calls of hipMemSetAccess, on a mapping or another address. */
 static void refused_at(hipDeviceptr_t ptr, size_t size) {
   const hipMemAccessDesc good = access_of(0, hipMemAccessFlagsProtReadWrite);
   hipMemAccessDesc desc = good;
@@ -338,13 +339,13 @@ static void refused_at(hipDeviceptr_t ptr, size_t size) {
   desc = good;
   desc.flags = (hipMemAccessFlags)-1;
   EXPECT_ERROR(hipMemSetAccess(ptr, size, &desc, 1), hipErrorInvalidValue);
-  /* To write only. */
+  /* Write-only access. */
   desc.flags = (hipMemAccessFlags)2;
   EXPECT_ERROR(hipMemSetAccess(ptr, size, &desc, 1), hipErrorInvalidValue);
 }
 
-/* The original passes the address of its variable, which nobody has mapped, so that all of it would
- * be refused in any case; the mapping is tried too. */
+/* The original passes the address of a local variable, for which every call fails anyway; the
+ * mapping is tested too. */
 static void hipMemSetAccess_negative(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -365,7 +366,7 @@ static void hipMemSetAccess_negative(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* Of 2026: this process by its own name, without any device. */
+/* Added in 2026: access of the host as location, without any device. */
 static void hipMemSetAccessHost_devicealloc(void) {
   size_t size = rounded(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -378,7 +379,7 @@ static void hipMemSetAccessHost_devicealloc(void) {
   expect_access(ptr, 0, hipMemAccessFlagsProtNone);
   grant(ptr, size, 0, hipMemAccessFlagsProtRead);
   expect_numbers(ptr, 4);
-  /* What it was granted by name it keeps. */
+  /* The host keeps the access that it was granted by name. */
   count_up((int *)ptr, N, 5);
   expect_numbers(ptr, 5);
   EXPECT_SUCCESS(hipMemRelease(handle));

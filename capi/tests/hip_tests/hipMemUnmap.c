@@ -1,4 +1,4 @@
-/* hipMemUnmap: what it refuses. */
+/* hipMemUnmap: invalid calls. */
 #include "memory.h"
 
 static void hipMemUnmap_negative(void) {

@@ -1,7 +1,7 @@
-/* The whole life of one mapping, of each kind of memory. */
+/* The complete cycle of one mapping, for each kind of memory. */
 #include "memory.h"
 
-static void live_and_die(const hipMemAllocationProp *prop, size_t size, size_t alignment) {
+static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t alignment) {
   static char values[2 << 20];
   hipMemGenericAllocationHandle_t handle;
   hipDeviceptr_t ptr;
@@ -19,17 +19,17 @@ static void live_and_die(const hipMemAllocationProp *prop, size_t size, size_t a
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* The original leaves fields of the properties as they are by chance, which asks for handle types
- * that there may not be; here they are 0. Its recommended granularity only aligns. */
+/* The original leaves fields of the properties uninitialised, which can request handle types that
+ * do not exist; here they are 0. Its recommended granularity is used only for alignment. */
 static void hipMemVmm_Basic(void) {
   hipMemAllocationProp prop = properties_of(0);
   size_t granularity = 0;
   EXPECT_SUCCESS(hipMemGetAllocationGranularity(&granularity, &prop,
                                                 hipMemAllocationGranularityRecommended));
-  live_and_die(&prop, 4096, granularity);
+  full_cycle(&prop, 4096, granularity);
 }
 
-/* Of 2026. HIP 6 has no such memory, nor have older runtimes. */
+/* Added in 2026. HIP 6 and older runtimes have no such memory. */
 static void hipMemVmm_Uncached(void) {
   hipMemAllocationProp prop = properties_of(0);
   hipMemGenericAllocationHandle_t handle;
@@ -40,11 +40,11 @@ static void hipMemVmm_Uncached(void) {
   if (info.profile == 6 || info.extension_minor < 18) {
     hipError_t error = by_profile(hipErrorInvalidValue, hipErrorNotSupported);
     EXPECT_ERROR(hipMemCreate(&handle, granularity_of(0), &prop, 0), error);
-    skip("there is no uncached memory");
+    skip("no uncached memory");
   }
   EXPECT_SUCCESS(hipMemGetAllocationGranularity(&granularity, &prop,
                                                 hipMemAllocationGranularityRecommended));
-  live_and_die(&prop, granularity, 0);
+  full_cycle(&prop, granularity, 0);
 }
 
 CASES(CASE(hipMemVmm_Basic), CASE(hipMemVmm_Uncached))

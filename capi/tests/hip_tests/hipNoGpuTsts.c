@@ -1,8 +1,8 @@
-/* Every function without a device, as HIP_VISIBLE_DEVICES leaves none; of virtual memory and IPC too,
- * which the originals leave out. Not here: functions that this library has not. */
+/* Calls every function without a device (HIP_VISIBLE_DEVICES selects none), also those of virtual
+ * memory and IPC, which the originals omit. Functions that this library lacks are omitted. */
 #include "case.h"
 
-/* A case of one call. The frame's end asks for what no device has, so it ends here. */
+/* A case of one call. The usual end of a case needs a device, so it ends here. */
 #define WITHOUT_DEVICE(function, call)                                                             \
   static void NoGpuTst_##function(void) {                                                          \
     CHECK(setenv("HIP_VISIBLE_DEVICES", "-1", 1) == 0);                                            \

@@ -1,12 +1,12 @@
 /*
- * Device memory as most cases need it: N ints, made, mapped, granted, written and read.
+ * Device memory as most cases use it: N ints, created, mapped, accessible, written and read.
  */
 #ifndef HIP_TESTS_MEMORY_H
 #define HIP_TESTS_MEMORY_H
 
 #include "case.h"
 
-/* As many as the originals use. */
+/* The number of ints that the originals use. */
 enum { N = 1 << 13 };
 #define BYTES ((size_t)N * sizeof(int))
 
@@ -18,10 +18,10 @@ static inline int device_count(void) {
 }
 
 static inline void need_two_devices(void) {
-  if (device_count() < 2) skip("it takes two devices");
+  if (device_count() < 2) skip("needs two devices");
 }
 
-/* Pinned memory of a device that has virtual memory management. */
+/* Properties of pinned memory on a device with virtual memory management. */
 static inline hipMemAllocationProp properties_of(int number) {
   hipMemAllocationProp prop;
   hipDevice_t device;
@@ -52,7 +52,7 @@ static inline size_t granularity_of(int device) {
   return granularity;
 }
 
-/* Bytes in whole granules of a device. */
+/* Rounds a size up to whole granules of a device. */
 static inline size_t rounded(int device, size_t bytes) {
   size_t granularity = granularity_of(device);
   return (bytes + granularity - 1) / granularity * granularity;
@@ -105,7 +105,7 @@ static inline void map_and_grant(hipDeviceptr_t ptr, size_t size,
   grant(ptr, size, device, hipMemAccessFlagsProtReadWrite);
 }
 
-/* New memory of a device at new addresses, that nothing but its mapping keeps. */
+/* Maps new memory of a device at new addresses. Only the mapping keeps the memory. */
 static inline hipDeviceptr_t mapped(int device, size_t size) {
   hipMemGenericAllocationHandle_t handle = create(device, size);
   hipDeviceptr_t ptr = reserve(size);
@@ -119,7 +119,7 @@ static inline void unmap_and_free(hipDeviceptr_t ptr, size_t size) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* The numbers from `first` on. */
+/* Writes the numbers from `first` on. */
 static inline void count_up(int *values, int count, int first) {
   int index;
   for (index = 0; index < count; index++) values[index] = first + index;

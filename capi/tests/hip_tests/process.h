@@ -1,6 +1,6 @@
 /*
- * Cases of several processes: children that are forked before the runtime is open, and descriptors
- * on their way between them.
+ * Cases with several processes: children that are forked before the runtime is open, and
+ * descriptors sent between them.
  */
 #ifndef HIP_TESTS_PROCESS_H
 #define HIP_TESTS_PROCESS_H
@@ -9,7 +9,7 @@
 
 #include <sys/socket.h>
 
-/* Two ends that are connected. */
+/* The two connected ends of a channel. */
 struct channel {
   int ends[2];
 };
@@ -20,7 +20,7 @@ static inline struct channel channel_open(void) {
   return channel;
 }
 
-/* Each process keeps one end, and sees by it when the other is gone. */
+/* Keeps one end in each process, so that it detects the exit of the other. */
 static inline int keep_end(struct channel *channel, int which) {
   CHECK(close(channel->ends[1 - which]) == 0);
   return channel->ends[which];
@@ -39,7 +39,7 @@ union one_descriptor {
   char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-/* A descriptor, and how large what it stands for is. */
+/* Sends a descriptor and the size of its memory. */
 static inline void send_descriptor(int end, int descriptor, size_t size) {
   union one_descriptor room;
   struct iovec data;
@@ -81,7 +81,7 @@ static inline int receive_descriptor(int end, size_t *size) {
   return descriptor;
 }
 
-/* A child's end, if it has found all as it should be. */
+/* Ends a child whose checks have passed. */
 static inline void end_child(int end) {
   nothing_is_left();
   EXPECT_SUCCESS(hsavmm_shut_down());
@@ -89,7 +89,7 @@ static inline void end_child(int end) {
   _exit(PASSED);
 }
 
-/* That a child has found all as it should be. */
+/* Checks that a child has passed. */
 static inline void wait_for(pid_t child, int end) {
   int status = 0;
   CHECK(close(end) == 0);

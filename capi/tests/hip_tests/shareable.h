@@ -1,5 +1,5 @@
 /*
- * Memory on its way to other processes as a file descriptor.
+ * Memory that is sent to other processes as a file descriptor.
  */
 #ifndef HIP_TESTS_SHAREABLE_H
 #define HIP_TESTS_SHAREABLE_H
@@ -18,13 +18,13 @@ static inline int exported(hipMemGenericAllocationHandle_t handle) {
   return descriptor;
 }
 
-/* What hipMemImportFromShareableHandle takes: the number itself since HIP 7.1, before that where it
- * is. Programs tell by the release (PyTorch does by ROCM_VERSION >= 70100). */
+/* Returns the argument of hipMemImportFromShareableHandle: the number itself since HIP 7.1, before
+ * that a pointer to it. Programs decide by the release (PyTorch by ROCM_VERSION >= 70100). */
 static inline void *as_os_handle(int *descriptor) {
   return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
 }
 
-/* The descriptor stays the caller's. */
+/* Imports a descriptor, which the caller keeps. */
 static inline hipMemGenericAllocationHandle_t imported(int descriptor) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_SUCCESS(hipMemImportFromShareableHandle(&handle, as_os_handle(&descriptor),

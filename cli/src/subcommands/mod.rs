@@ -1,4 +1,4 @@
-//! What the command does, a file a args.
+//! The subcommands, one file or directory each.
 
 pub mod bench;
 pub mod bringup;

@@ -1,11 +1,11 @@
-/* As much of a libamdhip64 as `hsa-vmm bench --hip` uses. It does nothing but watch how it is used: what
- * is not as HIP wants it is hipErrorInvalidValue, and what is still held in the end is written to the
- * file that FAKE_HIP_LEFT names.
+/* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. It only checks its
+ * arguments: calls that HIP would reject return hipErrorInvalidValue. At exit it writes the number of
+ * leaked objects to the file FAKE_HIP_LEFT.
  *
  * -DBY_POINTER  a descriptor is imported by a pointer to it, as in HIP 6
- * -DDEVICES=n   so many devices
- * -DREFUSED=n   hipMemSetAccess answers this from its second call on
- * -DWITHOUT     there is no hipMemRetainAllocationHandle */
+ * -DDEVICES=n   the number of devices
+ * -DREFUSED=n   hipMemSetAccess returns this from its second call on
+ * -DWITHOUT     without hipMemRetainAllocationHandle */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@ typedef struct {
 static long initialised, reserved, created, mapped, imported, granted;
 static uintptr_t next_address = (uintptr_t)1 << 40, next_handle = 1;
 
-static void tell(void) {
+static void print_counts(void) {
   const char *name = getenv("FAKE_HIP_LEFT");
   FILE *file = name ? fopen(name, "w") : NULL;
   if (!file) return;
@@ -42,7 +42,7 @@ static void tell(void) {
 }
 
 int hipInit(unsigned int flags) {
-  if (initialised++ == 0) atexit(tell);
+  if (initialised++ == 0) atexit(print_counts);
   return flags == 0 ? 0 : INVALID;
 }
 

@@ -1,12 +1,12 @@
-//! `hsa-vmm bench --hip`: with a library that passes for HIP and watches how it is used, with libraries
-//! that are none, and with HIP itself on the emulated kernel driver, where it was fetched.
+//! `hsa-vmm bench --hip` with a substitute for HIP that records its calls, with libraries that are
+//! not HIP, and, if it was fetched, with HIP itself on the emulated kernel driver.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// A library made of `hip.c`, under this name.
+/// Compiles `hip.c` to a library of this name.
 fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
     let (file, source) =
         (folder.join(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench_hip/hip.c"));
@@ -22,7 +22,7 @@ fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
     file
 }
 
-/// The simulation as a library: HIP itself does not run on one that is linked in.
+/// Returns the simulation as a library, which HIP needs.
 fn runtime() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -80,7 +80,7 @@ fn bench_measures_hip_of_each_release() {
             let names = results.iter().filter(is).map(|it| it["operation"].as_str().unwrap());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
-        // Opened HIP cannot be closed.
+        // HIP cannot be closed after it was opened.
         let opened = of("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
         assert_eq!(of("hip"), opened, "{}", library.display());
         assert_eq!(of("hip").len(), 13);
@@ -88,22 +88,22 @@ fn bench_measures_hip_of_each_release() {
             assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
             assert!(result["over_raw_ns"].is_number(), "{result}");
         }
-        // Once warm and three times, and all of it is given back.
+        // One warm-up and three runs; everything is released.
         let left = std::fs::read_to_string(left).unwrap();
         assert_eq!(left, "reserved 0 created 0 mapped 0 imported 4\n");
     }
 }
 
-/// So the test above would see it.
+/// Shows that the test above would detect the difference.
 #[test]
 fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
-    // It takes a descriptor by value, but its name says otherwise.
+    // The library expects a descriptor by value, but its name is of a release that takes a pointer.
     let library = hip(folder.path(), "libamdhip64.so.6", &[]);
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("hipMemImportFromShareableHandle answered error 1"), "{said}");
+    assert!(said.contains("hipMemImportFromShareableHandle returned error 1"), "{said}");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn bench_names_library_that_is_not_hip() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("libamdhip64.so.6");
     let no_library = folder.path().join("text.so");
-    std::fs::write(&no_library, "this is no library\n".repeat(9)).unwrap();
+    std::fs::write(&no_library, "this is not a library\n".repeat(9)).unwrap();
     let file = |name: &str, how: &[&str]| hip(folder.path(), name, how);
     let few = file("few.so", &["-DDEVICES=1"]);
     let poor = file("poor.so", &["-DWITHOUT"]);
@@ -136,7 +136,7 @@ fn bench_names_library_that_is_not_hip() {
         (&few, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
         (
             &failing,
-            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess answered error 719"],
+            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess returned error 719"],
         ),
     ] {
         let output = bench(library, &[]).output().unwrap();
@@ -157,7 +157,7 @@ fn bench_measures_hip_on_the_emulated_driver() {
     let mut tried = 0;
     for installation in installations {
         let (release, Some(hip)) = (installation.release(), installation.hip()) else { continue };
-        // The one that is known to run so.
+        // The only release on which HIP is known to run this way.
         if release != Release::R6_4_3 {
             continue;
         }

@@ -1,14 +1,14 @@
-//! Runtimes that break when they are told to.
+//! Runtimes that fail on command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A library that is this runtime, but breaks as `wrap.c` says.
+/// Creates a library that wraps a runtime and fails as `wrap.c` defines.
 pub fn wrap(real: &Path, to: PathBuf) -> PathBuf {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let folder = real.parent().unwrap().display();
-    // Moved into place, for other tests may be doing the same.
+    // Move it into place, because other tests may do the same.
     let new = to.with_extension(format!("{}", std::process::id()));
     let output = Command::new(compiler)
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -25,7 +25,7 @@ pub fn wrap(real: &Path, to: PathBuf) -> PathBuf {
     to
 }
 
-/// The simulation, as a library that breaks.
+/// Returns the simulation as a library that fails on command.
 pub fn simulation() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {

@@ -14,17 +14,17 @@ use std::process::Command;
 const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
 /// The beginnings of commands that are tested elsewhere.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("cargo build", "the command is there"),
-    ("cargo test", "this is one"),
+    ("cargo build", "the command is already built"),
+    ("cargo test", "this is a test run"),
     ("cargo run --example", "tests/examples.rs runs them"),
     ("export ", "the command is on the path"),
-    ("capi/install", "capi/tests install and link"),
-    ("hsa-vmm emulate --rocr 6.4.3 --gpus 2 -- ./cycle", "capi/tests run it"),
-    ("cc ", "capi/tests install and link"),
-    ("HSA_VMM_RUNTIME=sim ./cycle", "capi/tests run it"),
+    ("capi/install", "capi/tests installs and links"),
+    ("hsa-vmm emulate --rocr 6.4.3 --gpus 2 -- ./cycle", "capi/tests runs it"),
+    ("cc ", "capi/tests installs and links"),
+    ("HSA_VMM_RUNTIME=sim ./cycle", "capi/tests runs it"),
     ("HSA_VMM_RUNTIME=sim cargo run", "tests/examples.rs has the program"),
-    ("hsa-vmm conform --runtime /opt/rocm", "there may be no ROCm"),
-    ("hsa-vmm rocr fetch", "the tests have fetched"),
+    ("hsa-vmm conform --runtime /opt/rocm", "ROCm may not be installed"),
+    ("hsa-vmm rocr fetch", "the tests have already fetched it"),
 ];
 /// Commands that take long, and their replacements.
 const SHORTER: &[(&str, &str)] = &[
@@ -127,12 +127,12 @@ fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
     command.env("HSA_VMM_ROCR", hsa_rocr::folder());
     let output = command.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (out, err) = (out(&output), err(&output));
-    // Where the page shows what is printed, it shows failures, too.
+    // If the page shows output, a failure can be part of it.
     if typed.printed.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{out}{err}", output.status));
     }
     match missing(&typed.printed, [&out, &err]) {
-        // What is missing stands last: a log that is cut shows its end.
+        // The missing line comes last: a truncated log shows its end.
         Some(missing) => {
             let printed = excerpt(&format!("{out}{err}"));
             Err(format!("{line}\nprints\n{printed}\nbut not\n{missing}"))
@@ -141,7 +141,7 @@ fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
     }
 }
 
-/// The first lines of a text, and how many there are more.
+/// Returns the first lines of a text, and the number of omitted lines.
 fn excerpt(text: &str) -> String {
     const SHOWN: usize = 30;
     let mut lines: Vec<_> = text.lines().take(SHOWN).collect();
@@ -164,7 +164,7 @@ fn commands_in_guides_print_the_documented_output() {
         for there in ["capi", "conformance", "docs", "examples"] {
             std::os::unix::fs::symlink(root().join(there), folder.path().join(there)).unwrap();
         }
-        // What the page says to write into a file.
+        // The contents that the page tells the user to write to a file.
         if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[known]]")) {
             let toml = toml.split("```").next().unwrap();
             std::fs::write(folder.path().join("known.toml"), toml).unwrap();

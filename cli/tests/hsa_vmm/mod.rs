@@ -1,14 +1,14 @@
-//! The command, and what it prints.
+//! Runs the command and returns its output.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
 use hsa_rocr::folder;
 use std::process::{Command, Output};
 
-/// Its file.
+/// The path of the command.
 pub const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
 
-/// The command, with nothing of this machine's environment that could change what it does.
+/// Returns the command without the environment variables that could affect it.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(HSA_VMM);
     for variable in [

@@ -163,19 +163,19 @@ pub const PLANTED: &[Planted] = &[
         "no memory for page tables",
         OLD,
         "GEM_VA.MAP=ENOMEM",
-        Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access answered HSA_STATUS_ERROR"),
+        Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     planted(
         "a mapping is invalid",
         NEW,
         "GEM_VA.MAP=EINVAL",
-        Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access answered HSA_STATUS_ERROR"),
+        Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     planted(
         "there is nothing to unmap",
         NEW,
         "GEM_VA.UNMAP=ENOENT",
-        Conform("map.memory.whole_handle", "hsa_amd_vmem_unmap answered HSA_STATUS_ERROR"),
+        Conform("map.memory.whole_handle", "hsa_amd_vmem_unmap returned HSA_STATUS_ERROR"),
     ),
     planted(
         "too many open files",
@@ -187,7 +187,7 @@ pub const PLANTED: &[Planted] = &[
         "a descriptor names nothing",
         MIDDLE,
         "PRIME_FD_TO_HANDLE=ENOENT",
-        Conform("map.memory.whole_handle", "hsa_amd_vmem_map answered HSA_STATUS_ERROR"),
+        Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
     planted(
         "imports are refused",
@@ -211,13 +211,13 @@ pub const PLANTED: &[Planted] = &[
         "mapping for the CPU is forbidden",
         OLD,
         "GEM_MMAP=EACCES",
-        Conform("map.memory.whole_handle", "hsa_amd_vmem_map answered HSA_STATUS_ERROR"),
+        Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
     planted(
         "mapping for the CPU fails",
         MIDDLE,
         "MMAP#20-=ENOMEM",
-        Conform("ipc.get.separate_allocations", "hsa_amd_memory_pool_allocate answered"),
+        Conform("ipc.get.separate_allocations", "hsa_amd_memory_pool_allocate returned"),
     ),
     planted(
         "the memory is at an end",
@@ -379,7 +379,7 @@ pub const PLANTED: &[Planted] = &[
         "the ninth mapping finds no memory",
         NEW,
         "GEM_VA.MAP#9=ENOMEM",
-        Fuzz("hsa_amd_vmem_set_access answered HSA_STATUS_ERROR"),
+        Fuzz("hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     planted(
         "a GPU sees memory a page further on",

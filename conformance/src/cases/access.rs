@@ -1,4 +1,4 @@
-//! `hipMemSetAccess` and `hipMemGetAccess`: what succeeds.
+//! `hipMemSetAccess` and `hipMemGetAccess`: valid calls.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -10,13 +10,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.is_what_get_answers",
         "hip-tests: hipMemSetAccess_SetGet",
-        "the access that was set is answered; agents that were not named have none",
+        "get returns the access that was set, and none for other agents",
         set_get,
     ),
     Case::new(
         "access.set.changes",
         "hip-tests: hipMemSetAccess_ChangeAccessProp",
-        "access goes from each value to each other",
+        "access changes from each value to each other",
         changes,
     ),
     Case::new(
@@ -28,55 +28,55 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.last_of_an_agent_wins",
         "recorded: cuda_h200_edges setaccess_same_device_twice",
-        "of an agent that is named twice the last counts",
+        "of an agent that is named twice the last entry counts",
         last_wins,
     ),
     Case::new(
         "access.set.others_keep_theirs",
         "reference 6.2 #47",
-        "agents that are not named keep what they have",
+        "agents that are not named keep their access",
         others_keep,
     ),
     Case::new(
         "access.set.over_several_mappings",
         "hip-tests: hipMemSetAccess_GrowVMM",
-        "one call sets the access of a run of mappings",
+        "one call sets the access of consecutive mappings",
         several_mappings,
     ),
     Case::new(
         "access.set.on_one_of_several",
         "hip-tests: hipMemSetAccess_SegmentsAccess",
-        "setting the access of one mapping leaves its neighbours alone",
+        "setting the access of one mapping does not change its neighbours",
         one_of_several,
     ),
     Case::new(
         "access.set.of_one_alias",
         "HIP: hipMemSetAccess",
-        "two mappings of one handle have access of their own",
+        "two mappings of one handle have independent access",
         alias,
     ),
     Case::new(
         "access.get.anywhere_inside",
         "hip-tests: hipMemSetAccess_EntireVMMRangeSetGet",
-        "the answer is the same for every address of a mapping",
+        "get returns the same for every address of a mapping",
         anywhere,
     ),
     Case::new(
         "access.get.never_set",
         "recorded: cuda_h200_edges getaccess_before_set; reference 6.2 #49",
-        "without any grant the answer is none",
+        "access is none before the first grant",
         never_set,
     ),
     Case::new(
         "access.get.of_a_cpu",
         "reference 6.2 #51: ROCR answers for CPUs since ROCm 10, HIP for GPUs only",
-        "what the CPU may do is answered as for a GPU",
+        "get returns the CPU's access as it does a GPU's",
         of_a_cpu,
     ),
     Case::new(
         "access.set.none",
         "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCR leaves it mapped",
-        "a GPU that was denied access neither copies nor fills; the contents stay",
+        "a GPU whose access was revoked cannot copy or fill; the contents stay",
         none,
     ),
 ];

@@ -1,4 +1,4 @@
-//! Every GPU, and every pair of one whose memory it is and one that uses it.
+//! Access of every GPU, and of every pair of an owner and a peer.
 
 use super::sharing::{KIND, export};
 use crate::Context;
@@ -12,68 +12,68 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_gpu.uses_its_own",
         "HIP: hipMemSetAccess; hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "each GPU fills and copies memory of its own, and the CPU sees it where it reaches",
+        "each GPU fills and copies its own memory, and the CPU sees it if it has access",
         every_own,
     ),
     Case::new(
         "access.every_agent.each_permission",
         "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
-        "each agent is given each permission on memory of each GPU, and that is what get answers",
+        "each agent is granted each permission on memory of each GPU, and get returns it",
         each_permission,
     ),
     Case::new(
         "access.every_cpu_view.is_enforced",
         "recorded: cuda_h200_edges setaccess_read_only, setaccess_none",
-        "on memory of each GPU the CPU may do what it was granted and no more",
+        "on memory of each GPU the CPU has exactly the access that it was granted",
         cpu_view,
     ),
     Case::new(
         "access.every_pair.reads",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU copies from memory of each GPU it reaches, once it may read it",
+        "each GPU with read access copies from memory of each GPU it can access",
         pair_reads,
     ),
     Case::new(
         "access.every_pair.writes",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU copies to memory of each GPU it reaches; the owner and the CPU see it",
+        "each GPU copies to memory of each GPU it can access; the owner and the CPU see it",
         pair_writes,
     ),
     Case::new(
         "access.every_pair.not_granted",
         "HIP: hipMemSetAccess: no access at first",
-        "no GPU copies from or to memory of another that it was not granted",
+        "no GPU copies from or to memory of another without access",
         pair_not_granted,
     ),
     Case::new(
         "access.every_pair.read_only",
         "HIP: hipMemAccessFlagsProtRead; reference 6.2 #43",
-        "a GPU that may only read memory of another does not copy to it",
+        "a GPU with read access to memory of another cannot copy to it",
         pair_read_only,
     ),
     Case::new(
         "access.every_pair.taken_back",
         "documentation: Vmm::revoke",
-        "what is taken from a GPU stays with the others and the owner",
+        "revoking one GPU's access keeps that of the others and the owner",
         pair_taken_back,
     ),
     Case::new(
         "access.every_pair.in_one_range",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range of memory of all GPUs is granted to each of them at once, and used by each",
+        "a range of memory of all GPUs is granted to all of them in one call, and each uses it",
         one_range,
     ),
 ];
 
-/// The same of memory that was exported.
+/// The same for exported memory.
 pub(super) const SHARED: &[Case] = &[Case::new(
     "share.every_pair.same_memory",
     "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
-    "memory of each GPU that was exported is imported, and each GPU sees the same in it",
+    "exported memory of each GPU is imported, and every GPU sees the same contents",
     shared_by_pairs,
 )];
 
-/// A granule of memory of a GPU, for it and the CPU where it reaches.
+/// Maps a granule of a GPU's memory for the GPU and, where possible, the CPU.
 fn owned_by(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
@@ -83,7 +83,7 @@ fn owned_by(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     Ok(at)
 }
 
-/// Does something with memory of each GPU and each other that reaches it.
+/// Calls `act` with memory of each GPU and each other GPU that can access it.
 fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {
@@ -106,7 +106,7 @@ fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdi
     Ok(())
 }
 
-/// Checks by the CPU, where it reaches the owner's memory.
+/// Checks the contents through the CPU if it can access the owner's memory.
 fn cpu_holds(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
     if context.cpu_sees(owner) { context.filled(at, 1, value) } else { Ok(()) }
 }
@@ -210,7 +210,7 @@ fn pair_taken_back(context: &Context) -> Verdict {
         context.seen_by(other, at, 1, 0xe000)?;
         let (vmm, size) = (context.vmm(), context.granule());
         vmm.revoke(at, size, &[other])?;
-        ensure_eq!(vmm.get_access(other, at)?, Access::None, "access that was taken");
+        ensure_eq!(vmm.get_access(other, at)?, Access::None, "revoked access");
         ensure_eq!(vmm.get_access(owner, at)?, Access::ReadWrite, "the owner's access");
         let own = owned_by(context, other, 0xe700)?;
         context.refuses(HipError::InvalidValue, || vmm.copy(other, own, at, size))?;
@@ -243,7 +243,7 @@ fn one_range(context: &Context) -> Verdict {
             context.seen_by(gpu, context.on(at, index), 1, 0xe800 + index as u32)?;
         }
     }
-    ensure!(context.vmm().usage().mappings == all.len(), "a mapping each");
+    ensure!(context.vmm().usage().mappings == all.len(), "one mapping per GPU");
     Ok(())
 }
 

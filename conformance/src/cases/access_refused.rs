@@ -1,4 +1,4 @@
-//! `hipMemSetAccess` and `hipMemGetAccess`: what is refused.
+//! `hipMemSetAccess` and `hipMemGetAccess`: invalid calls.
 
 use crate::case::{Case, Verdict, ensure_eq};
 use crate::context::offset;
@@ -41,19 +41,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.good_then_bad",
         "recorded: cuda_h200_edges setaccess_good_then_bad; reference 6.2 #41",
-        "one bad agent in the list, and none of it takes effect",
+        "one invalid agent in the list, and no entry takes effect",
         good_then_bad,
     ),
     Case::new(
         "access.set.agent_out_of_reach",
         "reference 6.2 #45",
-        "a GPU that cannot reach the memory is refused",
+        "a GPU that cannot access the memory is refused",
         out_of_reach,
     ),
     Case::new(
         "access.set.cpu_without_large_bar",
         "HIP: hipDeviceAttributeIsLargeBar",
-        "the CPU is refused where it does not reach the memory",
+        "the CPU is refused if it cannot access the memory",
         no_large_bar,
     ),
     Case::new(
@@ -65,19 +65,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.size_minus_one",
         "hip-tests: hipMemSetAccess_negative",
-        "a size short of one byte is refused",
+        "a size one byte too small is refused",
         |c| within(c, 0, 2 * c.granule() - 1, None),
     ),
     Case::new(
         "access.set.size_longer",
         "hip-tests: hipMemSetAccess_negative",
-        "more than the mapping is refused",
+        "a size larger than the mapping is refused",
         |c| within(c, 0, 3 * c.granule(), None),
     ),
     Case::new(
         "access.set.size_beyond_the_reservation",
         "recorded: cuda_h200_edges setaccess_beyond_reservation; reference 6.2 #37",
-        "more than the reservation is refused",
+        "a size larger than the reservation is refused",
         |c| within(c, 0, 5 * c.granule(), None),
     ),
     Case::new(
@@ -89,13 +89,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.unmapped",
         "recorded: cuda_h200_edges setaccess_unmapped; reference 6.2 #36",
-        "a range with nothing behind it is refused",
+        "a range without mappings is refused",
         |c| within(c, 2 * c.granule(), c.granule(), None),
     ),
     Case::new(
         "access.set.over_a_hole",
         "recorded: cuda_h200_edges setaccess_partly_unmapped",
-        "a range with a hole is refused, and none of it takes effect",
+        "a range with a hole is refused, and no mapping changes",
         hole,
     ),
     Case::new(
@@ -107,7 +107,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.after_unmap",
         "HIP: hipMemSetAccess",
-        "what was unmapped is refused",
+        "an unmapped range is refused",
         after_unmap,
     ),
     Case::new("access.get.null", "hip-tests: hipMemGetAccess_NegTst", "null is refused", |c| {
@@ -116,7 +116,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.get.unmapped",
         "recorded: cuda_h200_edges getaccess_unmapped",
-        "addresses with nothing behind them are refused",
+        "addresses without a mapping are refused",
         |c| refused_get(c, c.reserve(1)?),
     ),
     Case::new(
@@ -128,7 +128,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.get.end",
         "hip-tests: hipMemGetAccess_NegTst; reference 6.2 #50: ROCR answers",
-        "the address behind a mapping is refused",
+        "the address after a mapping is refused",
         get_end,
     ),
     Case::new(
@@ -139,13 +139,13 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Checks that access to a range is refused for the first GPU.
+/// Checks that `set_access` for the first GPU refuses a range.
 fn refused_at(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
     context.refuses_argument(argument, || context.vmm().set_access(at, size, &list))
 }
 
-/// A mapping of two granules in a reservation of four; a range inside is refused.
+/// Checks that a range inside a mapping of two granules, in a reservation of four, is refused.
 fn within(context: &Context, start: usize, size: usize, argument: Option<Argument>) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
@@ -194,7 +194,7 @@ fn out_of_reach(context: &Context) -> Verdict {
         runtime.agent(from).is_some_and(|agent| !agent.reaches(owner))
     };
     let Some((agent, owner)) = pairs.into_iter().find(apart) else {
-        let why = "every GPU reaches every other's memory".to_owned();
+        let why = "every GPU can access every other's memory".to_owned();
         return Err(NotPassed::Skipped(why));
     };
     let at = context.reserve(1)?;
@@ -209,7 +209,7 @@ fn out_of_reach(context: &Context) -> Verdict {
 
 fn no_large_bar(context: &Context) -> Verdict {
     if context.cpu_sees(context.gpu()) {
-        return Err(NotPassed::Skipped("the CPU reaches all memory of this GPU".to_owned()));
+        return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
     let (at, _) = context.mapped(1, 0x6e6e_6e6e)?;
     let list = [AccessDescriptor { agent: context.host(), access: Access::Read }];

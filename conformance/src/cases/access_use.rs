@@ -1,4 +1,4 @@
-//! What CPU and GPUs may do with memory, by what they were granted.
+//! What CPU and GPUs can do with memory under each access.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -10,61 +10,61 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.cpu.read_and_write",
         "hip-tests: hipMemSetAccess_AccessDirectlyFromHost",
-        "the CPU loads and stores what it was granted",
+        "the CPU loads and stores with read and write access",
         cpu_writes,
     ),
     Case::new(
         "access.cpu.read_only",
         "recorded: cuda_h200_edges setaccess_read_only",
-        "with read access the CPU may read and not write",
+        "with read access the CPU can read but not write",
         cpu_reads,
     ),
     Case::new(
         "access.cpu.none",
         "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42",
-        "what was taken from the CPU it may neither read nor write; the contents stay",
+        "without access the CPU can neither read nor write; the contents stay",
         cpu_none,
     ),
     Case::new(
         "access.cpu.comes_and_goes",
         "reference 6.2 #63: ROCR leaves a hole",
-        "access of the CPU can be taken and given many times",
+        "access of the CPU can be revoked and granted many times",
         cpu_comes_and_goes,
     ),
     Case::new(
         "access.cpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoH",
-        "loads and stores that reach out of what is mapped are refused, and none of it is done",
+        "loads and stores that extend past the mapping are refused and transfer nothing",
         cpu_beyond,
     ),
     Case::new(
         "access.cpu.across_mappings",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "loads and stores go across mappings side by side, as far as all of them are granted",
+        "loads and stores cross adjacent mappings if all of them are granted",
         cpu_across,
     ),
     Case::new(
         "access.gpu.copies",
         "hip-tests: hipMemSetAccess_Vmm2VMMMemCpy",
-        "a GPU copies between mappings it was granted",
+        "a GPU copies between mappings to which it has access",
         gpu_copies,
     ),
     Case::new(
         "access.gpu.needs_both_sides",
         "HIP: hipMemSetAccess",
-        "a copy by a GPU that lacks access to either side is refused",
+        "a copy by a GPU without access to source or destination is refused",
         gpu_needs_both,
     ),
     Case::new(
         "access.gpu.read_only",
         "reference 6.2 #43",
-        "with read access a GPU copies from memory and not to it",
+        "with read access a GPU copies from memory but not to it",
         gpu_reads,
     ),
     Case::new(
         "access.gpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoD",
-        "copies and fills that reach out of what is mapped are refused, and none of it is done",
+        "copies and fills that extend past the mapping are refused and transfer nothing",
         gpu_beyond,
     ),
     Case::new(
@@ -76,31 +76,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.gpu.fill_off_the_words",
         "HSA: hsa_amd_memory_async_copy",
-        "filling what is no multiple of four bytes is refused",
+        "filling a size that is not a multiple of four bytes is refused",
         gpu_off_words,
     ),
     Case::new(
         "access.gpus.both_see_the_same",
         "hip-tests: hipMemSetAccess_MultDevSetGet",
-        "two GPUs that are granted in one call see the same memory",
+        "two GPUs that get access in one call see the same memory",
         |c| two_gpus(c, false),
     ),
     Case::new(
         "access.gpus.peer_after_the_owner",
         "reference 6.2 #47, #48",
-        "a peer that is granted after the owner sees the memory too",
+        "a peer that gets access after the owner sees the memory too",
         |c| two_gpus(c, true),
     ),
     Case::new(
         "access.gpus.peer_before_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
-        "the owner can be granted after a peer",
+        "the owner can get access after a peer",
         peer_first,
     ),
     Case::new(
         "access.gpus.over_memory_of_several",
         "reference 6.2 #40",
-        "one call sets the access to memory of different GPUs side by side",
+        "one call sets the access to adjacent memory of different GPUs",
         over_several_gpus,
     ),
 ];
@@ -112,8 +112,8 @@ fn cpu_writes(context: &Context) -> Verdict {
     context.vmm().write(at, &pattern)?;
     let mut found = vec![0; pattern.len()];
     context.vmm().read(at, &mut found)?;
-    ensure!(found == pattern, "the CPU does not read what it wrote");
-    // A GPU sees it, too.
+    ensure!(found == pattern, "the CPU reads something other than it wrote");
+    // A GPU sees it too.
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;
@@ -121,7 +121,7 @@ fn cpu_writes(context: &Context) -> Verdict {
     context.vmm().copy(context.gpu(), copy, at, pattern.len())?;
     found.fill(0);
     context.vmm().read(copy, &mut found)?;
-    ensure!(found == pattern, "the GPU does not copy what the CPU wrote");
+    ensure!(found == pattern, "the GPU copies something other than the CPU wrote");
     ensure_eq!(context.vmm().retain_allocation_handle(at)?, handle, "handle");
     Ok(())
 }
@@ -151,7 +151,7 @@ fn cpu_comes_and_goes(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x4444_4444)?;
     for round in 0..16 {
         context.grant(at, 2, &[context.host()], Access::None)?;
-        // Addresses that were given up would be found here.
+        // Detects addresses that the reservation has lost.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.on(at, 2),
@@ -191,11 +191,11 @@ fn cpu_across(context: &Context) -> Verdict {
     let (text, mut found) = (*b"across an edge..", [0; 16]);
     context.vmm().write(middle, &text)?;
     context.vmm().read(middle, &mut found)?;
-    ensure_eq!(found, text, "what was written across");
+    ensure_eq!(found, text, "the written bytes");
     context.grant(context.on(at, 1), 1, &[context.host()], Access::Read)?;
     context.refuses_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
     context.vmm().read(middle, &mut found)?;
-    ensure_eq!(found, text, "what was not overwritten");
+    ensure_eq!(found, text, "the bytes after them");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Areas, as AML documents its areas for HIP (`aml/area/hip.h`).
+//! Areas with the behaviour of AML's areas for HIP (`aml/area/hip.h`).
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
@@ -9,55 +9,55 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.create.ready_made",
         "AML: aml_area_hip, aml_area_hip_unified",
-        "the two areas that are there already give memory of the first device",
+        "the two predefined areas allocate memory of the first device",
         ready_made,
     ),
     Case::new(
         "area.mmap.device_memory",
         "AML: AML_AREA_HIP_FLAG_DEFAULT",
-        "without flags it is virtual memory of the device, and visible to it alone",
+        "without flags the memory is virtual and only the device has access",
         device_memory,
     ),
     Case::new(
         "area.mmap.host_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_HOST",
-        "HOST is memory of the host, which the device may use, mapped or not",
+        "HOST is host memory, which the device can access with or without MAPPED",
         host_memory,
     ),
     Case::new(
         "area.mmap.unified_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_UNIFIED",
-        "UNIFIED is one address for host and device, whatever HOST and MAPPED say",
+        "UNIFIED is one address for host and device, with any of HOST and MAPPED",
         unified_memory,
     ),
     Case::new(
         "area.mmap.global_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_GLOBAL",
-        "GLOBAL lets all devices in, which then copy",
+        "GLOBAL gives all devices access, and each of them copies",
         global_memory,
     ),
     Case::new(
         "area.mmap.existing_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_MAPPED without ALLOC_HOST, hipHostRegister",
-        "bytes of the program are mapped, and have what the device has written",
+        "the program's own memory is mapped, and holds what the device writes",
         existing_memory,
     ),
     Case::new(
         "area.mmap.another_device",
         "AML: struct aml_area_hip_mmap_options",
-        "one mmap may be told another device than the area's, the first one too",
+        "one mmap can choose another device than the area's, also device 0",
         another_device,
     ),
     Case::new(
         "area.mmap.any_size",
         "AML: tests/area/test_hip.c",
-        "every combination of flags gives memory of any size that holds what is written",
+        "every combination of flags allocates memory of any size that holds what is written",
         any_size,
     ),
     Case::new(
         "area.munmap.gives_back",
         "AML: aml_area_hip_munmap",
-        "what is unmapped can be had again, as often as one likes",
+        "unmapped memory can be allocated again, any number of times",
         gives_back,
     ),
     Case::new(
@@ -74,12 +74,12 @@ pub(super) fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// An area for the first GPU that has memory for handles.
+/// Returns an area of the first GPU with a pool for handles.
 pub(super) fn area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
-/// Memory of an area, or a skip where GPUs do not reach what they should.
+/// Allocates memory of an area. Skips the case if GPUs lack peer access.
 pub(super) fn mmap<'a>(area: &Area, size: usize, own: &'a mut [u8]) -> Verdict<AreaMemory<'a>> {
     let options = MmapOptions::new();
     let options =
@@ -92,7 +92,7 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, own: &'a mut [u8]) -> Verdict<A
     }
 }
 
-/// Checks that all of memory holds what is written, or both ends of what is large.
+/// Checks that memory holds what is written: all of small memory, both ends of large.
 pub(super) fn holds(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);
@@ -119,20 +119,20 @@ fn ready_made(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Checks who may use memory: which GPUs, and whether the host.
+/// Checks which GPUs have access, and whether the host has.
 fn visible(context: &Context, memory: &AreaMemory<'_>, gpus: &[AgentId], host: bool) -> Verdict {
     for agent in context.runtime().gpus().map(hsa_vmm::Agent::id) {
         let expected = gpus.contains(&agent);
-        ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} may use it");
+        ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} has access");
     }
-    ensure_eq!(memory.agents().contains(&context.host()), host, "whether the host may use it");
+    ensure_eq!(memory.agents().contains(&context.host()), host, "whether the host has access");
     Ok(())
 }
 
 fn device_memory(context: &Context) -> Verdict {
     let memory = mmap(&area(context, AreaFlags::DEFAULT)?, 100, &mut [])?;
-    ensure_eq!(memory.backing(), Backing::Virtual, "what is behind it");
-    ensure_eq!(memory.owner(), context.gpu(), "whose it is");
+    ensure_eq!(memory.backing(), Backing::Virtual, "the backing");
+    ensure_eq!(memory.owner(), context.gpu(), "the owner");
     visible(context, &memory, &[context.gpu()], false)?;
     let listed = context.vmm().mappings();
     ensure!(
@@ -146,7 +146,7 @@ fn device_memory(context: &Context) -> Verdict {
 fn host_memory(context: &Context) -> Verdict {
     for flags in [AreaFlags::HOST, AreaFlags::HOST | AreaFlags::MAPPED] {
         let memory = mmap(&area(context, flags)?, 100, &mut [])?;
-        ensure_eq!(memory.backing(), Backing::Pool, "what is behind {flags}");
+        ensure_eq!(memory.backing(), Backing::Pool, "the backing of {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");
         visible(context, &memory, &[context.gpu()], true)?;
         holds(&memory, 3)?;
@@ -155,14 +155,14 @@ fn host_memory(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Checks that the device reads what is in memory.
+/// Checks that the device reads the memory's contents.
 fn device_sees(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
     let device = mmap(&area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
     device.copy(0, memory, 0, memory.size())?;
     let (mut here, mut there) = (vec![0; memory.size()], vec![1; memory.size()]);
     memory.read(0, &mut here)?;
     device.read(0, &mut there)?;
-    ensure!(here == there, "the device sees something else");
+    ensure!(here == there, "the device reads something else");
     Ok(())
 }
 
@@ -173,16 +173,16 @@ fn unified_memory(context: &Context) -> Verdict {
         let memory = mmap(&area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
         let of_device = context.cpu_sees(context.gpu());
         let backing = if of_device { Backing::Virtual } else { Backing::Pool };
-        ensure_eq!(memory.backing(), backing, "what is behind it with {flags}");
+        ensure_eq!(memory.backing(), backing, "the backing with {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");
         visible(context, &memory, &[context.gpu()], true)?;
         holds(&memory, 4)?;
         if of_device {
-            // By the CPU's own loads.
+            // The CPU's own loads.
             let (mut here, mut there) = ([0; 100], [1; 100]);
             memory.read(0, &mut here)?;
             context.vmm().read(memory.address(), &mut there)?;
-            ensure!(here == there, "the CPU sees something else");
+            ensure!(here == there, "the CPU reads something else");
         }
         device_sees(context, &memory)?;
     }
@@ -205,7 +205,7 @@ fn global_memory(context: &Context) -> Verdict {
             theirs.copy(0, &memory, 0, 100)?;
             let mut there = [1; 100];
             theirs.read(0, &mut there)?;
-            ensure!(here == there, "{gpu} sees something else of {kind}");
+            ensure!(here == there, "{gpu} reads something else from {kind}");
         }
     }
     Ok(())
@@ -215,9 +215,9 @@ fn existing_memory(context: &Context) -> Verdict {
     let mut own = vec![1; 5000];
     let device = mmap(&area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
     device.fill(0, 0x0505_0505, 1000)?;
-    // In the middle of a page, and less than there is.
+    // Neither page-aligned nor all of the slice.
     let mapped = mmap(&area(context, AreaFlags::MAPPED)?, 4000, &mut own[100..])?;
-    ensure_eq!(mapped.backing(), Backing::Locked, "what is behind it");
+    ensure_eq!(mapped.backing(), Backing::Locked, "the backing");
     visible(context, &mapped, &[context.gpu()], true)?;
     mapped.copy(500, &device, 0, 1000)?;
     mapped.write(3996, b"last")?;
@@ -226,7 +226,7 @@ fn existing_memory(context: &Context) -> Verdict {
     let mut expected = vec![1; 5000];
     expected[600..1600].fill(5);
     expected[4096..4100].copy_from_slice(b"last");
-    ensure!(own == expected, "the bytes are not what the device has written");
+    ensure!(own == expected, "the bytes are not what the device wrote");
     let mut read = vec![0; 1000];
     device.read(0, &mut read)?;
     ensure!(read == expected[3100..4100], "the device has read something else");
@@ -239,7 +239,7 @@ fn another_device(context: &Context) -> Verdict {
         let last = context.runtime().gpus().count() - 1;
         let area = Area::new(context.vmm(), last, AreaFlags::DEFAULT)?;
         let memory = area.mmap(10, MmapOptions::new().with_device(number))?;
-        ensure_eq!(memory.device(), gpu.id(), "the device of number {number}");
+        ensure_eq!(memory.device(), gpu.id(), "the device with number {number}");
         holds(&memory, 6)?;
         let memory = area.mmap(10, MmapOptions::new().with_device(gpu.id()))?;
         ensure_eq!(memory.owner(), gpu.id(), "the owner");
@@ -274,7 +274,7 @@ fn gives_back(context: &Context) -> Verdict {
     }
     let usage = context.vmm().usage();
     let left = usage.reservations + usage.handles + usage.mappings;
-    ensure!(left == 0, "left behind: {usage:?}");
+    ensure!(left == 0, "memory is leaked: {usage:?}");
     Ok(())
 }
 

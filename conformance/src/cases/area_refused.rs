@@ -1,4 +1,4 @@
-//! What areas refuse.
+//! Areas: invalid calls.
 
 use super::area::{all_flags, area, mmap};
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -12,43 +12,43 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.create.device_out_of_range",
         "AML: aml_area_hip_create, AML_EINVAL",
-        "there is no area for a device that there is not",
+        "an area of a device that does not exist is refused",
         device_out_of_range,
     ),
     Case::new(
         "area.create.not_a_device",
         "AML: aml_area_hip_create, AML_EINVAL",
-        "there is no area for a CPU, nor for an invented agent",
+        "an area of a CPU or of an invented agent is refused",
         not_a_device,
     ),
     Case::new(
         "area.create.unknown_flags",
-        "decision: flags that mean nothing are refused",
-        "there is no area with flags that mean nothing",
+        "decision: unknown flags are refused",
+        "unknown flags are refused",
         unknown_flags,
     ),
     Case::new(
         "area.mmap.existing_memory_missing",
         "AML: \"ptr\" must not be NULL, AML_EINVAL",
-        "MAPPED without HOST takes memory that is there, all of it, and nothing else does",
+        "MAPPED without HOST needs existing memory of the full size; other flags refuse it",
         existing_memory_missing,
     ),
     Case::new(
         "area.mmap.zero_size",
-        "decision: no memory of no bytes",
-        "no memory of no bytes is given",
+        "decision: a size of 0 is refused",
+        "a size of 0 is refused",
         zero_size,
     ),
     Case::new(
         "area.mmap.too_large",
         "AML: AML_ENOMEM, hipErrorOutOfMemory",
-        "more than there is cannot be had, of any kind",
+        "more memory than exists is refused, of any kind",
         too_large,
     ),
     Case::new(
         "area.transfer.beyond",
         "decision: an error, never a fault",
-        "bytes beyond the size that was asked for are not read or written",
+        "bytes past the requested size can be neither read nor written",
         beyond,
     ),
 ];

@@ -1,4 +1,4 @@
-//! What kernel and page tables say of what the calls answered.
+//! Compares the calls' results with the kernel's records and the GPUs' page tables.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::page_table::{Page, PageTable};
@@ -8,79 +8,84 @@ use hsa_vmm::{Access, Address, AgentId};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
-        "create.memory.is_counted",
+        "create.memory.available_memory_is_counted",
         "HIP: hipMemGetInfo",
-        "what a GPU has left is no more than it has, and less while memory is held",
-        is_counted,
+        "a GPU's available memory is at most its size, and less while memory is allocated",
+        available_memory_is_counted,
     ),
     Case::new(
-        "release.memory.comes_back",
+        "release.memory.memory_is_freed",
         "HIP: hipMemRelease, hipMemGetInfo",
-        "memory that was released and unmapped is there to be had again",
-        comes_back,
+        "released and unmapped memory is available again",
+        memory_is_freed,
     ),
     Case::new(
         "reserve.free.gives_the_addresses_back",
         "HIP: hipMemAddressFree",
-        "freed addresses are the process's again, by the kernel's word",
-        addresses_come_back,
+        "freed addresses are available to the process, according to the kernel",
+        addresses_are_freed,
     ),
     Case::new(
         "access.cpu.as_the_kernel_has_it",
         "HIP: hipMemSetAccess; Linux: proc_pid_maps(5)",
-        "the kernel lets the CPU do what was granted, no more and no less, page by page",
-        cpu_by_the_kernel,
+        "the kernel's page permissions for the CPU are exactly those granted",
+        cpu_permissions,
     ),
     Case::new(
         "access.gpu.as_its_page_table_has_it",
         "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
-        "a GPU's page table leads to all of the memory that was granted, and to none that was not",
-        gpu_by_its_page_table,
+        "a GPU's page table contains all granted memory and nothing else",
+        gpu_page_table,
     ),
     Case::new(
-        "unmap.gpu.page_table_forgets",
+        "unmap.gpu.page_table_is_cleared",
         "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
-        "when memory is unmapped or revoked no GPU's page table leads to it any more",
-        page_table_forgets,
+        "no GPU's page table contains unmapped memory or memory whose access was revoked",
+        page_table_is_cleared,
     ),
 ];
 
-/// What is held at a time where memory is counted: more than a driver rounds to.
-const MUCH: usize = 8 << 20;
+/// The size of allocations whose effect on available memory is measured: more than a driver's
+/// rounding.
+const ALLOCATION: usize = 8 << 20;
 const ROUNDS: usize = 8;
 
-fn left(context: &Context, gpu: AgentId) -> Verdict<usize> {
-    let left = context.runtime().memory_left(gpu);
-    left.ok_or_else(|| NotPassed::Skipped("the runtime does not say how much is left".to_owned()))
+fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
+    let available = context.runtime().memory_left(gpu);
+    available.ok_or_else(|| {
+        NotPassed::Skipped("the runtime does not report available memory".to_owned())
+    })
 }
 
 fn granules(context: &Context, bytes: usize) -> usize {
     bytes.div_ceil(context.granule()).max(1)
 }
 
-fn is_counted(context: &Context) -> Verdict {
+fn available_memory_is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size);
-    let before = left(context, gpu)?;
-    ensure!(before <= size, "{before} bytes are left of {size}");
-    // Others may use the GPU at the same time, but hardly give back as much each time.
+    let before = available(context, gpu)?;
+    ensure!(before <= size, "{before} bytes are available of {size}");
+    // Other processes can use the GPU at the same time, but hardly free as much each time.
     let mut seen = before;
     for _ in 0..ROUNDS {
-        let before = left(context, gpu)?;
-        let handle = context.create(granules(context, MUCH))?;
-        seen = left(context, gpu)?;
+        let before = available(context, gpu)?;
+        let handle = context.create(granules(context, ALLOCATION))?;
+        seen = available(context, gpu)?;
         context.vmm().release(handle)?;
-        if seen + MUCH / 2 <= before {
+        if seen + ALLOCATION / 2 <= before {
             return Ok(());
         }
     }
-    Err(NotPassed::Failed(format!("with {MUCH} bytes held {seen} are left, as before")))
+    Err(NotPassed::Failed(format!(
+        "{seen} bytes are available with {ALLOCATION} bytes allocated, as before"
+    )))
 }
 
-fn comes_back(context: &Context) -> Verdict {
+fn memory_is_freed(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        let (count, before) = (granules(context, MUCH), left(context, gpu)?);
+        let (count, before) = (granules(context, ALLOCATION), available(context, gpu)?);
         for _ in 0..ROUNDS {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
@@ -90,8 +95,8 @@ fn comes_back(context: &Context) -> Verdict {
             context.vmm().release(handle)?;
             context.vmm().address_free(at, count * context.granule())?;
         }
-        // Others may use the GPU at the same time.
-        let lost = before.saturating_sub(left(context, gpu)?);
+        // Other processes can use the GPU at the same time.
+        let lost = before.saturating_sub(available(context, gpu)?);
         let given = count * context.granule();
         ensure!(
             lost < given * ROUNDS / 2,
@@ -101,7 +106,7 @@ fn comes_back(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn addresses_come_back(context: &Context) -> Verdict {
+fn addresses_are_freed(context: &Context) -> Verdict {
     let size = context.granule() << 10;
     let mut kept = Vec::new();
     for _ in 0..ROUNDS {
@@ -109,23 +114,23 @@ fn addresses_come_back(context: &Context) -> Verdict {
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
         let lines = process_maps::within(&range).ok_or_else(no_maps)?;
-        // Another thread may have found a place there by now, but hardly for so much.
+        // Another thread can have mapped memory there by now, but hardly this much.
         if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
             return Ok(());
         }
         kept.push(at);
     }
-    Err(NotPassed::Failed(format!("freed and still taken: {size:#x} bytes each at {kept:?}")))
+    Err(NotPassed::Failed(format!("freed, but still in use: {size:#x} bytes each at {kept:?}")))
 }
 
 fn no_maps() -> NotPassed {
     NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
 }
 
-fn cpu_by_the_kernel(context: &Context) -> Verdict {
+fn cpu_permissions(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(4)?;
-    // The last granule keeps what it has: what is done to the others must not reach it.
+    // The last granule keeps its access: changes to the others must not affect it.
     let (here, beyond) = (context.on(at, 1), context.on(at, 3));
     let host = context.host();
     let parts = [(at, 1), (here, 2), (beyond, 1)];
@@ -146,12 +151,12 @@ fn cpu_by_the_kernel(context: &Context) -> Verdict {
             };
             let range = start.get()..start.get() + count * context.granule();
             let lines = process_maps::within(&range).ok_or_else(no_maps)?;
-            let told: usize = lines.iter().map(|(part, _)| part.len()).sum();
-            ensure_eq!(told, range.len(), "bytes that are taken at {start}, granted {granted:?}");
-            for (part, rights) in lines {
+            let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
+            ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
+            for (part, permissions) in lines {
                 ensure!(
-                    rights.starts_with(wanted),
-                    "{granted:?} was granted, and the kernel has {rights} at {part:x?}"
+                    permissions.starts_with(wanted),
+                    "{granted:?} was granted, and the kernel has {permissions} at {part:x?}"
                 );
             }
         }
@@ -159,14 +164,14 @@ fn cpu_by_the_kernel(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// A GPU's page table, and the GPU's place among all.
+/// Returns a GPU's page table and the GPU's index among all.
 fn page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
     let place = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), place);
     table.ok_or_else(|| NotPassed::Skipped("GPUs' page tables cannot be read here".to_owned()))
 }
 
-/// What a GPU's page table says of the first and the last byte of each of some granules.
+/// Returns the page-table entries of the first and last byte of each granule.
 fn pages(
     context: &Context,
     gpu: AgentId,
@@ -179,7 +184,7 @@ fn pages(
     Ok(inside.map(|inside| (inside, table.page(at.get() + inside))).collect())
 }
 
-fn gpu_by_its_page_table(context: &Context) -> Verdict {
+fn gpu_page_table(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
@@ -196,7 +201,7 @@ fn gpu_by_its_page_table(context: &Context) -> Verdict {
                 let why = format!("{access:?} was granted, and {inside:#x} bytes on is nothing");
                 return Err(NotPassed::Failed(why));
             };
-            ensure_eq!(page.offset, inside as u64, "the place in the memory {inside:#x} bytes on");
+            ensure_eq!(page.offset, inside as u64, "the offset in the memory {inside:#x} bytes on");
             ensure!(page.readable, "{access:?} was granted, and it is not readable");
             let must = access == Access::ReadWrite;
             ensure!(page.writable || !must, "{access:?} was granted, and it is not writable");
@@ -206,10 +211,10 @@ fn gpu_by_its_page_table(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn page_table_forgets(context: &Context) -> Verdict {
+fn page_table_is_cleared(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let (at, handle) = context.mapped(2, 0x5454_5454)?;
-    // With the last mapping of its memory a driver forgets it whatever it was asked: another stays.
+    // A driver drops the whole table with the last mapping of the memory, so keep another mapping.
     let alias = context.reserve(2)?;
     context.map(alias, 2, handle)?;
     context.grant(alias, 2, &[gpu], Access::ReadWrite)?;

@@ -1,4 +1,4 @@
-//! Buffers that grow and shrink where they are.
+//! Buffers that grow and shrink in place.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -11,61 +11,61 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.growable.grows_in_place",
         "hip-tests: hipMemSetAccess_GrowVMM; HIP's guide: increase memory size",
-        "a buffer grows step by step where it is; what was in it stays",
+        "a buffer grows in place step by step and keeps its contents",
         grows,
     ),
     Case::new(
         "buffer.growable.size_is_what_was_asked",
         "documentation: GrowableBuffer::size, mapped",
-        "the size is counted in bytes, the memory behind it in whole steps",
+        "the size is exact to the byte, the memory a multiple of the step",
         size,
     ),
     Case::new(
         "buffer.growable.shrinks",
         "HIP: hipMemUnmap, hipMemRelease",
-        "what a buffer gives up is memory again; the rest stays, and it can grow again",
+        "shrinking releases memory and keeps the rest; the buffer can grow again",
         shrinks,
     ),
     Case::new(
         "buffer.growable.seen_by_all_gpus",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "whoever was granted the buffer may use what it grows by, too",
+        "agents that were granted access can also use memory added later",
         seen_by_all,
     ),
     Case::new(
         "buffer.growable.revoked",
         "documentation: GrowableBuffer::revoke",
-        "an agent that it is taken from may use neither what is there nor what comes",
+        "an agent whose access was revoked can use neither existing nor added memory",
         revoked,
     ),
     Case::new(
         "buffer.growable.with_stock",
         "documentation: GrowableBuilder::with_stock",
-        "growth from memory that was made ahead is like any other, and all of it is given back",
+        "memory prepared in advance behaves like any other and is all released",
         with_stock,
     ),
     Case::new(
         "buffer.growable.beyond_maximum",
         "documentation: Problem::TooLarge",
-        "growth beyond the addresses is refused, and the buffer is as it was",
+        "growth past the reservation is refused and leaves the buffer unchanged",
         beyond_maximum,
     ),
     Case::new(
         "buffer.growable.beyond_end",
         "documentation: Problem::OutOfBounds",
-        "bytes that it does not have are neither read, written, filled nor given up",
+        "bytes past the size cannot be read, written, filled or released",
         beyond_end,
     ),
     Case::new(
         "buffer.growable.size_zero",
         "HIP: hipMemAddressReserve",
-        "a buffer that may never hold anything is refused",
+        "a buffer with no capacity is refused",
         size_zero,
     ),
     Case::new(
         "buffer.growable.address_taken",
         "documentation: GrowableBuilder::exactly_at; HIP may choose another address",
-        "a buffer that insists on addresses of another is refused",
+        "a buffer at a fixed address that is in use is refused",
         address_taken,
     ),
     Case::new(
@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// An empty buffer that grows by granules, for the first GPU and the CPU.
+/// Creates an empty buffer that grows by granules, for the first GPU and the CPU.
 fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
@@ -113,7 +113,7 @@ fn size(context: &Context) -> Verdict {
     buffer.write(0, b"hello")?;
     let mut text = [0; 5];
     buffer.read(0, &mut text)?;
-    ensure_eq!(&text, b"hello", "what was written");
+    ensure_eq!(&text, b"hello", "the contents");
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn shrinks(context: &Context) -> Verdict {
     context.holds(context.on(at, 1), 1, 0xc201)?;
     drop(buffer);
     let usage = context.vmm().usage();
-    ensure_eq!((usage.reservations, usage.handles), (0, 0), "what is left of a buffer");
+    ensure_eq!((usage.reservations, usage.handles), (0, 0), "leaks of a dropped buffer");
     Ok(())
 }
 
@@ -183,7 +183,7 @@ fn with_stock(context: &Context) -> Verdict {
         context.holds(context.on(buffer.address(), step), 1, 0xc500 + step as u32)?;
     }
     drop(buffer);
-    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
     Ok(())
 }
 
@@ -196,7 +196,7 @@ fn beyond_maximum(context: &Context) -> Verdict {
         let error = context.refuses(HipError::InvalidValue, || buffer.grow(more))?;
         let exceeds = matches!(error.problem(), Some(Problem::TooLarge { .. }));
         ensure!(exceeds, "{error}");
-        ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes more were refused");
+        ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes were refused");
     }
     context.holds(buffer.address(), 1, 0xc600)
 }
@@ -222,7 +222,7 @@ fn beyond_end(context: &Context) -> Verdict {
 }
 
 fn size_zero(context: &Context) -> Verdict {
-    // HIP 6 calls every bad reservation out of memory.
+    // HIP 6 returns out of memory for every invalid reservation.
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
@@ -239,7 +239,7 @@ fn address_taken(context: &Context) -> Verdict {
         _ => HipError::InvalidValue,
     };
     let at = |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());
-    // An address that was freed may be given to another thread of the program; then once more.
+    // Another thread can reserve freed addresses first, so try again.
     for _ in 0..1000 {
         let taken = context.reserve(2)?;
         let error = context.refuses(expected, || at(taken).map(|_| ()))?;
@@ -248,12 +248,12 @@ fn address_taken(context: &Context) -> Verdict {
         match at(taken) {
             Err(error) if is_taken(&error) => {}
             buffer => {
-                ensure_eq!(buffer?.address(), taken, "the address that was insisted on");
+                ensure_eq!(buffer?.address(), taken, "the requested address");
                 return Ok(());
             }
         }
     }
-    ensure!(false, "an address that was just freed is never to be had");
+    ensure!(false, "an address that was just freed is never available");
     Ok(())
 }
 
@@ -267,7 +267,7 @@ fn typed(context: &Context) -> Verdict {
     let count = context.granule() as u64 / 8 + 3;
     values.extend(&(0..count).collect::<Vec<_>>())?;
     values.push(count)?;
-    ensure_eq!(values.len() as u64, count + 1, "how many there are");
+    ensure_eq!(values.len() as u64, count + 1, "the number of values");
     values.set(3, 77)?;
     ensure_eq!((values.get(3)?, values.get(4)?), (77, 4), "the fourth and fifth");
     ensure_eq!(values.pop()?, Some(count), "the last");

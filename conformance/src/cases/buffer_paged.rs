@@ -1,4 +1,4 @@
-//! Buffers whose pages get memory and lose it.
+//! Buffers whose pages get and release memory.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -11,43 +11,43 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.come_and_go",
         "vAttention: pages of a KV cache; HIP: hipMemMap, hipMemUnmap",
-        "pages get memory and lose it in any order, and the others stay",
+        "pages get and release memory in any order; the others stay",
         come_and_go,
     ),
     Case::new(
         "buffer.paged.runs",
         "documentation: PagedBuffer::map: all of them or none",
-        "a run of pages is mapped and unmapped as a whole, or not at all",
+        "a run of pages is mapped and unmapped completely or not at all",
         runs,
     ),
     Case::new(
         "buffer.paged.no_such_page",
         "documentation: Problem::OutOfRange",
-        "pages that there are not are refused",
+        "pages past the end are refused",
         no_such_page,
     ),
     Case::new(
         "buffer.paged.not_mapped",
         "documentation: Problem::PageNotMapped",
-        "a page without memory is neither read, written nor filled, nor one that lost it",
+        "a page without memory, or whose memory was released, cannot be read, written or filled",
         not_mapped,
     ),
     Case::new(
         "buffer.paged.zero_page",
         "documentation: PagedBuilder::with_zero_page",
-        "pages without memory show zeros, also after they had some, and cannot be written",
+        "pages without memory read as zeros, also after losing memory, and cannot be written",
         zero_page,
     ),
     Case::new(
         "buffer.paged.seen_by_all_gpus",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "whoever was granted the buffer may use the pages that come later",
+        "agents that were granted access can use pages that are mapped later",
         seen_by_all,
     ),
     Case::new(
         "buffer.paged.moved",
         "documentation: PagedBuffer::move_pages",
-        "pages move to another buffer without being copied: the memory is the same",
+        "pages move to another buffer without a copy: the memory is the same",
         moved,
     ),
     Case::new(
@@ -59,42 +59,42 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.other_pages",
         "documentation: Problem::DifferentPages",
-        "pages of another size cannot be moved or exchanged, nor over each other",
+        "pages of another size, or over mapped pages, cannot be moved or exchanged",
         other_pages,
     ),
     Case::new(
         "buffer.paged.shared",
         "documentation: PagedBuffer::share_pages",
-        "shared pages of two buffers and of one are the same memory",
+        "shared pages of two buffers, or of one, are the same memory",
         shared,
     ),
     Case::new(
         "buffer.paged.shared_released",
         "documentation: PagedBuffer::share_pages",
-        "shared memory stays when either buffer unmaps it, and is released with its last page",
+        "shared memory stays when one buffer unmaps it, and is released with its last page",
         shared_released,
     ),
     Case::new(
         "buffer.paged.shared_access",
         "documentation: PagedBuffer::share_pages",
-        "access to a shared page is that of the buffer at whose address it is used",
+        "access to a shared page depends on the buffer whose address is used",
         shared_access,
     ),
     Case::new(
         "buffer.paged.shared_refused",
         "documentation: PagedBuffer::share_pages",
-        "pages are not shared over mapped pages, and not with pages of another size",
+        "pages are not shared over mapped pages, nor with pages of another size",
         shared_refused,
     ),
     Case::new(
         "buffer.paged.mapped_ahead",
         "documentation: PagedBuilder::with_pages_ahead",
-        "pages that were mapped ahead are like others, and all of it is given back",
+        "pages prepared in advance behave like others, and all are released",
         mapped_ahead,
     ),
 ];
 
-/// Pages of a granule, for the first GPU and the CPU.
+/// Creates a buffer with pages of one granule, for the first GPU and the CPU.
 fn paged(context: &Context, pages: usize, zeros: bool) -> Verdict<PagedBuffer> {
     let options = PagedBuffer::builder(pages * context.granule()).with_page_size(context.granule());
     let options = if zeros { options.with_zero_page() } else { options };
@@ -103,7 +103,7 @@ fn paged(context: &Context, pages: usize, zeros: bool) -> Verdict<PagedBuffer> {
     Ok(buffer)
 }
 
-/// The page that an error blames, and why.
+/// Returns the page that an error names, and the problem.
 fn blamed(error: &Error) -> Option<(u64, Problem)> {
     match *error.kind() {
         ErrorKind::InvalidArgument { value: Value::Number(page), problem, .. } => {
@@ -141,7 +141,7 @@ fn come_and_go(context: &Context) -> Verdict {
     }
     ensure_eq!((buffer.address(), buffer.statistics().mapped), (at, 4), "address and pages");
     drop(buffer);
-    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
     Ok(())
 }
 
@@ -151,7 +151,7 @@ fn runs(context: &Context) -> Verdict {
     for page in 1..4 {
         fill(context, &buffer, page, 0xd200 + page as u32)?;
     }
-    // Page 3 is there already, page 4 is not.
+    // Page 3 is already mapped, page 4 is not.
     let error = context.refuses(HipError::InvalidValue, || buffer.map(3..6))?;
     ensure_eq!(blamed(&error), Some((3, Problem::PageMapped)), "the error");
     let error = context.refuses(HipError::InvalidValue, || buffer.unmap(2..6))?;
@@ -233,7 +233,7 @@ fn zero_page(context: &Context) -> Verdict {
     buffer.unmap(1..2)?;
     zeros(&[0, 1, 3, 4])?;
     context.seen_by(context.gpu(), buffer.address_of(1)?, 1, 0)?;
-    ensure!(buffer.zero_page_is_clean()?, "something was stored to the zero page");
+    ensure!(buffer.zero_page_is_clean()?, "something was written to the zero page");
     Ok(())
 }
 
@@ -265,7 +265,7 @@ fn moved(context: &Context) -> Verdict {
     one.move_pages(0..2, &other, 2)?;
     let after = handles(other.address_of(3)?)?;
     context.keep(after);
-    ensure_eq!(after, before, "the handle behind the page");
+    ensure_eq!(after, before, "the handle of the page");
     holds(context, &other, 2, 0xd600)?;
     holds(context, &other, 3, 0xd601)?;
     ensure_eq!((one.statistics().mapped, other.statistics().mapped), (0, 2), "pages");
@@ -326,7 +326,7 @@ fn mapped_ahead(context: &Context) -> Verdict {
     buffer.trim()?;
     ensure_eq!(buffer.statistics().mapped, 4, "pages in use");
     drop(buffer);
-    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
     Ok(())
 }
 
@@ -369,16 +369,16 @@ fn shared_released(context: &Context) -> Verdict {
     holds(context, &one, 1, 0xda11)?;
     one.move_pages(2..3, &one, 0)?;
     holds(context, &one, 0, 0xda12)?;
-    ensure_eq!(one.page_users(0)?, 2, "users of a page that was moved");
+    ensure_eq!(one.page_users(0)?, 2, "users of a moved page");
     other.exchange_pages(0..1, &other, 2)?;
     holds(context, &other, 0, 0xda12)?;
     ensure_eq!((other.page_users(0)?, other.page_users(2)?), (2, 1), "users after an exchange");
     drop(one);
     holds(context, &other, 0, 0xda12)?;
     holds(context, &other, 2, 0xda10)?;
-    ensure_eq!(other.page_users(0)?, 1, "users of a page whose other buffer was dropped");
+    ensure_eq!(other.page_users(0)?, 1, "users of a page after the other buffer was dropped");
     drop(other);
-    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
     Ok(())
 }
 
@@ -395,13 +395,13 @@ fn shared_access(context: &Context) -> Verdict {
     one.write(0, &0xdb11_u32.to_ne_bytes())?;
     let mut bytes = [0; 4];
     other.read(offset, &mut bytes)?;
-    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "what the other buffer reads");
+    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "the value in the other buffer");
     let place = other.address_of(1)?;
     context.refuses(HipError::InvalidValue, || context.vmm().write(place, &[0; 4]))?;
     one.revoke(&[context.host()])?;
     context.refuses(HipError::InvalidValue, || one.read(0, &mut [0; 4]))?;
     other.read(offset, &mut bytes)?;
-    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "what the other buffer reads still");
+    ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "the value in the other buffer afterwards");
     Ok(())
 }
 

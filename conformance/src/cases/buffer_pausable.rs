@@ -1,4 +1,4 @@
-//! Buffers that give their memory back for a while and keep their addresses.
+//! Buffers that release their memory temporarily and keep their addresses.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
@@ -10,48 +10,48 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.pausable.contents_come_back",
         "vLLM: sleep mode, level 1; torch_memory_saver",
-        "what was in a paused buffer is there again, at the same address",
+        "a paused buffer resumes with its contents at the same address",
         |c| unless_lost(c, contents_come_back),
     ),
     Case::new(
         "buffer.pausable.memory_goes",
         "vllm#46203, torch_memory_saver#83",
-        "a paused buffer has addresses and no memory, and nobody may use it",
+        "a paused buffer has addresses but no memory, and no agent has access",
         |c| unless_lost(c, memory_goes),
     ),
     Case::new(
         "buffer.pausable.addresses_stay",
         "vLLM: sleep mode; pointers in recorded graphs",
-        "nobody else gets the addresses of a paused buffer",
+        "the addresses of a paused buffer are not given to other reservations",
         |c| unless_lost(c, addresses_stay),
     ),
     Case::new(
         "buffer.pausable.contents_dropped",
         "vLLM: sleep mode, level 2",
-        "a buffer that gave up its contents can be used again",
+        "a buffer that discarded its contents can be used again",
         |c| unless_lost(c, contents_dropped),
     ),
     Case::new(
         "buffer.pausable.access_comes_back",
         "HIP: hipMemSetAccess is needed after every hipMemMap",
-        "who might use the buffer before may use it again, and who was granted meanwhile",
+        "access granted before or during the pause applies after it",
         |c| unless_lost(c, access_comes_back),
     ),
     Case::new(
         "buffer.pausable.twice",
         "documentation: ErrorKind::Paused, NotPaused",
-        "what is paused cannot be paused, and what is not cannot resume",
+        "a paused buffer cannot be paused again, and one that is not paused cannot resume",
         |c| unless_lost(c, twice),
     ),
     Case::new(
         "buffer.pausable.any_size",
         "documentation: PausableBuffer::create",
-        "a buffer may have any size from one byte, and no byte more than that is used",
+        "a buffer can have any size from one byte, and bytes past it cannot be used",
         |c| unless_lost(c, any_size),
     ),
 ];
 
-/// A buffer of granules, for the first GPU and the CPU, filled with a value.
+/// Creates a buffer of granules, for the first GPU and the CPU, filled with a value.
 fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
     let size = granules * context.granule();
     let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
@@ -60,11 +60,11 @@ fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableB
     Ok(buffer)
 }
 
-/// Why a case is tried again.
+/// The error after which a case runs again.
 const LOST: &str = "another thread of this process took the addresses, again and again";
 
-/// Pauses a buffer. Where the runtime gives memory back with its addresses only, somebody else in
-/// this process may get these; that nobody does can be asked for if the process is ours alone.
+/// Pauses a buffer. If the runtime releases memory only together with its addresses, another thread
+/// of this process can reserve them. Only a process without such threads can guarantee otherwise.
 fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
     match buffer.pause(contents) {
         Err(error)
@@ -77,7 +77,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> 
     }
 }
 
-/// Tries a case until no other thread has taken the buffer's addresses.
+/// Runs a case until no other thread has reserved the buffer's addresses.
 fn unless_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
@@ -133,7 +133,7 @@ fn addresses_stay(context: &Context) -> Verdict {
 fn contents_dropped(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xdc00)?;
     pause(context, &mut buffer, Contents::Drop)?;
-    ensure_eq!(buffer.saved(), 0, "bytes that were saved");
+    ensure_eq!(buffer.saved(), 0, "saved bytes");
     buffer.resume()?;
     context.fill(buffer.address(), 1, 0xdc01)?;
     context.holds(buffer.address(), 1, 0xdc01)
@@ -148,9 +148,9 @@ fn access_comes_back(context: &Context) -> Verdict {
     for agent in context.users() {
         ensure_eq!(buffer.access(agent)?, Access::ReadWrite, "access of agent {agent}");
         let found = context.vmm().get_access(agent, buffer.address())?;
-        ensure_eq!(found, Access::ReadWrite, "access of agent {agent}, as Vmm tells");
+        ensure_eq!(found, Access::ReadWrite, "access of agent {agent}, as Vmm reports");
     }
-    ensure_eq!(buffer.access(other)?, Access::Read, "access that was granted meanwhile");
+    ensure_eq!(buffer.access(other)?, Access::Read, "access granted during the pause");
     context.holds(buffer.address(), 1, 0xdd00)?;
     context.seen_by(other, buffer.address(), 1, 0xdd00)
 }
@@ -185,6 +185,6 @@ fn any_size(context: &Context) -> Verdict {
         ensure_eq!(last, [0xdf], "the last of {size} bytes");
     }
     let nothing = PausableBuffer::create(context.vmm(), 0, &context.properties());
-    ensure!(nothing.is_err(), "a buffer of no bytes was made");
+    ensure!(nothing.is_err(), "a buffer of size 0 was created");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Buffers whose end is followed by their beginning.
+//! Ring buffers, mapped twice so that the end is followed by the beginning.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -11,43 +11,43 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.ring.no_seam",
         "reference 6.2 #25: the same memory at two addresses",
-        "what is written over the end is at the beginning, for the CPU at every turn",
+        "what is written past the end is at the beginning, for the CPU, on every round",
         no_seam,
     ),
     Case::new(
         "buffer.ring.gpus_see_no_seam",
         "reference 6.2 #25; ROCm/hip#3728",
-        "each GPU that was granted copies over the end in one go",
+        "each GPU that was granted access copies past the end in one call",
         gpus_see_no_seam,
     ),
     Case::new(
         "buffer.ring.is_one_memory",
         "HIP: hipMemMap of one handle at several addresses",
-        "a ring has one handle, however often it is mapped, and gives all back",
+        "a ring has one handle for all its mappings, and releases everything",
         one_memory,
     ),
     Case::new(
         "buffer.ring.positions_go_on",
         "documentation: RingBuffer::address_of",
-        "positions count on for ever, and are theirs modulo the size",
+        "positions increase without limit, and are taken modulo the size",
         positions,
     ),
     Case::new(
         "buffer.ring.larger_than_itself",
         "documentation: Problem::TooLarge",
-        "more bytes than the ring has are neither read nor written",
+        "more bytes than the ring's size can be neither read nor written",
         larger,
     ),
     Case::new(
         "buffer.ring.no_ring",
         "documentation: Problem::TooFewTimes",
-        "what is mapped once is no ring, nor what has no size",
+        "a ring mapped once, or of size 0, is refused",
         no_ring,
     ),
     Case::new(
         "buffer.ring.read_only",
         "HIP: hipMemSetAccess, hipMemAccessFlagsProtRead",
-        "a CPU that may only read the ring writes at no turn, and its access can be taken",
+        "with read access the CPU cannot write, and its access can be revoked",
         read_only,
     ),
 ];
@@ -59,7 +59,7 @@ fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
     Ok(ring)
 }
 
-/// Bytes that are never the same at places a power of two apart.
+/// Returns bytes that differ at any two positions a power of two apart.
 fn text(size: usize) -> Vec<u8> {
     (0..size).map(|index| (index % 251) as u8).collect()
 }
@@ -121,7 +121,7 @@ fn one_memory(context: &Context) -> Verdict {
             context.holds(context.on(ring.address(), turn), 1, 0xc700)?;
         }
     }
-    ensure_eq!(context.vmm().usage().handles, 0, "handles that are left");
+    ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
     Ok(())
 }
 
@@ -160,7 +160,7 @@ fn no_ring(context: &Context) -> Verdict {
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let nothing = RingBuffer::create(context.vmm(), 0, 2, &context.properties());
-    ensure!(nothing.is_err(), "a ring without a size was mapped");
+    ensure!(nothing.is_err(), "a ring of size 0 was mapped");
     Ok(())
 }
 
@@ -176,6 +176,6 @@ fn read_only(context: &Context) -> Verdict {
         context.refuses(HipError::InvalidValue, || ring.write(at, &[1]))?;
     }
     ring.revoke(&[context.host()])?;
-    ensure_eq!(ring.access(context.host())?, Access::None, "access that was taken");
+    ensure_eq!(ring.access(context.host())?, Access::None, "revoked access");
     context.refuses(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
 }

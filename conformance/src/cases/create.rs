@@ -13,31 +13,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.size.multiples_of_the_granule",
         "hip-tests: hipMemCreate_BasicAllocateDeAlloc_MultGranularity",
-        "memory of 1 to 16 granules is made and released",
+        "memory of 1 to 16 granules is created and released",
         multiples,
     ),
     Case::new(
         "create.handles.are_distinct",
         "HIP: hipMemCreate",
-        "live handles are different, and none is 0",
+        "live handles are distinct and not 0",
         distinct,
     ),
     Case::new(
         "create.handles.more_than_descriptors",
-        "reference 6.2 #62: ROCR 7.14 keeps a descriptor a handle",
-        "1100 handles live at once; where descriptors run out, that is what is said",
+        "reference 6.2 #62: ROCR 7.14 keeps a descriptor for each handle",
+        "1100 handles can be live at once, or the error names the lack of descriptors",
         many_handles,
     ),
     Case::new(
         "create.memory.is_its_own",
         "reference 6.1: invariant 15",
-        "what is written to one handle's memory does not show in another's",
+        "writes to one handle's memory do not change another's",
         own_memory,
     ),
     Case::new(
         "create.gpus.all",
         "HIP: hipMemCreate",
-        "every GPU makes memory, and it is that GPU's",
+        "every GPU creates memory, and is its owner",
         all_gpus,
     ),
     Case::new(
@@ -49,13 +49,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.size.off_the_granule",
         "hip-tests: hipMemCreate_Negative; reference 6.2 #12",
-        "a size that is no multiple of the granule is refused",
+        "a size that is not a multiple of the granule is refused",
         |c| refused_size(c, c.granule() + c.granule() / 2),
     ),
     Case::new(
         "create.size.too_large",
         "recorded: cuda_h200_edges create_too_big; reference 6.2 #17",
-        "more memory than the GPU has is out of memory",
+        "more memory than the GPU has returns out of memory",
         too_large,
     ),
     Case::new(
@@ -67,13 +67,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.agent.invented",
         "recorded: cuda_h200_edges create_bad_device; reference 6.2 #13",
-        "an agent that does not exist is an invalid device, in HIP 6 an invalid value",
+        "an agent that does not exist returns invalid device, in HIP 6 invalid value",
         invented,
     ),
     Case::new(
         "create.agent.of_another_runtime",
         "recorded: cuda_h200_edges create_negative_device; reference 6.2 #13",
-        "an agent of another runtime is an invalid device, in HIP 6 an invalid value",
+        "an agent of another runtime returns invalid device, in HIP 6 invalid value",
         foreign,
     ),
     Case::new(
@@ -85,31 +85,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.location.unknown",
         "recorded: cuda_h200_edges create_location_type_invalid",
-        "memory that is nowhere is an invalid value",
+        "an unknown location type returns invalid value",
         nowhere,
     ),
     Case::new(
         "create.handle_type.windows",
         "HIP: hipMemCreate; reference 6.2 #14",
-        "memory that can be shared with Windows is not supported",
+        "memory with a shareable handle for Windows is not supported",
         |c| unsupported_type(c, HandleType::WIN32 | HandleType::WIN32_KMT),
     ),
     Case::new(
         "create.handle_type.unknown",
         "HIP: hipMemCreate",
-        "memory that can be shared in an unknown way is not supported",
+        "memory with an unknown shareable handle type is not supported",
         |c| unsupported_type(c, HandleType::from_bits_retain(1 << 20)),
     ),
     Case::new(
         "create.handle_type.descriptor",
         "HIP: hipMemCreate",
-        "memory that can be shared as a file descriptor is made",
+        "memory that can be exported as a file descriptor is created",
         |c| c.create_shareable(1).map(|_| ()),
     ),
     Case::new(
         "create.kind.uncached",
         "HIP: hipMemAllocationTypeUncached",
-        "uncached memory is made since extension 1.18, and not supported before",
+        "uncached memory is created with extension 1.18 or newer, and not supported before",
         uncached,
     ),
 ];
@@ -129,22 +129,24 @@ fn distinct(context: &Context) -> Verdict {
     let mut known = HashSet::from([0]);
     for _ in 0..16 {
         let handle = context.create(1)?;
-        ensure!(known.insert(handle.to_bits()), "{handle} was given out twice");
+        ensure!(known.insert(handle.to_bits()), "{handle} was returned twice");
     }
     Ok(())
 }
 
-/// More than the descriptors that a process may usually have open.
+/// More handles than the usual limit of open descriptors.
 const MANY: usize = 1100;
 
 fn many_handles(context: &Context) -> Verdict {
     if !context.counts_descriptors() {
-        let why = "other threads of this process may need descriptors meanwhile";
+        let why = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(why.to_owned()));
     }
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
     if pool.is_none_or(|pool| pool.size / 2 < MANY * context.granule()) {
-        return Err(NotPassed::Skipped(format!("the GPU has no memory for {MANY} granules")));
+        return Err(NotPassed::Skipped(format!(
+            "the GPU has too little memory for {MANY} granules"
+        )));
     }
     let properties = AllocationProperties::on(context.gpu());
     for count in 0..MANY {

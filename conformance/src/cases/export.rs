@@ -21,25 +21,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.export.twice",
         "recorded: cuda_h200_edges export_distinct_fds; reference 6.2 #55",
-        "every export is a descriptor of its own",
+        "every export returns a new descriptor",
         export_twice,
     ),
     Case::new(
         "share.export.leaves_the_memory_alone",
         "reference 6.1: invariant 16",
-        "closing the descriptor changes nothing",
+        "closing the descriptor does not affect the memory",
         closing,
     ),
     Case::new(
         "share.export.not_requested",
         "recorded: cuda_h200_edges export_not_requested; reference 6.2 #54",
-        "memory that was not made shareable is refused",
+        "memory that was not created as shareable is refused",
         not_requested,
     ),
     Case::new(
         "share.export.wrong_type",
         "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
-        "another type than was requested is refused",
+        "another handle type than the requested one is refused",
         wrong_type,
     ),
     Case::new(
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.export.no_descriptor_left",
         "reference 6.2 #62: ROCR calls it out of resources",
-        "running out of descriptors is an error of the operating system, and not of memory",
+        "a lack of descriptors returns operating system error, not out of memory",
         no_descriptor,
     ),
     Case::new(
@@ -80,7 +80,7 @@ fn gives_descriptor(context: &Context) -> Verdict {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-    // O_CLOEXEC
+    // This is `O_CLOEXEC`.
     let closes = flags.is_some_and(|flags| flags & 0o2_000_000 != 0);
     ensure!(closes, "the descriptor stays open on exec: {info:?}");
     Ok(())
@@ -142,12 +142,12 @@ fn export_released(context: &Context) -> Verdict {
 
 fn no_descriptor(context: &Context) -> Verdict {
     if !context.counts_descriptors() {
-        let why = "other threads of this process may need descriptors meanwhile";
+        let why = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(why.to_owned()));
     }
     let (at, handle) = shared(context, 1, 0xb0b0_b0b0)?;
-    // Of all that may be open (`ulimit -n`) there may be a million, and the more there are the longer
-    // the kernel takes to make room for them: half a minute for 20,000 on a machine with much to do.
+    // `ulimit -n` can allow a million descriptors. The kernel takes longer to grow a larger table:
+    // half a minute for 20,000 on a busy machine. So lower the limit instead of opening that many.
     let few = FewDescriptors::begin()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -164,15 +164,16 @@ fn no_descriptor(context: &Context) -> Verdict {
     export(context, handle).map(|_| ())
 }
 
-/// A limit of descriptors that is not far above those that are open; ends with what was before.
+/// Lowers the limit of open descriptors to just above those that are open. Restores it when
+/// dropped.
 struct FewDescriptors {
     before: Rlimit,
 }
 
 impl FewDescriptors {
     fn begin() -> Result<Self, NotPassed> {
-        // It has the lowest number that is free. To limit all to less than is mostly open would be
-        // another error where the standard library copies a descriptor.
+        // This descriptor has the lowest free number. A limit below most open descriptors would
+        // cause another error where the standard library duplicates a descriptor.
         let next = File::open("/dev/null")?.as_raw_fd().unsigned_abs().max(8);
         let before = getrlimit(Resource::Nofile);
         let few = Rlimit { current: Some(u64::from(next) + 2), ..before };
@@ -183,7 +184,7 @@ impl FewDescriptors {
 
 impl Drop for FewDescriptors {
     fn drop(&mut self) {
-        // It cannot be refused: it was there before.
+        // Restoring the previous limit cannot fail.
         let _ = setrlimit(Resource::Nofile, self.before);
     }
 }

@@ -11,7 +11,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "granularity.minimum.is_the_granule",
         "hip-tests: hipMemGetAllocationGranularity_MinGranularity",
-        "the minimum is the granule of the pool, and not 0",
+        "the minimum is the granule of the pool, and is not 0",
         minimum,
     ),
     Case::new(
@@ -29,13 +29,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "granularity.minimum.suffices",
         "HIP: hipMemGetAllocationGranularity",
-        "memory and addresses of one granule can be had and used",
+        "memory and addresses of one granule can be allocated and used",
         suffices,
     ),
     Case::new(
         "granularity.agent.invented",
         "hip-tests: hipMemGetAllocationGranularity_NegativeTests",
-        "an agent that does not exist is an invalid value",
+        "an agent that does not exist returns invalid value",
         invented,
     ),
     Case::new(
@@ -47,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "granularity.location.unknown",
         "hip-tests: hipMemGetAllocationGranularity_NegativeTests",
-        "memory that is nowhere is an invalid value",
+        "an unknown location type returns invalid value",
         nowhere,
     ),
 ];

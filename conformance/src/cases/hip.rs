@@ -1,4 +1,4 @@
-//! HIP as a whole: its codes, its releases, and ways of use that its tests have.
+//! HIP in general: error codes, differences between releases, and usage patterns of HIP's tests.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "hip.errors.have_hips_numbers",
         "HIP: hipError_t",
-        "errors have the numbers and names of HIP",
+        "errors have HIP's numbers and names",
         numbers,
     ),
     Case::new(
@@ -30,49 +30,49 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.profile.bad_reservation",
         "hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
-        "HIP 6 calls a bad reservation out of memory, HIP 7 an invalid value",
+        "an invalid reservation returns out of memory in HIP 6, invalid value in HIP 7",
         bad_reservation,
     ),
     Case::new(
         "hip.profile.bad_device",
         "hip-tests: hipMemCreate_Negative (6.x and develop); reference 6.2 #13",
-        "HIP 6 calls a bad device an invalid value, HIP 7 an invalid device",
+        "an invalid device returns invalid value in HIP 6, invalid device in HIP 7",
         bad_device,
     ),
     Case::new(
         "hip.profile.free_while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
-        "HIP 6 does not know why it cannot free, HIP 7 calls it an invalid value",
+        "freeing a mapped reservation returns unknown in HIP 6, invalid value in HIP 7",
         free_while_mapped,
     ),
     Case::new(
         "hip.profile.granularity",
         "HIP: hipMemGetAllocationGranularity",
-        "HIP 6 recommends the minimum",
+        "the recommended granularity is the minimum in HIP 6",
         granularity,
     ),
     Case::new(
         "hip.use.grows_in_place",
         "hip-tests: hipMemSetAccess_GrowVMM",
-        "a range grows chunk by chunk, keeps its contents, and is unmapped in one call",
+        "a range grows in steps, keeps its contents, and is unmapped in one call",
         grows,
     ),
     Case::new(
         "hip.use.shrinks_from_the_end",
         "HIP: hipMemUnmap",
-        "a range gives up its last chunks and keeps the others",
+        "a range releases its last steps and keeps the others",
         shrinks,
     ),
     Case::new(
         "hip.use.memory_moves",
         "HIP: hipMemMap",
-        "memory moves from one range to another without being copied",
+        "memory moves from one range to another without a copy",
         moves,
     ),
     Case::new(
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range is tiled by memory of all GPUs, each granted to its own; the CPU uses it all",
+        "a range has memory of every GPU with access for its owner; the CPU accesses it all",
         tiled,
     ),
     Case::new(
@@ -84,7 +84,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.use.many_threads",
         "hip-tests: hipMemSetAccess_Multithreaded",
-        "five threads have memory of their own, all at once",
+        "five threads use memory of their own at the same time",
         many_threads,
     ),
 ];
@@ -104,7 +104,7 @@ fn numbers(_: &Runtime) -> Verdict {
     Ok(())
 }
 
-/// Checks what each profile answers to the same mistake.
+/// Checks the result of one mistake in each profile.
 fn both(
     context: &Context,
     mistake: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::Error>>,

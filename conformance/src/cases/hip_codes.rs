@@ -1,8 +1,9 @@
-//! The numbers that C programs get (`capi`), in both profiles, operation by operation.
+//! The error numbers that C programs get (`capi`), for each operation and both profiles.
 //!
-//! A C function returns [`Error::hip`](hsa_vmm::Error::hip) of its profile, from the library's own table.
-//! What C adds, null pointers and device numbers, is tested from C (`capi/tests`). Here each mistake is
-//! made in a real call where possible, and compared with HIP's documents and not with that table.
+//! A C function returns [`Error::hip`](hsa_vmm::Error::hip) of its profile, from the library's own
+//! table. The checks that only the C interface makes (null pointers, device numbers) are tested in
+//! `capi/tests`. Here each mistake is made in a real call where possible, and compared with HIP's
+//! documentation, not with that table.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -20,55 +21,55 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.codes.address_reserve",
         "HIP: hipMemAddressReserve; hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
-        "a bad reservation is 2 in HIP 6 and 1 in HIP 7; bad flags are 1 in both",
+        "an invalid reservation is 2 in HIP 6 and 1 in HIP 7; invalid flags are 1 in both",
         reserve,
     ),
     Case::new(
         "hip.codes.address_free",
         "HIP: hipMemAddressFree; hip-tests: hipMemAddressFree_negative; reference 6.2 #10",
-        "a bad range is 1; freeing what is mapped is 999 in HIP 6 and 1 in HIP 7",
+        "an invalid range is 1; freeing a mapped reservation is 999 in HIP 6 and 1 in HIP 7",
         free,
     ),
     Case::new(
         "hip.codes.create",
         "HIP: hipMemCreate; hip-tests: hipMemCreate_Negative (6.x and develop)",
-        "a bad device is 1 in HIP 6 and 101 in HIP 7, a CPU 801, too much memory 2, the rest 1",
+        "an invalid device is 1 in HIP 6 and 101 in HIP 7, a CPU 801, too much memory 2, other 1",
         create,
     ),
     Case::new(
         "hip.codes.release_and_retain",
         "HIP: hipMemRelease, hipMemRetainAllocationHandle",
-        "handles and addresses that are none are 1",
+        "invalid handles and addresses are 1",
         release_and_retain,
     ),
     Case::new(
         "hip.codes.map",
         "HIP: hipMemMap; hip-tests: hipMemMap_negative",
-        "every bad argument is 1",
+        "every invalid argument is 1",
         map,
     ),
     Case::new(
         "hip.codes.unmap",
         "HIP: hipMemUnmap; hip-tests: hipMemUnmap_negative",
-        "every bad argument is 1",
+        "every invalid argument is 1",
         unmap,
     ),
     Case::new(
         "hip.codes.set_and_get_access",
         "HIP: hipMemSetAccess, hipMemGetAccess; hip-tests: hipMemSetAccess_negative",
-        "every bad argument is 1, a device that there is not as well",
+        "every invalid argument is 1, also a device that does not exist",
         access,
     ),
     Case::new(
         "hip.codes.granularity_and_properties",
         "HIP: hipMemGetAllocationGranularity, hipMemGetAllocationPropertiesFromHandle",
-        "every bad argument is 1, a CPU 801",
+        "every invalid argument is 1, a CPU 801",
         granularity,
     ),
     Case::new(
         "hip.codes.export_and_import",
         "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
-        "what cannot be exported or imported is 1, another kind of handle 801",
+        "an invalid export or import is 1, an unsupported handle type 801",
         share,
     ),
     Case::new(
@@ -79,23 +80,23 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::of_runtime(
         "hip.codes.runtime_fails",
-        "HIP: hip_vm.cpp, which answers so when the runtime below refuses",
-        "a runtime that fails is 2 where something was to be made, 1 where shared, else 999",
+        "HIP: hip_vm.cpp, which returns these when the runtime fails",
+        "a failure of the runtime is 2 when creating, 1 when sharing, otherwise 999",
         runtime_fails,
     ),
     Case::of_runtime(
         "hip.codes.nothing_left",
         "HIP: hipErrorOutOfMemory, hipErrorOperatingSystem, hipErrorNotSupported, hipErrorNotInitialized",
-        "no memory is 2, no descriptor 304, what is not supported 801, a forked process 3",
+        "out of memory is 2, no descriptor 304, not supported 801, after a fork 3",
         nothing_left,
     ),
 ];
 
-/// A mistake, and its numbers in HIP 6 and HIP 7.
+/// A mistake: its description, the call, and its numbers in HIP 6 and HIP 7.
 type Mistake<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]);
 
-/// Makes mistakes in both profiles.
-fn answered(context: &Context, mistakes: &[Mistake<'_>]) -> Verdict {
+/// Makes each mistake in both profiles and compares the numbers.
+fn check_codes(context: &Context, mistakes: &[Mistake<'_>]) -> Verdict {
     for (index, profile) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().enumerate() {
         let vmm = context.another(profile)?;
         for (what, mistake, expected) in mistakes {
@@ -112,14 +113,14 @@ const VALUE: [i32; 2] = [1, 1];
 
 fn reserve(context: &Context) -> Verdict {
     let granule = context.granule();
-    answered(
+    check_codes(
         context,
         &[
             ("no size", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
             ("an odd size", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
             ("an odd alignment", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
             ("flags", &|vmm| vmm.reserve_with_flags(granule, 0, None, 1).map(|_| ()), VALUE),
-            // No machine has so many addresses.
+            // No machine has this much address space.
             ("too much", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
         ],
     )
@@ -127,12 +128,12 @@ fn reserve(context: &Context) -> Verdict {
 
 fn free(context: &Context) -> Verdict {
     let granule = context.granule();
-    let stranger = context.reserve(1)?;
-    answered(
+    let foreign = context.reserve(1)?;
+    check_codes(
         context,
         &[
             ("null", &|vmm| vmm.address_free(Address::NULL, granule), VALUE),
-            ("what was not reserved", &|vmm| vmm.address_free(stranger, granule), VALUE),
+            ("an address that is not reserved", &|vmm| vmm.address_free(foreign, granule), VALUE),
         ],
     )?;
     for (profile, expected) in [(HipProfile::Hip6, 999), (HipProfile::Hip7, 1)] {
@@ -163,7 +164,7 @@ fn create(context: &Context) -> Verdict {
     let on = AllocationProperties::on;
     let make = |vmm: &Vmm, size, agent| vmm.create(size, &on(agent)).map(|_| ());
     let (gpu, invented, host) = (context.gpu(), context.invented_agent(), context.host());
-    answered(
+    check_codes(
         context,
         &[
             ("no size", &|vmm| make(vmm, 0, gpu), VALUE),
@@ -180,11 +181,14 @@ fn release_and_retain(context: &Context) -> Verdict {
     let (at, foreign) = context.mapped(1, 0)?;
     let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), foreign];
     for handle in handles {
-        answered(context, &[("releasing what is none", &|vmm| vmm.release(handle), VALUE)])?;
+        check_codes(
+            context,
+            &[("releasing an invalid handle", &|vmm| vmm.release(handle), VALUE)],
+        )?;
     }
     for address in [Address::NULL, at, Address::new(0x1000)] {
         let retain = |vmm: &Vmm| vmm.retain_allocation_handle(address).map(|_| ());
-        answered(context, &[("retaining at an address of nobody", &retain, VALUE)])?;
+        check_codes(context, &[("retaining at an address without a mapping", &retain, VALUE)])?;
     }
     Ok(())
 }
@@ -199,11 +203,11 @@ fn map(context: &Context) -> Verdict {
             ("null", Address::NULL, granule, 0, handle, 0),
             ("no size", room, 0, 0, handle, 0),
             ("an odd size", room, granule - 1, 0, handle, 0),
-            ("more than the handle", room, 2 * granule, 0, handle, 0),
+            ("a size larger than the handle", room, 2 * granule, 0, handle, 0),
             ("an offset", room, granule, granule, handle, 0),
             ("flags", room, granule, 0, handle, 1),
             ("no handle", room, granule, 0, Handle::from_bits(0), 0),
-            ("what is mapped", at, granule, 0, handle, 0),
+            ("a mapped address", at, granule, 0, handle, 0),
             (
                 "an odd address",
                 context.on(room, 0).checked_add(1).unwrap_or(room),
@@ -231,7 +235,7 @@ fn unmap(context: &Context) -> Verdict {
             ("null", Address::NULL, granule),
             ("no size", at, 0),
             ("a part", at, granule / 2),
-            ("more than there is", at, 2 * granule),
+            ("a size larger than the mapping", at, 2 * granule),
             ("nothing", room, granule),
         ] {
             let found = vmm.unmap(address, size).map_err(|error| error.hip(profile).code());
@@ -253,7 +257,7 @@ fn access(context: &Context) -> Verdict {
             ("null", Address::NULL, granule, &good[..]),
             ("no size", at, 0, &good),
             ("a part", at, granule / 2, &good),
-            ("more than there is", at, 2 * granule, &good),
+            ("a size larger than the mapping", at, 2 * granule, &good),
             ("no list", at, granule, &[]),
             ("an invented device", at, granule, &list(context.invented_agent())),
         ] {
@@ -279,7 +283,7 @@ fn granularity(context: &Context) -> Verdict {
     };
     let (invented, host) = (context.invented_agent(), context.host());
     let of = |vmm: &Vmm, bits| vmm.allocation_properties(Handle::from_bits(bits)).map(|_| ());
-    answered(
+    check_codes(
         context,
         &[
             ("an invented device", &|vmm| ask(vmm, invented), VALUE),
@@ -302,7 +306,7 @@ fn share(context: &Context) -> Verdict {
         let plain = vmm.create(context.granule(), &on)?;
         let shareable = vmm.create(context.granule(), &on.shareable_as(kind))?;
         for (what, found) in [
-            ("what was not to be shared", export(&vmm, plain, kind, 0)),
+            ("memory that is not shareable", export(&vmm, plain, kind, 0)),
             ("no handle", export(&vmm, Handle::from_bits(0), kind, 0)),
             ("flags", export(&vmm, shareable, kind, 1)),
         ] {
@@ -315,7 +319,7 @@ fn share(context: &Context) -> Verdict {
 }
 
 fn map_array(context: &Context) -> Verdict {
-    answered(
+    check_codes(
         context,
         &[
             ("sparse arrays", &|vmm| vmm.map_array_async(1), [801, 801]),

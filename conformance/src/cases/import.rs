@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.same_memory",
         "hip-tests: hipMemImportFromShareableHandle_Positive_Basic; reference 6.2 #60",
-        "an import in the same process is another handle and the same memory",
+        "an import in the same process returns another handle of the same memory",
         same_memory,
     ),
     Case::new(
@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.descriptor_closed_at_once",
         "reference 6.2 #59",
-        "the descriptor may be closed right after the import",
+        "the descriptor can be closed right after the import",
         closed_at_once,
     ),
     Case::new(
@@ -45,61 +45,61 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.size_of_the_whole",
         "HIP: hipMemImportFromShareableHandle",
-        "all of the memory can be mapped, more cannot",
+        "the whole memory can be mapped, but not more",
         size_of_whole,
     ),
     Case::new(
         "share.import.by_another_vmm",
         "hip-tests: hipMemImportFromShareableHandle",
-        "another Vmm sees the same memory",
+        "an import into another Vmm is the same memory",
         another_vmm,
     ),
     Case::new(
         "share.import.filled",
         "HSA: hsa_amd_memory_async_copy; reference 6.2 #61",
-        "an import is filled by its owner; where that is not known, by a GPU that was granted it",
+        "an import is filled by its owner, or if unknown by a GPU with access",
         filled,
     ),
     Case::new(
         "share.import.peer",
         "hip-tests: hipMemSetAccessImportedHandle",
-        "an import can be granted to a GPU that it does not belong to",
+        "access to an import can be granted to a GPU that is not its owner",
         peer,
     ),
     Case::new(
         "share.import.peer_after_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
-        "an import can be granted to a peer after its owner",
+        "access to an import can be granted to a peer after its owner",
         peer_after_owner,
     ),
     Case::new(
         "share.import.not_memory",
         "recorded: cuda_h200_edges import_not_a_memory_fd; reference 6.2 #57",
-        "a file that is no memory of a GPU is refused",
+        "a file that is not GPU memory is refused",
         not_memory,
     ),
     Case::new(
         "share.import.not_memory_never_granted",
-        "reference 6.2 #57: ROCR 7.14 looks at it in set_access",
-        "a file that is no memory of a GPU can at least not be granted, and nothing is left",
+        "reference 6.2 #57: ROCR 7.14 checks it in set_access",
+        "access to a file that is not GPU memory cannot be granted, and nothing is leaked",
         not_memory_granted,
     ),
     Case::new(
         "share.import.no_file",
         "recorded: cuda_h200_edges import_bad_fd; reference 6.2 #57",
-        "a device, a pipe and a folder are refused",
+        "a device, a pipe and a directory are refused",
         no_file,
     ),
     Case::new(
         "share.import.wrong_type",
         "recorded: cuda_h200_edges import_wrong_type",
-        "other types than a descriptor are not supported",
+        "handle types other than a descriptor are not supported",
         import_wrong_type,
     ),
     Case::new(
         "share.again_and_again.leaves_nothing",
         "reference 6.1: invariant 13",
-        "exporting, importing and mapping many times leaves nothing behind",
+        "repeated export, import and map leak nothing",
         many_times,
     ),
 ];
@@ -132,7 +132,7 @@ fn closed_at_once(context: &Context) -> Verdict {
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
     drop(descriptor);
-    // The number is used again at once, for something that is no memory.
+    // Reuse the descriptor's number at once for a file that is not memory.
     let _other = File::open("/dev/null")?;
     let there = show(context, imported, 1)?;
     context.holds(there, 1, 0xa8a8_a8a8)
@@ -194,7 +194,7 @@ fn another_vmm(context: &Context) -> Verdict {
     if context.cpu_sees(context.gpu()) {
         let mut found = [0; 4];
         other.read(there, &mut found)?;
-        ensure_eq!(found, [0xac; 4], "what the other reads");
+        ensure_eq!(found, [0xac; 4], "the value in the other Vmm");
     }
     other.unmap(there, size)?;
     other.release(imported)?;
@@ -234,7 +234,7 @@ fn peer_after_owner(context: &Context) -> Verdict {
     context.holds(there, 2, 0xb7b7_b7b7)
 }
 
-/// Creates a file of a granule's size that is no memory of a GPU. It needs no folder.
+/// Creates a file of one granule that is not GPU memory. Needs no directory.
 fn file(context: &Context) -> Verdict<OwnedFd> {
     let file = File::from(
         memfd_create("hsa-vmm no memory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,

@@ -1,5 +1,5 @@
-//! Pool memory by IPC: as much as one process can find out. What takes two is in `ipc_two`, and more
-//! of it in the library's tests (`tests/ipc`).
+//! IPC handles of pool memory, as far as one process can test them. `ipc_two` has the cases for two
+//! processes; more are in the library's tests (`tests/ipc`).
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.interior",
         "reference 6.2 #71",
-        "an address inside an allocation gives a handle with its offset and the whole size",
+        "an address inside an allocation gives a handle with its offset and the full size",
         interior,
     ),
     Case::new(
@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.reused_memory",
         "hip-tests: hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory",
-        "memory that is allocated where exported memory was freed has another handle",
+        "memory allocated at the address of freed exported memory has another handle",
         reused,
     ),
     Case::new(
@@ -56,19 +56,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.virtual_memory",
         "reference 6.2 #68",
-        "reserved and mapped addresses are refused, and the error says what they are",
+        "reserved and mapped addresses are refused, and the error names them as such",
         virtual_memory,
     ),
     Case::new(
         "ipc.get.host_memory",
         "HIP: hipIpcGetMemHandle takes device memory",
-        "memory of the host is refused, and the error says what it is",
+        "host memory is refused, and the error names it as such",
         host_memory,
     ),
     Case::new(
         "ipc.get.not_the_runtimes",
         "HIP: hipIpcGetMemHandle",
-        "an address of the program's own is refused",
+        "an address of the program's other memory is refused",
         not_the_runtimes,
     ),
     Case::new(
@@ -86,36 +86,36 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.open.blank",
         "hip-tests: hipIpcMemAccess_ParameterValidation",
-        "a handle of zeros is refused",
+        "a handle of all zeros is refused",
         blank,
     ),
     Case::new(
         "ipc.open.offset_beyond",
         "reference 4.1: psize and poffset",
-        "a handle whose offset is not inside its memory is refused",
+        "a handle with an offset outside its memory is refused",
         offset_beyond,
     ),
     Case::new(
         "ipc.open.no_process",
         "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
-        "a handle of a process that is not there is refused with hipErrorInvalidDevicePointer",
+        "a handle of a process that does not exist is refused with hipErrorInvalidDevicePointer",
         no_process,
     ),
     Case::new(
         "ipc.close.own_memory",
         "hip-tests: hipIpcCloseMemHandle_Negative_Close_In_Originating_Process",
-        "this process's own memory cannot be closed, and stays",
+        "this process's own memory cannot be closed, and stays usable",
         close_own,
     ),
     Case::new(
         "ipc.close.not_opened",
         "HIP: hipIpcCloseMemHandle",
-        "what was not opened cannot be closed, nor can the null address",
+        "memory that was not opened cannot be closed, nor can the null address",
         close_not_opened,
     ),
 ];
 
-/// A size that no runtime rounds to something else.
+/// A size that no runtime rounds.
 const SIZE: usize = 2 << 20;
 
 pub(super) fn ipc(context: &Context) -> Verdict<Ipc> {
@@ -126,7 +126,7 @@ fn memory(context: &Context) -> Verdict<PoolMemory> {
     Ok(PoolMemory::allocate(context.runtime(), context.gpu(), SIZE)?)
 }
 
-/// A handle, or a skip where runtime and driver share nothing.
+/// Returns a handle. Skips the case if runtime and driver cannot share memory.
 fn get(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
     match ipc.get_mem_handle(address) {
         Err(error)
@@ -138,14 +138,14 @@ fn get(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
     }
 }
 
-/// Checks that a call is refused with this error of HIP.
+/// Checks that a call fails with this HIP error.
 pub(super) fn refuses<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
     answer: Result<T, Error>,
 ) -> Verdict<Error> {
     match answer {
-        Ok(value) => Err(NotPassed::Failed(format!("answered {value:?} instead of {expected}"))),
+        Ok(value) => Err(NotPassed::Failed(format!("returned {value:?} instead of {expected}"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
             context.note_refusal(expected);
@@ -198,7 +198,7 @@ fn reused(context: &Context) -> Verdict {
     let mut others = Vec::new();
     for _ in 0..16 {
         let next = memory(context)?;
-        ensure!(get(&ipc, next.address())? != old, "a handle came back");
+        ensure!(get(&ipc, next.address())? != old, "a new allocation has an old handle");
         if next.address() == address {
             break;
         }
@@ -257,7 +257,7 @@ fn same_process(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// A handle of this process's, changed.
+/// Returns a handle of this process's memory with changed bytes.
 fn changed(ipc: &Ipc, memory: &PoolMemory, change: impl Fn(&mut [u8; 64])) -> Verdict<IpcHandle> {
     let mut bytes = get(ipc, memory.address())?.to_bytes();
     change(&mut bytes);
@@ -293,7 +293,7 @@ fn offset_beyond(context: &Context) -> Verdict {
 
 fn no_process(context: &Context) -> Verdict {
     let (memory, ipc) = (memory(context)?, ipc(context)?);
-    // Numbers of processes end at 2^22.
+    // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
         for foreign in [false, true] {
             let handle = changed(&ipc, &memory, |bytes| {

@@ -1,4 +1,4 @@
-//! Pool memory by IPC between two processes: the peer exports, this one opens.
+//! IPC handles of pool memory between two processes: the peer exports, this process opens.
 
 use super::ipc::{ipc, refuses};
 use crate::Context;
@@ -10,19 +10,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.open.same_memory",
         "HIP: hipIpcOpenMemHandle; hip-tests: hipIpcMemAccess_Semaphores",
-        "what one process writes the other reads, both ways",
+        "each process reads what the other writes",
         same_memory,
     ),
     Case::new(
         "ipc.open.twice",
         "reference 6.2 #72; hip-tests: hipIpcCloseMemHandle_Positive_Reference_Counting",
-        "opened twice it is at one address, and stays until it is closed twice",
+        "memory that is opened twice has one address, and stays until it is closed twice",
         twice,
     ),
     Case::new(
         "ipc.open.freed_memory",
         "reference 6.2 #70; HIP: hipIpcOpenMemHandle",
-        "a handle of memory that was freed is refused, and nobody waits",
+        "a handle of freed memory is refused without waiting",
         freed_memory,
     ),
     Case::new(
@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// More than AMD's runtime keeps for later when it is freed.
+/// A size for which AMD's runtime does not keep freed memory for reuse.
 const SIZE: usize = 64 << 20;
 const HELLO: &str = "written by the exporter";
 const ANSWER: &str = "written by the importer";
@@ -44,9 +44,9 @@ fn same_memory(context: &Context) -> Verdict {
     let opened = OpenedMemory::open(&ipc(context)?, &handle)?;
     let mut text = vec![0; HELLO.len()];
     opened.read(0, &mut text)?;
-    ensure_eq!(text, HELLO.as_bytes(), "what the exporter has written");
+    ensure_eq!(text, HELLO.as_bytes(), "the exporter's text");
     opened.write(0, ANSWER.as_bytes())?;
-    ensure_eq!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "what the importer has written");
+    ensure_eq!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "the importer's text");
     Ok(())
 }
 
@@ -57,15 +57,15 @@ fn twice(context: &Context) -> Verdict {
     let (first, again) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
     ensure_eq!(again, first, "the address of the second");
     ipc.close_mem_handle(first)?;
-    // Who opens it now shares what the second has opened.
+    // Opening it now shares the second opening's mapping.
     let opened = OpenedMemory::open(&ipc, &handle)?;
-    ensure_eq!(opened.address(), first, "the address, closed once");
+    ensure_eq!(opened.address(), first, "the address after closing once");
     let mut text = vec![0; HELLO.len()];
     opened.read(0, &mut text)?;
     ensure_eq!(text, HELLO.as_bytes(), "closed once");
     drop(opened);
     ipc.close_mem_handle(first)?;
-    ensure!(ipc.close_mem_handle(first).is_err(), "closed a time more than it was opened");
+    ensure!(ipc.close_mem_handle(first).is_err(), "closed more often than it was opened");
     Ok(())
 }
 

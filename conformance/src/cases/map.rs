@@ -1,4 +1,4 @@
-//! `hipMemMap`: what succeeds.
+//! `hipMemMap`: valid calls.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -8,49 +8,49 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.memory.whole_handle",
         "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap",
-        "mapped memory keeps what CPU and GPU write to it",
+        "mapped memory keeps what CPU and GPU write",
         whole,
     ),
     Case::new(
         "map.memory.no_access_at_first",
         "reference 6.1: invariant 9; reference 6.2 #49",
-        "right after mapping nobody has access",
+        "no agent has access after mapping",
         no_access,
     ),
     Case::new(
         "map.memory.part_of_a_handle",
         "hip-tests: hipMemMap_MapPartialPhysicalMem; reference 6.2 #19",
-        "a size smaller than the handle's maps its beginning",
+        "a size smaller than the handle's maps the first part",
         part,
     ),
     Case::new(
         "map.memory.part_of_the_reservation",
         "hip-tests: hipMemMap_MapPartialVMMMem",
-        "the rest of the reservation stays empty",
+        "the rest of the reservation stays unmapped",
         part_of_reservation,
     ),
     Case::new(
         "map.handle.at_two_places",
         "recorded: cuda_h200_edges map_same_handle_elsewhere; reference 6.2 #25",
-        "one handle at two places of one reservation is the same memory",
+        "one handle mapped twice in one reservation is the same memory",
         |c| aliases(c, 2, true),
     ),
     Case::new(
         "map.handle.at_three_reservations",
         "hip-tests: hipMemMap_PhysicalMemory_Map2MultVMMs",
-        "one handle in three reservations is the same memory",
+        "one handle mapped in three reservations is the same memory",
         |c| aliases(c, 3, false),
     ),
     Case::new(
         "map.handle.one_place_after_another",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_SingleGPU",
-        "one handle through three reservations one after another keeps its contents",
+        "one handle mapped in three reservations in turn keeps its contents",
         one_after_another,
     ),
     Case::new(
         "map.chunks.in_any_order",
         "hip-tests: hipMemCreate_MapNonContiguousChunks",
-        "handles mapped side by side in odd order are one range",
+        "handles mapped side by side in any order form one range",
         any_order,
     ),
     Case::new(
@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.again.other_handles",
         "hip-tests: hipMemMap_VMMMemoryReuse_SingleGPU",
-        "one place shows the memory of each handle that is mapped there in turn",
+        "one address shows the memory of each handle that is mapped there in turn",
         other_handles,
     ),
     Case::new(
@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.gpus.each_uses_memory_of_one",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_MultiDev",
-        "memory of one GPU can be granted to another alone",
+        "memory of one GPU can be made accessible to another GPU only",
         peer_only,
     ),
 ];
@@ -94,7 +94,7 @@ fn whole(context: &Context) -> Verdict {
         context.vmm().write(hsa_vmm::Address::new(middle), text)?;
         let mut found = vec![0; text.len()];
         context.vmm().read(hsa_vmm::Address::new(middle), &mut found)?;
-        ensure_eq!(found, text, "what the CPU wrote");
+        ensure_eq!(found, text, "the CPU's text");
     }
     context.fill(at, 4, 0x5566_7788)?;
     context.holds(at, 4, 0x5566_7788)
@@ -262,7 +262,7 @@ fn peer_only(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.grant(at, 2, &[other], Access::ReadWrite)?;
-    // The peer's own engine works on it.
+    // The peer's own copy engine uses it.
     context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
     let owner = context.vmm().get_access(context.gpu(), at)?;

@@ -1,4 +1,4 @@
-//! `hipMemMap`: what is refused.
+//! `hipMemMap`: invalid calls.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.address.off_the_granule",
         "recorded: cuda_h200_edges map_addr_not_granular; reference 6.2 #24",
-        "an address off the granule is refused",
+        "an address that is not a multiple of the granule is refused",
         off_granule,
     ),
     Case::new("map.size.zero", "hip-tests: hipMemMap_negative", "a size of 0 is refused", |c| {
@@ -28,25 +28,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.size.off_the_granule",
         "recorded: cuda_h200_edges map_size_not_granular",
-        "a size off the granule is refused",
+        "a size that is not a multiple of the granule is refused",
         |c| refused_size(c, c.granule() / 2),
     ),
     Case::new(
         "map.size.beyond_the_handle",
         "recorded: cuda_h200_edges map_size_beyond_handle; reference 6.2 #20",
-        "more than the handle has is refused",
+        "a size larger than the handle is refused",
         |c| refused_size(c, 3 * c.granule()),
     ),
     Case::new(
         "map.size.wraps_around",
         "HIP: hipMemMap",
-        "a size that reaches beyond the address space is refused",
+        "a range that exceeds the address space is refused",
         |c| refused_size(c, usize::MAX - c.granule() + 1),
     ),
     Case::new(
         "map.range.beyond_the_reservation",
         "reference 6.2 #21",
-        "a range that reaches out of the reservation is refused",
+        "a range that extends past the reservation is refused",
         beyond,
     ),
     Case::new(
@@ -58,19 +58,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.range.same_as_a_mapping",
         "recorded: cuda_h200_edges map_again_same_place; reference 6.2 #23",
-        "mapping where something is mapped is refused",
+        "a range that is already mapped is refused",
         |c| over_mapping(c, 1, 2),
     ),
     Case::new(
         "map.range.over_the_start_of_a_mapping",
         "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
-        "a range that reaches into a mapping is refused",
+        "a range that ends inside a mapping is refused",
         |c| over_mapping(c, 0, 2),
     ),
     Case::new(
         "map.range.over_the_end_of_a_mapping",
         "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
-        "a range that begins in a mapping is refused",
+        "a range that begins inside a mapping is refused",
         |c| over_mapping(c, 2, 2),
     ),
     Case::new(
@@ -88,7 +88,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.offset.minus_one",
         "hip-tests: hipMemMap_negative",
-        "an offset beyond everything is refused",
+        "an offset past the handle is refused",
         |c| refused_offset(c, usize::MAX),
     ),
     Case::new(
@@ -118,7 +118,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.handle.released_while_mapped",
         "reference 6.2 #26",
-        "a released handle is refused, though its memory is mapped elsewhere",
+        "a released handle is refused while its memory is still mapped elsewhere",
         released_while_mapped,
     ),
     Case::new(
@@ -173,7 +173,7 @@ fn beyond(context: &Context) -> Verdict {
 fn across(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let Some(low) = lower_of_two_adjacent(context, size)? else {
-        let why = "two adjacent reservations were not to be had".to_owned();
+        let why = "no two adjacent reservations were available".to_owned();
         return Err(crate::NotPassed::Skipped(why));
     };
     let handle = context.create(2)?;
@@ -181,7 +181,7 @@ fn across(context: &Context) -> Verdict {
     context.refuses(HipError::InvalidValue, map).map(|_| ())
 }
 
-/// Other threads of the process reserve addresses meanwhile, and may take these first: asks again.
+/// Reserves two adjacent ranges. Tries again if another thread reserves the addresses first.
 fn lower_of_two_adjacent(
     context: &Context,
     size: usize,
@@ -240,7 +240,7 @@ fn refused_handle(context: &Context, handle: Handle) -> Verdict {
 fn released(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
-    // What takes its place is not to be mapped instead.
+    // A new handle in the same slot must not be mapped instead.
     context.create(1)?;
     refused_handle(context, handle)
 }

@@ -1,4 +1,4 @@
-//! The cases, a file an area.
+//! The test cases, one file for each area.
 
 mod access;
 mod access_pairs;
@@ -73,7 +73,7 @@ pub fn cases() -> Vec<&'static Case> {
     .into_iter()
     .flatten()
     .collect();
-    // Some files have cases of several areas.
+    // Some files contain cases of several areas.
     let mut areas: Vec<&str> = Vec::new();
     for case in &cases {
         if !areas.contains(&case.area()) {

@@ -1,4 +1,4 @@
-//! Memory pools, from which handles come.
+//! The memory pools that handles are allocated from.
 
 use crate::case::{Case, Verdict, ensure};
 use hsa_vmm::Runtime;
@@ -9,13 +9,13 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "pool.handles.on_every_gpu",
         "HSA: hsa_amd_vmem_handle_create",
-        "every GPU has a coarse-grained global pool of its own memory that can be allocated from",
+        "every GPU has an allocatable coarse-grained global pool of its own memory",
         on_every_gpu,
     ),
     Case::of_runtime(
         "pool.handles.not_on_cpus",
         "HSA: hsa_amd_vmem_handle_create, of CPUs only since ROCm 10",
-        "no pool of a CPU is offered for handles",
+        "no pool of a CPU is available for handles",
         not_on_cpus,
     ),
     Case::of_runtime(
@@ -33,8 +33,8 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "pool.size.told",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_SIZE",
-        "a pool of handles says how large it is, and how large an allocation may be",
-        size_told,
+        "a pool for handles reports its size and the largest allocation",
+        size_reported,
     ),
     Case::of_runtime(
         "pool.flags.one_grain",
@@ -82,7 +82,7 @@ fn divides(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn size_told(runtime: &Runtime) -> Verdict {
+fn size_reported(runtime: &Runtime) -> Verdict {
     for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
         ensure!(pool.size >= pool.granule, "the pool holds {:#x} bytes", pool.size);
         ensure!(pool.largest_allocation >= pool.granule, "nothing can be allocated");

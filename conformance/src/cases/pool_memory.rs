@@ -1,4 +1,4 @@
-//! Memory of pools: what `hipMalloc` gives.
+//! Pool memory, the equivalent of `hipMalloc`.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
@@ -10,37 +10,37 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.holds_what_is_written",
         "HIP: hipMalloc, hipMemcpy",
-        "memory of every GPU and of the host, of any size, holds what is written",
+        "memory of any size, of every GPU and of the host, holds what is written",
         holds,
     ),
     Case::new(
         "pool.memory.filled",
         "HIP: hipMemsetD32",
-        "a part is filled with a value and the rest is not touched",
+        "filling a part does not change the rest",
         filled,
     ),
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU copies from another that has let it in, and is refused before",
+        "a GPU copies from another after peer access is enabled, and is refused before",
         copied,
     ),
     Case::new(
         "pool.memory.zero_size",
         "HSA: hsa_amd_memory_pool_allocate",
-        "no memory of no bytes is allocated",
+        "a size of 0 is refused",
         zero_size,
     ),
     Case::new(
         "pool.memory.too_large",
         "HIP: hipMalloc, hipErrorOutOfMemory",
-        "more than there is cannot be allocated",
+        "more memory than exists is refused",
         too_large,
     ),
     Case::new(
         "pool.memory.beyond",
         "decision: an error, never a fault",
-        "bytes beyond the memory are not read or written",
+        "bytes past the memory can be neither read nor written",
         beyond,
     ),
 ];
@@ -60,7 +60,7 @@ fn holds(context: &Context) -> Verdict {
             memory.write(0, &written)?;
             let mut read = vec![0; size];
             memory.read(0, &mut read)?;
-            ensure!(read == written, "{size} bytes of {agent} are not what was written");
+            ensure!(read == written, "{size} bytes of {agent} do not hold what was written");
         }
     }
     Ok(())

@@ -10,19 +10,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.created.round_trip",
         "hip-tests: hipMemGetAllocationPropertiesFromHandle_functional",
-        "the properties are those the memory was made with, on every GPU",
+        "the properties are those the memory was created with, on every GPU",
         round_trip,
     ),
     Case::new(
         "properties.created.stay",
         "recorded: cuda_h200_edges props_roundtrip",
-        "mapping and granting change nothing about the properties and the size",
+        "mapping and granting access do not change properties and size",
         stay,
     ),
     Case::new(
         "properties.imported.told",
         "recorded: cuda_h200_edges props_imported; reference 6.2 #61",
-        "of an import: pinned, shareable as it was imported, and the size of the whole",
+        "an import is pinned, has the handle type of the import, and the full size",
         imported,
     ),
     Case::new(
@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.handle.released_while_mapped",
         "reference 6.1: invariant 5",
-        "a handle without references is refused, though its memory is mapped",
+        "a handle without references is refused while its memory is mapped",
         released_while_mapped,
     ),
 ];

@@ -6,12 +6,7 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, AllocationProperties, Handle};
 
 pub(super) const CASES: &[Case] = &[
-    Case::new(
-        "release.handle.goes",
-        "HIP: hipMemRelease",
-        "after its release the handle is gone",
-        goes,
-    ),
+    Case::new("release.handle.goes", "HIP: hipMemRelease", "a released handle is invalid", goes),
     Case::new(
         "release.handle.twice",
         "recorded: cuda_h200_edges release_twice; reference 6.2 #29",
@@ -39,25 +34,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "release.handle.stale_after_reuse",
         "reference 6.2 #29: ROCR's handles are used again",
-        "a released handle stays refused when its place is used again",
+        "a released handle stays invalid when its slot is used again",
         stale,
     ),
     Case::new(
         "release.mapped.memory_stays",
         "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse; reference 6.2 #28",
-        "memory that is released while mapped can be used until it is unmapped",
+        "memory released while mapped can be used until it is unmapped",
         memory_stays,
     ),
     Case::new(
         "release.mapped.twice",
         "recorded: cuda_h200_edges release_twice_while_mapped",
-        "a second release is refused while it is still mapped, too",
+        "a second release is refused while the memory is still mapped",
         twice_while_mapped,
     ),
     Case::new(
         "release.mapped.order_is_free",
         "reference 6.1: invariant 19",
-        "releasing before unmapping and after it end the same",
+        "releasing before or after unmapping gives the same result",
         order,
     ),
 ];
@@ -104,7 +99,7 @@ fn stale(context: &Context) -> Verdict {
     context.vmm().release(old)?;
     for _ in 0..8 {
         let new = context.create(1)?;
-        ensure!(new != old, "{old} was given out again");
+        ensure!(new != old, "{old} was returned again");
         context.refuses_argument(Argument::Handle, || context.vmm().release(old))?;
         context.vmm().release(new)?;
     }

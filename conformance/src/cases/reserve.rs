@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.size.off_the_granule",
         "hip-tests: hipMemAddressReserve_Negative; reference 6.2 #2",
-        "a size that is no multiple of the granule is refused",
+        "a size that is not a multiple of the granule is refused",
         |c| refused_size(c, c.granule() - 1),
     ),
     Case::new(
@@ -42,25 +42,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.size.too_large",
         "recorded: cuda_h200_edges reserve_huge_1pib",
-        "more addresses than there are is out of memory",
+        "more address space than exists returns out of memory",
         too_large,
     ),
     Case::new(
         "reserve.alignment.honoured",
         "recorded: cuda_h200_edges reserve_align_big_honoured",
-        "an alignment above the granule is honoured",
+        "an alignment larger than the granule is honoured",
         aligned,
     ),
     Case::new(
         "reserve.alignment.below_the_granule",
         "hip-tests: hipMemAddressReserve_AlignmentTest; reference 6.2 #4",
-        "small powers of two are accepted, and the memory can be used",
+        "smaller powers of two are accepted as alignment, and the memory can be used",
         small_alignment,
     ),
     Case::new(
         "reserve.alignment.not_power_of_two",
         "recorded: cuda_h200_edges reserve_align_not_pow2; reference 6.2 #3",
-        "an alignment that is no power of two is refused",
+        "an alignment that is not a power of two is refused",
         odd_alignment,
     ),
     Case::new(
@@ -72,37 +72,37 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.hint.free",
         "recorded: cuda_h200_edges reserve_hint_after",
-        "a hint at free addresses succeeds, and nothing overlaps",
+        "a hint at free addresses succeeds without overlap",
         hint_free,
     ),
     Case::new(
         "reserve.hint.taken",
         "recorded: cuda_h200_edges reserve_hint_taken_elsewhere; reference 6.2 #5",
-        "a hint at addresses that are taken gives others",
+        "a hint at addresses in use gives other addresses",
         hint_taken,
     ),
     Case::new(
         "reserve.hint.off_the_alignment",
-        "reference 6.2 #6: ROCR lets the hint win over the alignment",
-        "alignment is honoured also with a hint that is not aligned",
+        "reference 6.2 #6: in ROCR the hint takes precedence over the alignment",
+        "alignment is honoured also if the hint is not aligned",
         hint_misaligned,
     ),
     Case::new(
         "reserve.exactly.taken",
         "HIP: hipMemAddressReserve; this library's exactly_at",
-        "insisting on an address that is taken fails",
+        "an exact address that is in use is refused",
         exactly_taken,
     ),
     Case::new(
         "reserve.memory.nobody_may_touch",
         "HIP: hipMemAddressReserve",
-        "what is only reserved can neither be read nor written, and has no access",
+        "a reservation without mappings cannot be read or written, and has no access",
         nothing_behind,
     ),
     Case::new(
         "reserve.free.again_and_again",
         "HIP: hipMemAddressFree",
-        "reserving and freeing leaves nothing, many times",
+        "repeated reserving and freeing leaks nothing",
         again,
     ),
     Case::new(
@@ -114,13 +114,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.size_larger",
         "recorded: cuda_h200_edges free_size_larger; reference 6.2 #9",
-        "freeing more is refused",
+        "freeing more than the reservation is refused",
         |c| free_sized(c, 3 * c.granule()),
     ),
     Case::new(
         "reserve.free.size_zero",
         "hip-tests: hipMemAddressFree_negative",
-        "freeing nothing is refused",
+        "freeing a size of 0 is refused",
         |c| free_sized(c, 0),
     ),
     Case::new(
@@ -132,13 +132,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.inside",
         "recorded: cuda_h200_edges free_inside; reference 6.2 #8",
-        "freeing from inside is refused",
+        "freeing an address inside a reservation is refused",
         free_inside,
     ),
     Case::new(
         "reserve.free.never_reserved",
         "recorded: cuda_h200_edges free_never_reserved; reference 6.2 #8",
-        "freeing what was never reserved is refused",
+        "freeing an address that was never reserved is refused",
         free_foreign,
     ),
     Case::new(
@@ -150,12 +150,12 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
-        "freeing while something is mapped is refused, and works afterwards",
+        "freeing is refused while a mapping exists, and succeeds after unmapping",
         free_while_mapped,
     ),
 ];
 
-/// HIP 6 calls every bad reservation out of memory.
+/// Returns the error of an invalid reservation: in HIP 6 always out of memory.
 fn bad_reservation(context: &Context) -> HipError {
     match context.profile() {
         HipProfile::Hip6 => HipError::OutOfMemory,
@@ -165,7 +165,7 @@ fn bad_reservation(context: &Context) -> HipError {
 
 fn on_the_granule(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
-    ensure_eq!(at.get() % context.granule(), 0, "{at} within the granule");
+    ensure_eq!(at.get() % context.granule(), 0, "{at} modulo the granule");
     ensure_eq!(context.vmm().reservations(), vec![(at, 3 * context.granule())], "reservations");
     Ok(())
 }
@@ -200,7 +200,7 @@ fn aligned(context: &Context) -> Verdict {
         for _ in 0..4 {
             let size = context.granule();
             let at = context.vmm().address_reserve(size, alignment, None)?;
-            ensure_eq!(at.get() % alignment, 0, "{at} within the alignment {alignment:#x}");
+            ensure_eq!(at.get() % alignment, 0, "{at} modulo the alignment {alignment:#x}");
         }
     }
     Ok(())
@@ -259,12 +259,12 @@ fn hint_taken(context: &Context) -> Verdict {
 
 fn hint_misaligned(context: &Context) -> Verdict {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
-    // Addresses that were free a moment ago.
+    // Addresses that were free just before.
     let free = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(free, 3 * alignment)?;
     let hint = offset(free, granule);
     let at = context.vmm().address_reserve(granule, alignment, Some(hint))?;
-    ensure_eq!(at.get() % alignment, 0, "{at} within the alignment, hint {hint}");
+    ensure_eq!(at.get() % alignment, 0, "{at} modulo the alignment, hint {hint}");
     Ok(())
 }
 
@@ -339,7 +339,7 @@ fn free_while_mapped(context: &Context) -> Verdict {
     let Some(Problem::StillMapped(mappings)) = error.problem() else {
         return Err(NotPassed::Failed(format!("the reason is not the mapping: {error}")));
     };
-    ensure_eq!(mappings, 1, "mappings in the way");
+    ensure_eq!(mappings, 1, "remaining mappings");
     context.vmm().unmap(context.on(at, 1), context.granule())?;
     Ok(context.vmm().address_free(at, size)?)
 }

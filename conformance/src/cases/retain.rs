@@ -10,13 +10,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.start.same_handle",
         "hip-tests: hipMemRetainAllocationHandle_SetGet",
-        "the handle is the one that was mapped",
+        "retain returns the mapped handle",
         |c| same(c, 0),
     ),
     Case::new(
         "retain.interior.same_handle",
         "recorded: cuda_h200_edges retain_interior_same_handle; reference 6.2 #52",
-        "any address inside will do, also the last",
+        "any address inside the mapping is valid, also the last",
         |c| same(c, 2 * c.granule() - 1),
     ),
     Case::new(
@@ -28,13 +28,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.released.comes_back",
         "reference 6.1: invariant 6",
-        "a handle without references is had again from its mapping, with the memory",
+        "a handle without references can be retained from its mapping, with the memory",
         comes_back,
     ),
     Case::new(
         "retain.aliases.one_handle",
         "HIP: hipMemRetainAllocationHandle",
-        "two mappings of one handle give the same, mappings of others do not",
+        "two mappings of one handle return the same handle, other mappings another",
         aliases,
     ),
     Case::new(
@@ -46,13 +46,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.address.only_reserved",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
-        "addresses with nothing behind them are refused",
+        "addresses without a mapping are refused",
         |c| refused(c, c.reserve(1)?),
     ),
     Case::new(
         "retain.address.not_reserved",
         "HIP: hipMemRetainAllocationHandle",
-        "addresses of something else are refused",
+        "addresses of other memory are refused",
         not_reserved,
     ),
     Case::new(
@@ -64,7 +64,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.address.end",
         "reference 6.1: invariant 14",
-        "the address behind a mapping is refused",
+        "the address after a mapping is refused",
         end,
     ),
 ];

@@ -1,4 +1,4 @@
-//! Really taking memory away, which HIP has no call for.
+//! Revoking access, for which HIP has no call.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -9,19 +9,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.gpu",
         "reference 6.3: ProtNone as unmap and map; reference 6.2 #42",
-        "what was revoked from a GPU it has no access to, and can be granted again",
+        "a GPU whose access was revoked has none, and can be granted access again",
         gpu,
     ),
     Case::new(
         "access.revoke.others_keep_theirs",
         "reference 6.3: ProtNone as unmap and map",
-        "the others keep their access, and the contents stay",
+        "other agents keep their access, and the contents stay",
         others,
     ),
     Case::new(
         "access.revoke.over_several_mappings",
         "reference 6.3: ProtNone as unmap and map",
-        "one call revokes a run of mappings",
+        "one call revokes access to consecutive mappings",
         several,
     ),
     Case::new(

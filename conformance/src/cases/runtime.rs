@@ -1,4 +1,4 @@
-//! What the runtime says about itself and its agents.
+//! The runtime's description of itself and its agents.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
@@ -12,31 +12,31 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.version.reported",
         "HSA: HSA_SYSTEM_INFO_VERSION_MAJOR, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR",
-        "HSA's version and that of AMD's extension are 1.x",
+        "the versions of HSA and of AMD's extension are 1.x",
         version,
     ),
     Case::of_runtime(
         "runtime.virtual_memory.available",
         "HSA: HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED",
-        "runtime and driver support virtual-memory management",
+        "runtime and driver support virtual memory management",
         available,
     ),
     Case::of_runtime(
         "runtime.virtual_memory.refused_if_absent",
         "HIP: hipDeviceAttributeVirtualMemoryManagementSupported; reference 6.2 #66",
-        "without it, opening it is refused as not supported",
+        "without support, opening a Vmm returns not supported",
         refused_if_absent,
     ),
     Case::of_runtime(
         "runtime.functions.listed",
         "HSA: hsa_ext_amd.h",
-        "every optional function is listed once, present or not",
+        "every optional function is listed once, whether present or not",
         functions,
     ),
     Case::of_runtime(
         "runtime.agents.have_a_cpu",
         "HSA: hsa_iterate_agents",
-        "there is a CPU agent, and the host is one",
+        "there is a CPU agent, one of which is the host",
         have_a_cpu,
     ),
     Case::of_runtime(
@@ -48,37 +48,37 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.agents.are_distinct",
         "HSA: hsa_agent_t",
-        "agents have identifiers of their own, which survive being numbers",
+        "agents have distinct identifiers, which survive conversion to numbers",
         distinct,
     ),
     Case::of_runtime(
         "runtime.agents.invented_is_none",
         "HSA: HSA_STATUS_ERROR_INVALID_AGENT",
-        "an invented identifier, and one of another runtime, name no agent",
+        "an invented identifier, or one of another runtime, is not found",
         invented,
     ),
     Case::of_runtime(
         "runtime.agents.reach_themselves",
         "HIP: hipDeviceCanAccessPeer",
-        "every agent reaches its own memory, and peers are agents of this runtime",
+        "every agent can access its own memory, and peers are agents of this runtime",
         reach,
     ),
     Case::of_runtime(
         "runtime.gpus.on_the_bus",
         "HSA: HSA_AMD_AGENT_INFO_BDFID, HSA_AMD_AGENT_INFO_DOMAIN",
-        "no two GPUs have the same place on the PCI bus",
+        "no two GPUs have the same PCI address",
         on_the_bus,
     ),
     Case::new(
         "runtime.vmm.independent",
         "HIP: hipMemAddressFree",
-        "one Vmm knows nothing of another's reservations",
+        "a Vmm does not know another's reservations",
         independent,
     ),
     Case::new(
         "runtime.vmm.gives_back_at_its_end",
         "ROCR 6.4.3 observed: stopping with live mappings crashed; reference 6.2 #64",
-        "a Vmm that goes gives back what is still mapped, and the next one works",
+        "a dropped Vmm releases all mappings, and the next one works",
         gives_back,
     ),
 ];
@@ -94,18 +94,20 @@ fn version(runtime: &Runtime) -> Verdict {
 fn available(runtime: &Runtime) -> Verdict {
     let info = runtime.info();
     let why = info.without_virtual_memory.as_deref();
-    ensure!(why.is_none(), "there is no virtual-memory management: {}", why.unwrap_or_default());
+    ensure!(why.is_none(), "no virtual memory management: {}", why.unwrap_or_default());
     Ok(())
 }
 
 fn refused_if_absent(runtime: &Runtime) -> Verdict {
     if runtime.info().without_virtual_memory.is_none() {
-        return Err(NotPassed::Skipped("virtual-memory management is there".to_owned()));
+        return Err(NotPassed::Skipped(
+            "the runtime supports virtual memory management".to_owned(),
+        ));
     }
     let opened = Vmm::open(runtime).map_err(Error::into_kind);
     match opened {
         Err(ErrorKind::NotSupported(Feature::VirtualMemory)) => Ok(()),
-        other => Err(NotPassed::Failed(format!("opening answered {other:?}"))),
+        other => Err(NotPassed::Failed(format!("opening returned {other:?}"))),
     }
 }
 
@@ -114,7 +116,7 @@ fn functions(runtime: &Runtime) -> Verdict {
     let names: HashSet<_> = functions.iter().map(|(name, _)| name).collect();
     ensure_eq!(names.len(), functions.len(), "different names of optional functions");
     for name in names {
-        ensure!(name.starts_with("hsa_"), "{name} is no function of HSA");
+        ensure!(name.starts_with("hsa_"), "{name} is not a function of HSA");
     }
     Ok(())
 }
@@ -156,10 +158,10 @@ fn invented(runtime: &Runtime) -> Verdict {
 
 fn reach(runtime: &Runtime) -> Verdict {
     for agent in runtime.agents() {
-        ensure!(agent.reaches(agent.id()), "{} does not reach its own memory", agent.name());
+        ensure!(agent.reaches(agent.id()), "{} cannot access its own memory", agent.name());
         for peer in &agent.peers {
             let known = runtime.agent(peer.agent).is_some();
-            ensure!(known, "{} has a peer that is no agent: {}", agent.name(), peer.agent);
+            ensure!(known, "{} has a peer that is not an agent: {}", agent.name(), peer.agent);
         }
     }
     Ok(())
@@ -168,7 +170,7 @@ fn reach(runtime: &Runtime) -> Verdict {
 fn on_the_bus(runtime: &Runtime) -> Verdict {
     let mut places = HashSet::new();
     for place in runtime.gpus().filter_map(|gpu| gpu.pci) {
-        ensure!(places.insert(place), "two GPUs are at {place}");
+        ensure!(places.insert(place), "two GPUs have the PCI address {place}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the cases of exporting and of importing both do.
+//! Setup shared by the cases of export and import.
 
 use crate::Context;
 use crate::case::Verdict;
@@ -15,7 +15,7 @@ pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle>
     Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, KIND)?))
 }
 
-/// Maps all of a handle for the first GPU and the CPU.
+/// Maps all of a handle, with access for the first GPU and the CPU.
 pub(super) fn show(context: &Context, handle: Handle, granules: usize) -> Verdict<Address> {
     let at = context.reserve(granules)?;
     context.map(at, granules, handle)?;
@@ -23,7 +23,7 @@ pub(super) fn show(context: &Context, handle: Handle, granules: usize) -> Verdic
     Ok(at)
 }
 
-/// Shareable memory that is mapped and filled.
+/// Creates, maps and fills shareable memory.
 pub(super) fn shared(context: &Context, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
     let handle = context.create_shareable(granules)?;
     let at = show(context, handle, granules)?;

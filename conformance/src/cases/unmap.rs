@@ -11,49 +11,49 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.run.one_mapping",
         "HIP: hipMemUnmap",
-        "after unmapping nothing is mapped there, and the addresses stay reserved",
+        "after unmap the range has no mapping and stays reserved",
         one,
     ),
     Case::new(
         "unmap.run.several_mappings",
         "hip-tests: hipMemSetAccess_GrowVMM; reference 6.2 #31",
-        "one call unmaps a run of whole mappings",
+        "one call unmaps consecutive mappings",
         several,
     ),
     Case::new(
         "unmap.run.some_of_several",
         "HIP: hipMemUnmap",
-        "unmapping some leaves their neighbours and what is in them alone",
+        "unmapping some mappings does not change their neighbours and the contents",
         some,
     ),
     Case::new(
         "unmap.access.goes",
         "reference 6.2 #34",
-        "access need not be taken first, and is not there after mapping again",
+        "access need not be revoked first, and is none after mapping again",
         access_goes,
     ),
     Case::new(
         "unmap.memory.stays_with_its_handle",
         "reference 6.1: invariant 15",
-        "what is in the memory stays while its handle is referenced",
+        "the contents stay while the handle has a reference",
         memory_stays,
     ),
     Case::new(
         "unmap.memory.alias_stays",
         "HIP: hipMemUnmap",
-        "unmapping one of two mappings of a handle leaves the other alone",
+        "unmapping one of two mappings of a handle does not change the other",
         alias_stays,
     ),
     Case::new(
         "unmap.addresses.stay_reserved",
         "reference 6.2 #63: ROCR leaves a hole",
-        "nobody else is given addresses that were unmapped",
+        "unmapped addresses are not given to other reservations",
         stay_reserved,
     ),
     Case::new(
         "unmap.again_and_again.leaves_nothing",
         "reference 6.1: invariant 13",
-        "mapping and unmapping many times leaves nothing behind",
+        "repeated mapping and unmapping leaks nothing",
         many_times,
     ),
     Case::new("unmap.address.null", "hip-tests: hipMemUnmap_negative", "null is refused", null),
@@ -65,8 +65,8 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "unmap.address.nothing_mapped",
-        "HIP: hipMemUnmap wants an exact run of whole mappings",
-        "a reservation with nothing in it is refused",
+        "HIP: hipMemUnmap needs exactly a sequence of whole mappings",
+        "a reservation without mappings is refused",
         nothing_mapped,
     ),
     Case::new("unmap.address.twice", "reference 6.2 #35", "a second unmap is refused", twice),
@@ -91,19 +91,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.size.minus_one",
         "HIP: hipMemUnmap",
-        "a size short of one byte is refused",
+        "a size one byte too small is refused",
         |c| within(c, 0, 2 * c.granule() - 1),
     ),
     Case::new(
         "unmap.size.beyond_the_mapping",
-        "HIP: hipMemUnmap wants an exact run of whole mappings",
-        "more than what is mapped is refused",
+        "HIP: hipMemUnmap needs exactly a sequence of whole mappings",
+        "a size larger than the mapping is refused",
         |c| within(c, 0, 3 * c.granule()),
     ),
     Case::new(
         "unmap.size.beyond_the_reservation",
         "HIP: hipMemUnmap",
-        "more than the reservation is refused",
+        "a size larger than the reservation is refused",
         |c| within(c, 0, 5 * c.granule()),
     ),
     Case::new(
@@ -115,13 +115,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.range.one_and_a_half",
         "HIP: hipMemUnmap",
-        "a mapping and half the next are refused, and both stay",
+        "a mapping and half of the next is refused, and both stay",
         one_and_a_half,
     ),
     Case::new(
         "unmap.range.over_a_hole",
         "reference 6.2 #32; recorded: cuda_h200_edges unmap_across_gap succeeds",
-        "a range with a hole is refused, and what is mapped stays",
+        "a range with a hole is refused, and its mappings stay",
         hole,
     ),
 ];
@@ -136,7 +136,7 @@ fn one(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Address, || context.vmm().fill(at, 0, size))
 }
 
-/// So many mappings of one granule, each filled with its number.
+/// Creates adjacent mappings of one granule, each filled with its index.
 fn row(context: &Context, mappings: usize) -> Verdict<Address> {
     let at = context.reserve(mappings)?;
     for index in 0..mappings {
@@ -202,7 +202,7 @@ fn stay_reserved(context: &Context) -> Verdict {
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
         let other = context.vmm().address_reserve(context.granule(), 0, Some(at))?;
-        ensure!(other < at || other >= context.on(at, 4), "{other} was given out inside {at}");
+        ensure!(other < at || other >= context.on(at, 4), "{other} was reserved inside {at}");
     }
     Ok(())
 }
@@ -246,7 +246,8 @@ fn twice(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
 }
 
-/// A mapping of two granules in a reservation of four; unmapping a range of it is refused.
+/// Checks that unmapping a range inside a mapping of two granules, in a reservation of four, is
+/// refused.
 fn within(context: &Context, start: usize, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;

@@ -1,14 +1,14 @@
-//! What a description says, in words: for tables and comparisons.
+//! Descriptions as lists of named values, for tables and comparisons.
 
 use super::{AgentDescription, Driver, PeerDescription, PoolDescription, RuntimeDescription};
 use std::fmt;
 
-/// Something that is told of a runtime, an agent or a pool.
+/// A named property of a runtime, an agent or a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// What is told, as `dma-buf export`.
+    /// The property's name, such as `dma-buf export`.
     pub what: &'static str,
-    /// What it is; `None` where nobody has told.
+    /// The value; `None` if unknown.
     pub value: Option<String>,
 }
 
@@ -30,7 +30,7 @@ fn yes(flag: bool) -> &'static str {
     if flag { "yes" } else { "no" }
 }
 
-/// A size in bytes in the largest unit in which it is a whole number: `2 MiB`, `192 GiB`.
+/// Formats a size in bytes with the largest unit that gives a whole number: `2 MiB`, `192 GiB`.
 #[must_use]
 pub fn size(bytes: usize) -> String {
     let mut value = bytes;
@@ -56,15 +56,14 @@ impl fmt::Display for Driver {
 }
 
 impl RuntimeDescription {
-    /// What it says of itself. What the library lacks and which quirks are worked around are lists
-    /// of their own.
+    /// Returns the runtime's properties. Missing functions and quirks have lists of their own.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
         let virtual_memory = self.virtual_memory.map(|there| match &self.without_virtual_memory {
             Some(why) if !there => format!("no: {why}"),
             _ => yes(there).to_owned(),
         });
-        // AMD's runtime says it in quotation marks.
+        // AMD's runtime reports the build in quotation marks.
         let build = self.build.as_deref().map(|build| build.trim_matches('"').to_owned());
         vec![
             Fact::new("library", &self.name),
@@ -87,8 +86,8 @@ impl RuntimeDescription {
     }
 }
 
-/// What agents are called in words: their kind, and their place among those of their kind. `GPU 0`
-/// is HIP's device 0.
+/// Returns a label for each agent: its kind and its index among agents of that kind. `GPU 0` is
+/// HIP's device 0.
 #[must_use]
 pub fn labels(agents: &[AgentDescription]) -> Vec<String> {
     let label = |(index, agent): (usize, &AgentDescription)| {
@@ -102,7 +101,8 @@ pub fn labels(agents: &[AgentDescription]) -> Vec<String> {
 }
 
 impl AgentDescription {
-    /// What it is. Where it is plugged in and its unique name tell machines apart, not runtimes.
+    /// Returns the agent's properties, without its PCI address and UUID: they distinguish machines,
+    /// not runtimes.
     pub(crate) fn facts(&self) -> Vec<Fact> {
         vec![
             Fact::new("name", &self.name),
@@ -119,7 +119,7 @@ impl AgentDescription {
 }
 
 impl PoolDescription {
-    /// `global coarse`.
+    /// Returns a label such as `global coarse`.
     #[must_use]
     pub fn label(&self) -> String {
         [self.segment.as_str()]
@@ -141,13 +141,13 @@ impl PoolDescription {
 }
 
 impl PeerDescription {
-    /// `XGMI`, `PCIe + QPI`, `not at all`.
+    /// Returns the links to the peer: `XGMI`, `PCIe + QPI`, `not at all`.
     #[must_use]
     pub fn way(&self) -> String {
         let hops: Vec<_> = self.links.iter().map(|link| link.kind.as_str()).collect();
         match (self.reachable, hops.is_empty()) {
             (false, _) => "not at all".to_owned(),
-            (true, true) => "(not told)".to_owned(),
+            (true, true) => "(unknown)".to_owned(),
             (true, false) => hops.join(" + "),
         }
     }

@@ -1,4 +1,4 @@
-//! A runtime and its agents, as they are written in reports.
+//! Describes a runtime and its agents for reports.
 
 mod facts;
 
@@ -11,38 +11,39 @@ use std::path::PathBuf;
 
 pub use facts::{Fact, labels, size};
 
-/// A runtime and what it has.
+/// A runtime and its agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The runtime.
     pub runtime: RuntimeDescription,
-    /// Its agents, in its own order.
+    /// The agents, in the runtime's order.
     pub agents: Vec<AgentDescription>,
 }
 
-/// What a runtime says about itself, and what this library does about it.
+/// A runtime's properties, and how this library handles it.
 ///
-/// What is `None` was not told by who wrote the report, which is not the same as no.
+/// `None` means unknown: the report's writer did not record the property. That is not the same as
+/// `false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.
     pub name: String,
-    /// The library; null for the simulation.
+    /// The library's path; `None` for the simulation.
     pub path: Option<PathBuf>,
-    /// HSA's version, as `1.1`.
+    /// HSA's version, such as `1.1`.
     pub version: String,
-    /// The version of AMD's extension, as `1.15`.
+    /// The version of AMD's extension, such as `1.15`.
     pub extension: String,
-    /// The runtime's build, where it tells.
+    /// The runtime's build, if it reports one.
     #[serde(default)]
     pub build: Option<String>,
-    /// What is below it.
+    /// The driver below the runtime.
     #[serde(default)]
     pub driver: Option<Driver>,
-    /// Whether there is virtual-memory management.
+    /// Whether virtual memory management is supported.
     #[serde(default)]
     pub virtual_memory: Option<bool>,
-    /// Why not, if not.
+    /// The reason if it is not supported.
     #[serde(default)]
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
@@ -51,71 +52,71 @@ pub struct RuntimeDescription {
     /// Whether shared virtual memory is supported.
     #[serde(default)]
     pub svm: Option<bool>,
-    /// Whether page faults of GPUs are handled.
+    /// Whether GPU page faults are handled.
     #[serde(default)]
     pub xnack: Option<bool>,
     /// Whether handles can be shared over a fabric.
     #[serde(default)]
     pub fabric: Option<bool>,
-    /// The optional functions that the library does not export.
+    /// The optional functions that the library lacks.
     #[serde(default)]
     pub missing_functions: Option<Vec<String>>,
-    /// The habits of the runtime that are worked around.
+    /// The quirks of the runtime that are worked around.
     #[serde(default)]
     pub quirks: Option<Vec<QuirkDescription>>,
 }
 
-/// What a runtime runs on.
+/// The driver below a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Driver {
-    /// The kernel's own driver, amdkfd.
+    /// The Linux kernel's driver, amdkfd.
     Amdkfd,
-    /// `hsa-kfd`, which stands for it in user space.
+    /// `hsa-kfd`, which emulates amdkfd in user space.
     Emulated,
     /// None: the runtime itself is simulated.
     Simulated,
 }
 
-/// A habit of the runtime that is worked around.
+/// A quirk of the runtime that is worked around.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuirkDescription {
-    /// Its name, a field of [`Quirks`].
+    /// The name, a field of [`Quirks`].
     pub name: String,
-    /// Where it is public.
+    /// A public source.
     pub issue: String,
 }
 
 /// An agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentDescription {
-    /// The runtime's name for it, as `gfx942`.
+    /// The runtime's name for the agent, such as `gfx942`.
     pub name: String,
     /// `cpu`, `gpu` or `other`.
     pub kind: String,
-    /// The best instruction set; null for CPUs that tell none.
+    /// The best instruction set; `None` for CPUs that report none.
     pub isa: Option<String>,
     /// The NUMA node, if known.
     pub numa_node: Option<u32>,
-    /// The place on the PCI bus, as `0000:05:00.0`.
+    /// The PCI address, such as `0000:05:00.0`.
     pub pci: Option<String>,
-    /// `enforced` or `remembered`: whether permissions really keep it away.
+    /// Whether permissions are enforced for the agent: `enforced` or `remembered`.
     pub enforcement: String,
     /// The marketing name.
     pub product: String,
-    /// The device's unique name.
+    /// The unique identifier of the device.
     pub uuid: String,
-    /// The PCI device number of the chip.
+    /// The PCI device ID of the chip.
     pub chip: u32,
-    /// Compute units.
+    /// The number of compute units.
     pub compute_units: u32,
     /// Whether it shares the system's memory.
     pub integrated: bool,
-    /// Whether CPUs reach all of its memory.
+    /// Whether CPUs can access all of the agent's memory.
     pub large_bar: bool,
     /// Its memory pools.
     pub pools: Vec<PoolDescription>,
-    /// How it reaches the memory of the others.
+    /// The agent's access to the other agents' memory.
     pub peers: Vec<PeerDescription>,
 }
 
@@ -126,49 +127,49 @@ pub struct PoolDescription {
     pub segment: String,
     /// `coarse`, `fine`, `extended`, `kernarg`.
     pub flags: Vec<String>,
-    /// All memory of the pool.
+    /// The size of the pool.
     pub size: usize,
-    /// Whether a program may allocate here.
+    /// Whether programs can allocate from the pool.
     pub allocatable: bool,
-    /// The least unit.
+    /// The allocation granule.
     pub granule: usize,
-    /// The unit that gives the best performance.
+    /// The granule with the best performance.
     pub recommended_granule: usize,
     /// The largest single allocation.
     pub largest_allocation: usize,
 }
 
-/// How an agent reaches another's memory.
+/// An agent's access to another agent's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerDescription {
-    /// The other agent: its place in the list of agents.
+    /// The index of the other agent in the list of agents.
     pub agent: usize,
-    /// Whether its memory can be reached at all.
+    /// Whether the memory can be accessed at all.
     pub reachable: bool,
-    /// The links on the way.
+    /// The links between the agents.
     pub links: Vec<LinkDescription>,
 }
 
-/// One hop between agents. Bandwidths are in MB/s, 0 where not known.
+/// One hop between agents. Bandwidths are in MB/s, 0 if unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDescription {
     /// `XGMI`, `PCIe`, …
     pub kind: String,
-    /// Least bandwidth.
+    /// The minimum bandwidth.
     pub min_bandwidth: u32,
-    /// Greatest bandwidth.
+    /// The maximum bandwidth.
     pub max_bandwidth: u32,
-    /// Distance as ACPI counts it.
+    /// The NUMA distance as defined by ACPI.
     pub numa_distance: u32,
 }
 
-/// Describes a runtime and its agents, and the quirks known of its version.
+/// Describes a runtime and its agents, with the known quirks of its version.
 #[must_use]
 pub fn describe(runtime: &Runtime) -> Description {
     describe_with(runtime, Quirks::of_extension(runtime.info().extension))
 }
 
-/// The same with the quirks that are worked around.
+/// Describes a runtime and its agents, with the given quirks.
 pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     let info = runtime.info();
     let dotted = |(major, minor): (u16, u16)| format!("{major}.{minor}");
@@ -203,8 +204,8 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     }
 }
 
-/// A report must not pass for one of hardware: the emulated driver is an object in this process, the
-/// kernel's own one is in its list. What is neither is not told.
+/// Returns the driver. The emulated driver is a library in this process; amdkfd appears in the
+/// kernel's list. So a report cannot pass for one of hardware. Returns `None` if neither is found.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

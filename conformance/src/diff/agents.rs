@@ -1,23 +1,23 @@
-//! Agents of two reports: what they are, their pools, and how they reach each other.
+//! Compares the agents of two reports: their properties, pools and links.
 
 use super::{Change, changes};
 use crate::describe::{AgentDescription, Fact, labels};
 use serde::Serialize;
 
-/// What is there or not, if that is the agent itself.
+/// The name of the difference if the agent itself is in one report only.
 pub(super) const AGENT: &str = "agent";
 
-/// Something that is told otherwise of one agent, or of several alike.
+/// A difference of one agent, or of several with the same difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentChange {
     /// The agents: `GPU 0`.
     pub agents: Vec<String>,
-    /// What is told otherwise; `agent` if it is there or not.
+    /// The difference; `agent` if the agent is in one report only.
     #[serde(flatten)]
     pub change: Change,
 }
 
-/// An agent in parts that may be there or not.
+/// An agent with its parts, each of which may be missing.
 struct Described {
     label: String,
     own: Vec<Fact>,
@@ -53,7 +53,7 @@ fn described(agents: &[AgentDescription]) -> Vec<Described> {
         });
         let mut seen: Vec<String> = Vec::new();
         let number = |(name, facts): (String, Vec<Fact>)| {
-            // Two pools of a kind are told apart by their order.
+            // Pools of the same kind are matched by order.
             let before = seen.iter().filter(|other| **other == name).count();
             seen.push(name.clone());
             (if before == 0 { name } else { format!("{name} ({})", before + 1) }, facts)
@@ -84,7 +84,7 @@ fn agent(a: &Described, b: &Described) -> Vec<Change> {
     all
 }
 
-/// What is in one report alone, with the first that is told of it.
+/// Describes a part that is in one report only, with its first property.
 fn absence(what: &str, a: Option<&[Fact]>, b: Option<&[Fact]>) -> Change {
     let first = |facts: Option<&[Fact]>| {
         facts.map(|facts| facts.first().and_then(|fact| fact.value.clone()).unwrap_or_default())

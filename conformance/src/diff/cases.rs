@@ -1,52 +1,52 @@
-//! Cases of two reports: how they end.
+//! Compares the results of cases in two reports.
 
 use crate::{CaseReport, Status};
 use serde::Serialize;
 
-/// A case that ends otherwise, or is in one report alone.
+/// A case whose result differs, or that is in one report only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaseChange {
     /// The case's name.
     pub name: String,
-    /// What is other.
+    /// The kind of difference.
     pub kind: CaseKind,
-    /// How it ended in A.
+    /// The result in A.
     pub a: Option<Outcome>,
-    /// How it ended in B.
+    /// The result in B.
     pub b: Option<Outcome>,
 }
 
-/// In what way a case ends otherwise in B than in A.
+/// How the result in B differs from that in A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaseKind {
-    /// It fails, and did not.
+    /// It fails in B only.
     FailsNow,
-    /// It passes, and did not.
+    /// It passes in B only.
     PassesNow,
-    /// It is skipped, and was not.
+    /// It is skipped in B only.
     SkippedNow,
-    /// It fails as is known of this runtime, and did not.
+    /// It fails in B only, as is known of that runtime.
     KnownNow,
-    /// It ends with the same word for another reason.
+    /// The status is the same and the reason differs.
     Otherwise,
-    /// It is in A alone.
+    /// It is in A only.
     OnlyA,
-    /// It is in B alone.
+    /// It is in B only.
     OnlyB,
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// In a word.
+    /// The status.
     pub status: Status,
-    /// Why.
+    /// The reason.
     pub detail: String,
 }
 
 impl CaseChange {
-    /// Whether it fails in B and not in A.
+    /// Returns whether the case fails in B and not in A.
     #[must_use]
     pub fn is_worse(&self) -> bool {
         let fails = |it: &Option<Outcome>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
@@ -54,7 +54,8 @@ impl CaseChange {
     }
 }
 
-/// What ends otherwise, by kind and in the order of the reports; and how many end alike.
+/// Returns the differences, by kind and in the order of the reports, and the number of equal
+/// results.
 pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, usize) {
     let outcome = |case: &CaseReport| Outcome { status: case.status, detail: case.detail.clone() };
     let change = |kind, old: Option<&CaseReport>, new: Option<&CaseReport>| {
@@ -84,26 +85,36 @@ fn kind(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
         (false, Status::Skip) => Some(CaseKind::SkippedNow),
         (false, Status::Known) => Some(CaseKind::KnownNow),
         (true, Status::Pass) => None,
-        (true, _) if told(&a.detail) == told(&b.detail) => None,
+        (true, _) if without_numbers(&a.detail) == without_numbers(&b.detail) => None,
         (true, _) => Some(CaseKind::Otherwise),
     }
 }
 
-/// A detail without its numbers: addresses, counts and times differ from run to run.
-fn told(detail: &str) -> Vec<&str> {
+/// Returns the words of a detail without numbers: addresses, counts and times differ from run to
+/// run.
+fn without_numbers(detail: &str) -> Vec<&str> {
     let word = |part: &str| part.contains(|c: char| c.is_ascii_digit());
     detail.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|part| !word(part)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::told;
+    use super::without_numbers;
 
     #[test]
     fn details_are_compared_without_numbers() {
         let detail = "0x7f12ab000000 holds 17 instead of 42 (Some(3) before)";
-        assert_eq!(told(detail), told("0x7f99cd000000 holds 4 instead of 7 (Some(9) before)"));
-        assert_ne!(told(detail), told("0x7f12ab000000 holds 17 instead of 42"));
-        assert_ne!(told("HSA_STATUS_ERROR"), told("HSA_STATUS_ERROR_INVALID_ARGUMENT"));
+        assert_eq!(
+            without_numbers(detail),
+            without_numbers("0x7f99cd000000 holds 4 instead of 7 (Some(9) before)")
+        );
+        assert_ne!(
+            without_numbers(detail),
+            without_numbers("0x7f12ab000000 holds 17 instead of 42")
+        );
+        assert_ne!(
+            without_numbers("HSA_STATUS_ERROR"),
+            without_numbers("HSA_STATUS_ERROR_INVALID_ARGUMENT")
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! Two reports held against each other: two runtimes, two versions, two machines.
+//! Compares two reports: of two runtimes, versions or machines.
 //!
-//! [`Diff`] is plain data: what the runs, the runtimes and their agents differ in, which cases end
-//! otherwise, and which take another time. [`words`](Diff::words) says it in sentences.
+//! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
+//! durations of cases. [`words`](Diff::words) formats it as sentences.
 
 mod agents;
 mod cases;
@@ -16,52 +16,52 @@ pub use agents::AgentChange;
 pub use cases::{CaseChange, CaseKind, Outcome};
 pub use timings::{Timing, Timings};
 
-/// What differs between a report A and a report B.
+/// The differences between a report A and a report B.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// How they came about: this project's version, whose answers were expected, which cases.
+    /// The options of the runs: this project's version, the profile, the filters.
     pub run: Vec<Change>,
-    /// What the runtimes say of themselves.
+    /// The runtimes' properties.
     pub runtime: Vec<Change>,
-    /// The optional functions that one library alone exports.
+    /// The optional functions that only one library exports.
     pub functions: Only<String>,
-    /// The quirks that are worked around with one runtime alone.
+    /// The quirks that are worked around for only one runtime.
     pub quirks: Only<QuirkDescription>,
-    /// The agents, and what they have.
+    /// The agents and their properties.
     pub agents: Vec<AgentChange>,
-    /// The cases that end otherwise, or are in one report alone.
+    /// The cases whose results differ, or that are in one report only.
     pub cases: Vec<CaseChange>,
-    /// How many cases end alike.
+    /// The number of cases with equal results.
     pub alike: usize,
-    /// Whether cases were compared: one of the reports may be of `info`, which has none.
+    /// Whether cases were compared. A report of `info` has none.
     pub cases_compared: bool,
-    /// How long the cases took. That differs each time, and is no difference.
+    /// The durations of the cases. They vary, and do not count as differences.
     pub timings: Timings,
 }
 
-/// Something that is told otherwise.
+/// A property with different values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// What is told.
+    /// The property's name.
     pub what: String,
-    /// What A says; null: it is not there.
+    /// The value in A; `None` if absent.
     pub a: Option<String>,
-    /// What B says; null: it is not there.
+    /// The value in B; `None` if absent.
     pub b: Option<String>,
 }
 
-/// What is in one report alone.
+/// The items that are in one report only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Only<T> {
-    /// In A.
+    /// Those in A.
     pub a: Vec<T>,
-    /// In B.
+    /// Those in B.
     pub b: Vec<T>,
 }
 
 impl<T: Clone> Only<T> {
-    /// What has a name of its own in each; nothing, if one of the reports does not tell.
+    /// Compares lists by name. Returns nothing if one of the reports lacks the list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
         let without = |these: &[T], those: &[T]| {
@@ -84,7 +84,7 @@ impl Diff {
         let cases_compared = !a.cases.is_empty() && !b.cases.is_empty();
         let (cases, alike) =
             if cases_compared { cases::compare(&a.cases, &b.cases) } else { (Vec::new(), 0) };
-        // What A lacks, B alone has.
+        // A function that A lacks is one that only B has.
         let lacks = Only::of(
             old.missing_functions.as_deref(),
             new.missing_functions.as_deref(),
@@ -103,7 +103,7 @@ impl Diff {
         }
     }
 
-    /// Whether anything differs, besides the time that it took.
+    /// Returns whether anything but durations differs.
     #[must_use]
     pub fn differs(&self) -> bool {
         !(self.run.is_empty()
@@ -114,13 +114,13 @@ impl Diff {
             && self.cases.is_empty())
     }
 
-    /// The cases that fail in B and not in A.
+    /// Returns the cases that fail in B and not in A.
     pub fn worse(&self) -> impl Iterator<Item = &CaseChange> {
         self.cases.iter().filter(|case| case.is_worse())
     }
 }
 
-/// What both tell, and otherwise.
+/// Returns the properties that both reports have, with different values.
 fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
     let pairs = a.iter().filter_map(|a| {
         let b = b.iter().find(|b| b.what == a.what)?;
@@ -136,7 +136,7 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
         .collect()
 }
 
-/// Which cases were chosen is seen by which cases there are; how often they were put, too.
+/// Filters and repetitions are omitted: the cases show them.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
     let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("answers of", &run.profile)];

@@ -1,29 +1,29 @@
-//! Cases of two reports: how long they take.
+//! Compares the durations of cases in two reports.
 
 use crate::{CaseReport, Status};
 use serde::Serialize;
 
-/// What takes another time is worth a word from this factor on...
+/// The minimum factor of a notable difference.
 const FACTOR: f64 = 3.0;
-/// ...if it is so many microseconds as well: a busy machine makes a case of a millisecond wait for
-/// fifty. So a case that is 3 times as slow and 0.1 s slower is told of, and no other.
+/// The minimum notable difference in microseconds. On a busy machine a case of one millisecond can
+/// wait for fifty, so a notable case must be both 3 times and 0.1 s slower.
 const MICROSECONDS: u64 = 100_000;
-/// Cases shorter than this many microseconds measure the clock.
+/// The duration in microseconds below which a case measures mostly the clock.
 const SHORTEST: u64 = 100;
-/// The least number of cases of which a median says something.
+/// The minimum number of cases for a meaningful median.
 const FEWEST: usize = 20;
 
-/// How long the cases took that pass in both reports.
+/// The durations of the cases that pass in both reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timings {
-    /// How many times as long as in A a case takes in B, in the middle; null for few cases.
+    /// The median ratio of a case's duration in B to that in A; `None` for few cases.
     pub median_ratio: Option<f64>,
-    /// Cases that take at least 3 times as long as in the other report, and 0.1 s longer; the
+    /// The cases that take at least 3 times as long and 0.1 s longer than in the other report,
     /// greatest difference first.
     pub notable: Vec<Timing>,
 }
 
-/// How long a case took, in microseconds.
+/// The durations of a case, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// The case's name.
@@ -62,7 +62,7 @@ fn is_notable(a: u64, b: u64) -> bool {
 }
 
 impl Timings {
-    /// The median, where it is worth a word.
+    /// Returns the median if it is notable.
     pub(super) fn notable_ratio(&self) -> Option<f64> {
         self.median_ratio.filter(|ratio| *ratio >= FACTOR || *ratio <= 1.0 / FACTOR)
     }

@@ -1,19 +1,20 @@
-//! What differs, in sentences.
+//! Formats differences as sentences.
 
 use super::agents::AGENT;
 use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing, Timings};
 use crate::describe::QuirkDescription;
 
-/// So many names are told in a sentence; the others are counted.
+/// The maximum number of names in a sentence; others are counted.
 const NAMES: usize = 6;
 
 impl Diff {
-    /// What differs, a sentence each: the runs, the runtimes, their agents, the cases.
+    /// Returns a sentence for each difference of the runs, the runtimes, their agents and the
+    /// cases.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
-        words.extend(told("The runs", &self.run));
-        words.extend(told("The runtimes", &self.runtime));
+        words.extend(sentence("The runs", &self.run));
+        words.extend(sentence("The runtimes", &self.runtime));
         for (one, other, functions) in
             [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
         {
@@ -73,7 +74,7 @@ impl Diff {
     }
 }
 
-/// A case, and why it is not tried or known.
+/// Formats a case, with the reason if it is skipped or known.
 fn named(case: &CaseChange) -> String {
     let why = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
     match case.kind {
@@ -85,12 +86,12 @@ fn named(case: &CaseChange) -> String {
     }
 }
 
-fn told(who: &str, changes: &[Change]) -> Option<String> {
+fn sentence(who: &str, changes: &[Change]) -> Option<String> {
     let said: Vec<_> = changes.iter().map(instead).collect();
     (!said.is_empty()).then(|| format!("{who} differ: {}.", said.join("; ")))
 }
 
-/// `AMD extension 1.7 instead of 1.4`.
+/// Formats a change, such as `AMD extension 1.7 instead of 1.4`.
 fn instead(change: &Change) -> String {
     let Change { what, a, b } = change;
     match (a, b) {
@@ -104,13 +105,13 @@ fn quirks(place: &str, quirks: &[QuirkDescription]) -> Option<String> {
     let named: Vec<_> =
         quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
     let what = if named.len() == 1 { "workaround is" } else { "workarounds are" };
-    // All of them: they are what versions differ in.
-    let told =
+    // List all of them: versions differ mainly in these.
+    let named_quirks =
         || format!("{} {what} needed with {place} alone: {}.", named.len(), named.join(", "));
-    (!named.is_empty()).then(told)
+    (!named.is_empty()).then(named_quirks)
 }
 
-/// What is told otherwise of the same agents.
+/// Formats the differences of agents, grouped by agent.
 fn agents(changes: &[AgentChange]) -> Option<String> {
     let AgentChange { agents, change } = changes.first()?;
     let who = agents.join(", ");
@@ -124,7 +125,7 @@ fn agents(changes: &[AgentChange]) -> Option<String> {
 }
 
 impl Timings {
-    /// What takes another time, a sentence each, if it is worth a word.
+    /// Returns a sentence for each notable difference in durations.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let ratio = self.notable_ratio().map(|ratio| match ratio {
@@ -140,7 +141,7 @@ fn time(timing: &Timing) -> String {
     format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
 }
 
-/// Names with commas; of many, the first, and how many more.
+/// Joins names with a separator. Of many, the first ones and the number of others.
 fn list(names: &[String], between: &str) -> String {
     let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(between);
     match names.len().saturating_sub(NAMES) {

@@ -1,20 +1,20 @@
-//! What the charts of times show. Their lengths are in hundredths of the width there is, so that
-//! letters are as large on a telephone as on a desk.
+//! The data of the charts of durations. Lengths are percentages of the available width, so that
+//! text has the same size on every screen.
 
 use crate::{CaseReport, Status};
 
-/// So many of the slowest are shown.
+/// The number of cases in the chart of the slowest.
 const SLOWEST: usize = 10;
 
-/// Something that took time.
+/// An entry with its duration.
 pub(super) struct Timed<'a> {
     pub name: &'a str,
     pub time: String,
-    /// Its share of what took the longest, in hundredths.
+    /// The duration as a percentage of the longest.
     pub share: f64,
 }
 
-/// The slowest cases first.
+/// Returns the slowest cases, slowest first.
 pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Timed<'_>> {
     let mut slowest: Vec<_> = tried(cases).collect();
     slowest.sort_by_key(|case| std::cmp::Reverse(case.duration_us));
@@ -22,7 +22,7 @@ pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Timed<'_>> {
     relative(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
 }
 
-/// Times in milliseconds and in proportion to the longest, in the order in which they are given.
+/// Converts durations to milliseconds and percentages of the longest. Keeps the order.
 pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Timed<'a>> {
     let times: Vec<_> = times.collect();
     let longest = times.iter().map(|(_, time)| *time).max().unwrap_or_default().max(1);
@@ -36,12 +36,13 @@ pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<T
         .collect()
 }
 
-/// What is skipped takes no time.
+/// Returns the cases that were not skipped.
 fn tried(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
     cases.iter().filter(|case| case.status != Status::Skip)
 }
 
-/// Three digits, or all before the point.
+/// Formats a duration in milliseconds with three significant digits, or all digits before the
+/// point.
 pub(super) fn milliseconds(microseconds: u64) -> String {
     match microseconds {
         0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),
@@ -50,24 +51,24 @@ pub(super) fn milliseconds(microseconds: u64) -> String {
     }
 }
 
-/// How many cases took how long, in steps of which each is about three times the one before.
+/// The number of cases per duration. Each bucket's limit is about three times the one before.
 pub(super) struct Histogram {
     pub columns: Vec<Column>,
-    /// Half of the cases took no longer.
+    /// The median duration.
     pub median: String,
 }
 
-/// The cases between two times.
+/// The cases with a duration between two limits.
 pub(super) struct Column {
     pub count: usize,
-    /// Where it begins, in hundredths.
+    /// The left edge, as a percentage.
     pub left: f64,
     pub width: f64,
-    /// In hundredths of the highest.
+    /// As a percentage of the highest column.
     pub height: f64,
-    /// The shorter time, in milliseconds.
+    /// The lower limit, in milliseconds.
     pub from: String,
-    /// The longer time.
+    /// The upper limit.
     pub to: String,
 }
 
@@ -97,8 +98,8 @@ impl Histogram {
     }
 }
 
-/// The greatest step whose edge is not above a time: 0 at 10 µs and all that is shorter, then 30 µs,
-/// 100 µs, 300 µs, ...
+/// Returns the greatest step whose limit is not above a duration: 0 for 10 µs and less, then 30 µs,
+/// 100 µs, 300 µs, …
 fn step(microseconds: u64) -> u32 {
     let mut step = 0;
     while at(step + 1).is_some_and(|next| next <= microseconds) {
@@ -107,13 +108,13 @@ fn step(microseconds: u64) -> u32 {
     step
 }
 
-/// A step's edge in microseconds, as long as there is a number for it.
+/// Returns a step's limit in microseconds, or `None` on overflow.
 fn at(step: u32) -> Option<u64> {
     let digit = if step.is_multiple_of(2) { 10 } else { 30 };
     10_u64.checked_pow(step / 2)?.checked_mul(digit)
 }
 
-/// An edge in milliseconds.
+/// Formats a limit in milliseconds.
 fn edge(step: u32) -> String {
     match step {
         0 => "0".to_owned(),

@@ -1,7 +1,7 @@
-//! A report as one page for a browser: no network, no other file.
+//! Formats a report as one HTML page that loads nothing from the network or other files.
 //!
-//! `templates/report.html` says what is where, and everything that it puts in is escaped. Here is
-//! what it needs besides the report itself.
+//! `templates/report.html` is the layout and escapes all inserted text. This module computes what
+//! the template needs beyond the report itself.
 
 mod charts;
 
@@ -23,7 +23,7 @@ impl Area<'_> {
         self.cases.iter().filter(|case| case.status == *status).count()
     }
 
-    /// What fails is shown without asking.
+    /// Whether the area is initially unfolded: areas with failures are.
     fn is_open(&self) -> bool {
         self.count(&Status::Fail) > 0
     }
@@ -33,7 +33,7 @@ impl Area<'_> {
     }
 }
 
-/// A chart with a bar each.
+/// A bar chart.
 struct Bars<'a> {
     caption: &'static str,
     head: &'static str,
@@ -51,10 +51,10 @@ struct Page<'a> {
     facts: Vec<Fact>,
 }
 
-/// Up to so many failures have their pictures shown without asking.
+/// The largest number of failures whose drawings are initially unfolded.
 const PICTURES: usize = 6;
 
-/// In the order in which they matter.
+/// The order of display, most important first.
 const STATUSES: [Status; 4] = [Status::Fail, Status::Known, Status::Skip, Status::Pass];
 
 pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
@@ -79,13 +79,13 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
 }
 
 impl Page<'_> {
-    /// All in a sentence.
+    /// Returns the summary as a sentence.
     fn verdict(&self) -> String {
         let summary = &self.report.summary;
         let tried = summary.passed + summary.failed + summary.known;
         match (summary.failed, tried) {
-            (0, 0) => "No case was tried".to_owned(),
-            (0, _) if summary.known > 0 => "Nothing failed that is not known".to_owned(),
+            (0, 0) => "No case was run".to_owned(),
+            (0, _) if summary.known > 0 => "No failures except known ones".to_owned(),
             (0, _) => "Nothing failed".to_owned(),
             (1, _) => format!("1 of {tried} cases failed"),
             (failed, _) => format!("{failed} of {tried} cases failed"),
@@ -114,7 +114,7 @@ impl Page<'_> {
         size(*bytes)
     }
 
-    /// Where each outcome begins in a bar of all, and how wide it is, in hundredths.
+    /// Returns the start and width of each status in the bar of all cases, as percentages.
     fn shares(&self) -> Vec<(Status, f64, f64)> {
         let all = self.report.cases.len().max(1) as f64;
         let mut begin = 0.0;
@@ -127,7 +127,7 @@ impl Page<'_> {
         order.map(share).filter(|(_, _, width)| *width > 0.0).collect()
     }
 
-    /// An outcome in a word that people read.
+    /// Returns the label of a status.
     fn word(&self, status: &Status) -> &'static str {
         match status {
             Status::Pass => "passed",
@@ -137,7 +137,7 @@ impl Page<'_> {
         }
     }
 
-    /// And as a sign, so that nobody depends on colours.
+    /// Returns the symbol of a status, for readers who cannot tell the colours apart.
     fn sign(&self, status: &Status) -> &'static str {
         match status {
             Status::Pass => "✓",

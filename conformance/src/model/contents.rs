@@ -37,9 +37,9 @@ impl Contents {
     /// Fills a range with a repeated pattern.
     pub fn fill(&mut self, place: Range<usize>, pattern: [u8; 4]) {
         // In large blocks, for speed.
-        let piece = pattern.repeat(256);
-        for part in self.bytes[place.clone()].chunks_mut(piece.len()) {
-            part.copy_from_slice(&piece[..part.len()]);
+        let block = pattern.repeat(256);
+        for part in self.bytes[place.clone()].chunks_mut(block.len()) {
+            part.copy_from_slice(&block[..part.len()]);
         }
         self.known[place].fill(KNOWN);
     }

@@ -116,5 +116,5 @@ impl Peer {
 }
 
 fn unexpected(answer: &Answer) -> NotPassed {
-    NotPassed::Failed(format!("the second process: answered {answer:?}"))
+    NotPassed::Failed(format!("the second process: returned {answer:?}"))
 }

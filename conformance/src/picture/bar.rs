@@ -12,9 +12,9 @@ const HEIGHT: f64 = 30.0;
 pub(super) const LANE: f64 = 7.0;
 /// The width of a shortened hole.
 const SHORTENED: f64 = 84.0;
-/// The least width of every other part, as long as there is room.
+/// The minimum width of other parts if space permits.
 const LEAST: f64 = 5.0;
-/// A hole is shortened if it is more than this many times as large as everything mapped.
+/// A hole is shortened if it is more than this many times the size of all mappings.
 const LONG: usize = 8;
 
 /// Left edge and width.
@@ -29,7 +29,7 @@ pub(super) struct Bar {
 struct Part {
     size: usize,
     class: String,
-    /// What can be written on it, the best first.
+    /// Possible labels, the most detailed first.
     labels: Vec<String>,
     tip: String,
     is_shortened: bool,
@@ -74,7 +74,8 @@ impl Bar {
         Self::of_parts(memory.iter().map(part).collect())
     }
 
-    /// Computes the spans: a fixed width for shortened holes, and the size for all other parts.
+    /// Computes the spans: shortened holes have a fixed width, all other parts one proportional to
+    /// their size.
     fn of_parts(mut parts: Vec<Part>) -> Self {
         let holes = parts.iter().filter(|part| part.is_shortened).count();
         let others = (parts.len() - holes) as f64;
@@ -95,12 +96,12 @@ impl Bar {
         Self { parts }
     }
 
-    /// Returns where each part is drawn, and who may access it.
+    /// Returns the span of each part and the access to it.
     pub fn spans(&self) -> impl Iterator<Item = (Span, &[AccessEntry])> {
         self.parts.iter().map(|part| (part.span, &*part.access))
     }
 
-    /// Returns where it ends.
+    /// Draws the bar. Returns its lower edge.
     pub fn draw(&self, svg: &mut Svg, y: f64) -> f64 {
         for part in &self.parts {
             if part.is_shortened {
@@ -114,7 +115,7 @@ impl Bar {
 }
 
 impl Part {
-    /// Memory of an agent: one or several mappings, or an allocation.
+    /// Creates the part for an agent's memory: one or several mappings, or an allocation.
     fn of_memory(
         report: &Report,
         name: &Option<String>,
@@ -164,7 +165,7 @@ impl Part {
             let ticks: String = (1..self.count)
                 .map(|number| {
                     let x = x + each * number as f64;
-                    // The label is in the middle.
+                    // Leave room for the label in the middle.
                     format!("M{x:.1} {y:.1}v6M{x:.1} {:.1}v-6", y + HEIGHT)
                 })
                 .collect();
@@ -198,8 +199,8 @@ impl Part {
     }
 }
 
-/// Draws an agent's access: the thicker, the more it may do; an outline for height 0, which is what it
-/// may not do and can.
+/// Draws an agent's access as a line whose height shows the permission; an outline of height 0 if
+/// the agent has no access but could be granted it.
 pub(super) fn draw_lane(
     svg: &mut Svg,
     (x, width): Span,
@@ -208,7 +209,7 @@ pub(super) fn draw_lane(
     class: &str,
     tip: Option<&str>,
 ) {
-    // Adjacent lanes are kept apart.
+    // Leave space between adjacent lanes.
     let width = (width - 1.0).max(1.0);
     if height > 0.0 {
         svg.rect((x + 0.5, y + (LANE - height) / 2.0, width, height), class, tip);

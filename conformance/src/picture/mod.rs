@@ -9,20 +9,21 @@ use hsa_vmm::memory::PoolMemoryInfo;
 use hsa_vmm::report::{Report, ReservationEntry, Size};
 use svg::{LEFT, RIGHT, Svg, lane_class, owner_class, text_width};
 
-/// From the top of the picture to the first row.
+/// The distance from the top to the first row.
 const TOP: f64 = 34.0;
-/// Between two rows.
+/// The distance between two rows.
 const BETWEEN: f64 = 22.0;
-/// The line of text above a bar.
+/// The height of the line of text above a bar.
 const TITLE: f64 = 18.0;
 
-/// Draws an address space as SVG, a file of its own.
+/// Draws an address space as a complete SVG file.
 ///
-/// There is a bar for each reservation and each allocation of pool memory, in the order of their
-/// addresses, and one for memory that is not mapped. Mappings have the colour of the agent whose memory
-/// they are. Below a bar is a lane for each agent: thick where it may read and write, thin where it may
-/// read, an outline where it may not access the memory and can. Long holes are shortened, and labelled
-/// with their size. All bars have the same width, whatever their size. Each part has a tooltip.
+/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and
+/// one for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
+/// a bar is a lane for each agent: thick for read and write access, thin for read access, an
+/// outline for an agent without access that could be granted it. Long holes are shortened and
+/// labelled with their size. All bars have the same width, whatever their size. Each part has a
+/// tooltip.
 ///
 /// The colours follow the viewer's preference for a light or a dark background.
 ///
@@ -87,7 +88,7 @@ fn ranges(report: &Report) -> Vec<Range<'_>> {
     ranges
 }
 
-/// Explains colours and marks. Returns where the legend ends.
+/// Draws the legend. Returns its lower edge.
 fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
     svg.text(LEFT, y - 12.0, "head", "Address space");
     let mut x = LEFT;
@@ -159,7 +160,8 @@ fn draw_unmapped(svg: &mut Svg, report: &Report, y: f64) -> f64 {
     Bar::of_unmapped(report, &unmapped).draw(svg, y + 7.0)
 }
 
-/// Draws a lane for each agent that may or can access a part of a bar. Returns where they end.
+/// Draws a lane for each agent that has or could have access to a part of a bar. Returns their
+/// lower edge.
 fn draw_lanes(svg: &mut Svg, report: &Report, mut y: f64, bar: &Bar) -> f64 {
     for (index, agent) in report.agents.iter().enumerate() {
         let mut label = Some(&agent.label);

@@ -1,4 +1,4 @@
-//! Writes SVG elements, and the style sheet that gives them their looks.
+//! Writes SVG elements and their style sheet.
 
 use quick_xml::Writer;
 use quick_xml::events::{BytesStart, BytesText, Event};
@@ -6,9 +6,9 @@ use std::io;
 
 /// The width of a picture.
 const WIDTH: f64 = 1000.0;
-/// Where bars begin, to the right of the names of lanes.
+/// The left end of bars, to the right of the lanes' names.
 pub(super) const LEFT: f64 = 64.0;
-/// Where bars end.
+/// The right end of bars.
 pub(super) const RIGHT: f64 = WIDTH - 16.0;
 /// The number of GPUs that have a colour of their own.
 const COLOURS: usize = 8;
@@ -69,18 +69,18 @@ impl Svg {
         self.anchored(x, y, class, "end", text);
     }
 
-    /// Writes text around a point.
+    /// Writes text centred on a point.
     pub fn text_around(&mut self, x: f64, y: f64, class: &str, text: &str) {
         self.anchored(x, y, class, "middle", text);
     }
 
-    /// Writes the line above a bar: a name if there is one, what it names, and facts at the end.
+    /// Writes the line above a bar: an optional name, what it names, and facts at the right end.
     pub fn title(&mut self, y: f64, name: Option<&str>, what: &str, facts: &str) {
         let (x, top) = (format!("{LEFT:.1}"), format!("{y:.1}"));
         let element = self.writer.create_element("text");
         let element = element.with_attributes([("x", &*x), ("y", &top)]);
         written(element.write_inner_content(|writer| {
-            // Each is one event, so that the writer puts no white space between them.
+            // Write each part as one event, so that the writer inserts no white space.
             let mut span = |attributes: &[(&str, &str)], text: &str| {
                 let mut start = BytesStart::new("tspan");
                 start.extend_attributes(attributes.iter().copied());
@@ -106,7 +106,7 @@ impl Svg {
         written(element.write_text_content(BytesText::new(&valid(text))));
     }
 
-    /// Returns the whole file.
+    /// Returns the complete file.
     pub fn finish(self, height: f64) -> String {
         let body = String::from_utf8(self.writer.into_inner()).unwrap_or_default();
         format!(
@@ -121,14 +121,14 @@ impl Svg {
 /// Ignores the result: writing to a `Vec` does not fail.
 fn written<T>(_: io::Result<T>) {}
 
-/// Replaces characters that XML cannot contain: names may be anything.
+/// Replaces characters that XML cannot contain. Names can contain any.
 fn valid(text: &str) -> String {
     let is_invalid =
         |it: char| it != '\n' && it.is_control() || matches!(it, '\u{fffe}' | '\u{ffff}');
     text.replace(is_invalid, "\u{fffd}")
 }
 
-/// Returns the beginning of a text that is too long.
+/// Shortens a text that is too long.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -136,14 +136,14 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Estimates the width of a text in letters of that size: rather too wide than too narrow.
+/// Estimates the width of a text at a font size. Errs on the wide side.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
-    // From U+1100 on, the letters of most scripts are as wide as they are high.
+    // From U+1100 on, the letters of most scripts are as wide as high.
     let letter = |it: char| if it < '\u{1100}' { 0.6 } else { 1.0 };
     text.chars().map(letter).sum::<f64>() * size
 }
 
-/// Uses no CSS variables, which some programs that draw SVG do not support.
+/// The style sheet. It uses no CSS variables, which some SVG renderers do not support.
 const CSS: &str = "
 text{font:11px ui-sans-serif,system-ui,sans-serif;fill:#1f2328}
 .head{font-size:16px;font-weight:600}.name{font-size:13px;font-weight:600}

@@ -1,4 +1,4 @@
-//! What came of a replay.
+//! The result of a replay.
 
 use super::Rule;
 use crate::trace::{Operation, TraceError};
@@ -6,31 +6,31 @@ use hsa_vmm::Error;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What came of a replay. `operations` = `agreed` + all of `excused` + `divergent`.
+/// The result of a replay. `operations` = `agreed` + all of `excused` + `divergent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
-    /// The operations that were compared.
+    /// The number of compared operations.
     pub operations: u64,
-    /// Those with the recorded verdict.
+    /// The number of operations with the recorded verdict.
     pub agreed: u64,
-    /// Those whose difference is declared, by rule.
+    /// The number of operations with a declared difference, by rule.
     pub excused: BTreeMap<Rule, u64>,
-    /// Those that differed.
+    /// The number of other operations with a different verdict.
     pub divergent: u64,
-    /// What follows a divergent operation in its trace, and was not compared.
+    /// The number of operations that follow a divergent one in its trace. They were not compared.
     pub not_compared: u64,
-    /// The first that differed.
+    /// The first divergence.
     pub first: Option<Divergence>,
 }
 
-/// A verdict that is not the recorded one.
+/// A verdict that differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Divergence {
-    /// Which trace of the file, from 0.
+    /// The index of the trace in its file.
     pub trace: usize,
     /// The trace's seed.
     pub seed: u64,
-    /// Which operation of the trace, from 0.
+    /// The index of the operation in its trace.
     pub index: usize,
     /// The operation.
     pub operation: Operation,
@@ -38,21 +38,21 @@ pub struct Divergence {
     pub expected: String,
     /// The verdict here.
     pub got: String,
-    /// What differs, and what the library said.
+    /// The difference, and the library's message.
     pub why: String,
 }
 
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        // As in the file.
+        // In the format of the file.
         let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
         write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")
     }
 }
 
-/// Why traces could not be replayed.
+/// The error of a replay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -82,7 +82,7 @@ pub enum ReplayError {
         trace: usize,
         /// The recorded granule.
         recorded: usize,
-        /// This runtime's.
+        /// The granule of this runtime.
         granule: usize,
     },
 }

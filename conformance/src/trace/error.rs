@@ -1,11 +1,11 @@
-//! Why traces could not be read or written.
+//! Errors of reading and writing traces.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why traces could not be read or written. Lines are counted from 1.
+/// The error of reading or writing traces. Line numbers start at 1.
 ///
-/// The text has the cause, so that [`source`](std::error::Error::source) has none.
+/// The message includes the cause, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -14,56 +14,56 @@ pub enum TraceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         error: io::Error,
     },
-    /// Reading stopped: the file ends too early, is damaged, or is no text.
+    /// Reading failed: the file is truncated, damaged, or not text.
     #[error("line {line}: cannot be read: {error}")]
     Read {
         /// The line that was being read.
         line: u64,
-        /// What went wrong.
+        /// The cause.
         error: io::Error,
     },
-    /// The line is no trace.
-    #[error("line {line}: is no trace: {error}")]
+    /// The line is not a trace.
+    #[error("line {line}: not a trace: {error}")]
     Parse {
         /// The line.
         line: u64,
-        /// What was found instead.
+        /// The parse error.
         error: serde_json::Error,
     },
     /// The line is too long for a trace.
     #[error(
-        "line {line}: is longer than {} MiB, and no trace: each needs a line of its own",
+        "line {line}: longer than {} MiB; write each trace on a line of its own",
         limit >> 20
     )]
     TooLong {
         /// The line.
         line: u64,
-        /// The longest line that is read, in bytes.
+        /// The maximum length in bytes.
         limit: usize,
     },
-    /// The file has too many blank lines for one of traces.
-    #[error("line {line}: more than {} MiB of blank lines, and no traces; remove them", limit >> 20)]
+    /// The file has too many blank lines.
+    #[error("line {line}: more than {} MiB of blank lines; remove them", limit >> 20)]
     Blank {
         /// The line.
         line: u64,
-        /// How much of blank lines is read, in bytes.
+        /// The maximum size of all blank lines in bytes.
         limit: usize,
     },
     /// A trace could not be written.
     #[error("trace {line} cannot be written: {error}")]
     Write {
-        /// The line it would have been.
+        /// The line number of the trace.
         line: u64,
-        /// What went wrong.
+        /// The cause.
         error: io::Error,
     },
 }
 
 impl TraceError {
-    /// The line that was being read or written; `None` if it did not come to that.
+    /// Returns the line that was being read or written; `None` before the first.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match *self {

@@ -1,14 +1,15 @@
-//! Recorded sequences of operations, each with the verdict it got.
+//! Recorded sequences of operations with their verdicts.
 //!
-//! A file holds one JSON object a line, plain or compressed with gzip:
+//! A file has one JSON object per line, plain or compressed with gzip:
 //!
 //! ```json
 //! {"seed":1,"trace":0,"granule":2097152,"devices":2,"ops":[
 //!   {"op":"reserve","r":1,"size":23068672,"result":"SUCCESS"}]}
 //! ```
 //!
-//! `r` and `h` are slots for reservations and handles: a slot is named again once what it held
-//! is freed or released. Offsets and sizes are in bytes, from the start of the reservation `r`.
+//! `r` and `h` are slots for reservations and handles. A slot is reused after its reservation is
+//! freed or its handle released. Offsets and sizes are in bytes; offsets start at the reservation
+//! `r`.
 
 mod error;
 mod operation;
@@ -22,17 +23,17 @@ pub use writer::Writer;
 
 use serde::{Deserialize, Serialize};
 
-/// One recorded sequence, which begins with nothing.
+/// A recorded sequence, which starts with an empty state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// What the generator of the sequence was started with.
+    /// The seed of the generator.
     pub seed: u64,
-    /// Which of its sequences it is.
+    /// The number of the sequence.
     pub trace: u64,
     /// The granule of the recorded runtime in bytes.
     pub granule: usize,
-    /// How many GPUs it had.
+    /// The number of GPUs of the recorded runtime.
     pub devices: usize,
-    /// What was called, in order.
+    /// The operations, in order.
     pub ops: Vec<Operation>,
 }

@@ -1,105 +1,105 @@
-//! One recorded operation.
+//! A recorded operation.
 
 use serde::{Deserialize, Serialize};
 
-/// The verdict of an operation that was done.
+/// The verdict of a successful operation.
 pub const SUCCESS: &str = "SUCCESS";
 
-/// A call and the verdict it got.
+/// A call and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// What was called.
+    /// The call.
     #[serde(flatten)]
     pub call: Call,
-    /// [`SUCCESS`], or the error's name: `INVALID_VALUE`, `OUT_OF_MEMORY`, …
+    /// [`SUCCESS`] or the error's name: `INVALID_VALUE`, `OUT_OF_MEMORY`, …
     pub result: String,
 }
 
-/// What was called. Devices are GPUs counted from 0; other numbers name none.
+/// A call. Devices are indices of GPUs; other numbers are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Call {
-    /// Addresses are reserved.
+    /// Reserves addresses.
     Reserve {
         /// The slot that receives the reservation.
         r: u32,
-        /// Its size.
+        /// The size.
         size: usize,
     },
-    /// Physical memory is made.
+    /// Creates physical memory.
     Create {
         /// The slot that receives the handle.
         h: u32,
-        /// Its size.
+        /// The size.
         size: usize,
         /// The GPU.
         device: i64,
     },
-    /// Memory is mapped.
+    /// Maps memory.
     Map {
         /// The reservation's slot.
         r: u32,
-        /// Where in it.
+        /// The offset in the reservation.
         offset: usize,
-        /// How much.
+        /// The size.
         size: usize,
         /// The handle's slot.
         h: u32,
-        /// From where in the handle.
+        /// The offset in the handle.
         handle_offset: usize,
     },
-    /// Devices are granted something.
+    /// Sets the access of devices.
     SetAccess {
         /// The reservation's slot.
         r: u32,
-        /// Where in it.
+        /// The offset in the reservation.
         offset: usize,
-        /// How much.
+        /// The size.
         size: usize,
-        /// Device and flags: 0 nothing, 1 read, 3 read and write.
+        /// Device and flags: 0 none, 1 read, 3 read and write.
         descs: Vec<(i64, u32)>,
     },
-    /// It is asked what a device may do.
+    /// Queries a device's access.
     GetAccess {
         /// The reservation's slot.
         r: u32,
-        /// Where in it.
+        /// The offset in the reservation.
         offset: usize,
         /// The device.
         device: i64,
-        /// What was answered.
+        /// The returned flags.
         flags: u32,
     },
-    /// Memory is unmapped.
+    /// Unmaps memory.
     Unmap {
         /// The reservation's slot.
         r: u32,
-        /// Where in it.
+        /// The offset in the reservation.
         offset: usize,
-        /// How much.
+        /// The size.
         size: usize,
     },
-    /// A reference is dropped.
+    /// Drops a reference.
     Release {
         /// The handle's slot.
         h: u32,
     },
-    /// A reference is taken to what is mapped somewhere.
+    /// Adds a reference to the handle of a mapping.
     Retain {
         /// The reservation's slot.
         r: u32,
-        /// Where in it.
+        /// The offset in the reservation.
         offset: usize,
         /// The slot that receives the handle.
         h: u32,
-        /// A slot that holds the same handle, -1 if none does.
+        /// A slot with the same handle; -1 if none.
         same_as: i64,
     },
-    /// Addresses are freed.
+    /// Frees addresses.
     Free {
         /// The reservation's slot.
         r: u32,
-        /// The size that is passed.
+        /// The size argument.
         size: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Reading traces, plain or compressed.
+//! Reads traces, plain or compressed.
 
 use super::{Trace, TraceError};
 use crate::fuzz::Sequence;
@@ -10,22 +10,22 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// What a file that was compressed with gzip begins with.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The longest line, in bytes: the longest that is recorded has 7 thousand, and one of 10,000
-/// operations 2 million. A few kilobytes of gzip would otherwise fill the memory.
+/// The maximum length of a line in bytes, so that a few kilobytes of gzip cannot fill the memory.
+/// The longest recorded line has 7 kB, a trace of 10,000 operations 2 MB.
 const LONGEST_LINE: usize = 8 << 20;
 
-/// How much of blank lines is read of a file, in bytes: recorded files have none. A few kilobytes of
-/// gzip hold tens of millions, which would otherwise be read for minutes.
+/// The maximum size of all blank lines in bytes; recorded files have none. A few kilobytes of gzip
+/// can contain tens of millions, which would take minutes to read.
 const MOST_BLANK: usize = 1 << 20;
 
-/// Reads traces line by line; empty lines are passed over. The first error is the last item.
+/// Reads traces line by line. Skips empty lines. The first error is the last item.
 pub struct Reader<'a> {
     lines: Box<dyn BufRead + 'a>,
     line: u64,
-    /// The bytes of all blank lines so far.
+    /// The size of all blank lines so far.
     blank: usize,
     ended: bool,
 }
@@ -37,10 +37,10 @@ impl fmt::Debug for Reader<'_> {
 }
 
 impl Reader<'static> {
-    /// Reads a file.
+    /// Opens a file.
     ///
     /// # Errors
-    /// [`TraceError::Open`], or [`TraceError::Read`] if not even the beginning can be read.
+    /// [`TraceError::Open`], or [`TraceError::Read`] if the first bytes cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
         let path = path.as_ref();
         let file =
@@ -50,10 +50,10 @@ impl Reader<'static> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from anywhere; whether it is compressed is told by how it begins.
+    /// Reads from any source. Detects compression by the first bytes.
     ///
     /// # Errors
-    /// [`TraceError::Read`] if not even the beginning can be read.
+    /// [`TraceError::Read`] if the first bytes cannot be read.
     pub fn new(mut source: impl Read + 'a) -> Result<Self, TraceError> {
         let mut start = Vec::with_capacity(GZIP.len());
         source
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         Ok(Self { lines, line: 0, blank: 0, ended: false })
     }
 
-    /// Reads sequences of operations, too, as fuzzing saves them.
+    /// Also reads sequences of operations, which fuzzing saves.
     #[must_use]
     pub fn with_sequences(self) -> WithSequences<'a> {
         WithSequences(self)
@@ -131,10 +131,10 @@ impl Iterator for Reader<'_> {
     }
 }
 
-/// What a file has on a line.
+/// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// Calls with the verdicts they got.
+    /// Calls with their verdicts.
     Trace(Trace),
     /// Operations of a fuzzer.
     Sequence(Sequence),
@@ -142,7 +142,7 @@ pub enum Recorded {
 
 impl Recorded {
     fn parse(text: &str) -> serde_json::Result<Self> {
-        /// What only a sequence has.
+        /// The keys that only a sequence has.
         #[derive(Deserialize)]
         struct Head {
             operations: Option<IgnoredAny>,

@@ -1,11 +1,11 @@
-//! Writing traces, plain or compressed.
+//! Writes traces, plain or compressed.
 
 use super::{Trace, TraceError};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
 
-/// Writes traces, a line each.
+/// Writes traces, one per line.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: Sink<W>,
@@ -29,7 +29,7 @@ impl<W: Write> Writer<W> {
         Self { sink: Sink::Gzip(GzEncoder::new(to, Compression::default())), line: 0 }
     }
 
-    /// Writes one trace.
+    /// Writes a trace.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -42,7 +42,7 @@ impl<W: Write> Writer<W> {
         written.map_err(|error| TraceError::Write { line: self.line, error })
     }
 
-    /// Ends the file and gives back what was written to.
+    /// Finishes the file and returns the underlying writer.
     ///
     /// # Errors
     /// [`TraceError::Write`].

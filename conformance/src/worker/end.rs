@@ -39,7 +39,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The signals that end programs, as `kill -l` names them, and what they mean.
+/// The signals that end programs, with their names as in `kill -l` and their meanings.
 const SIGNALS: &[(Signal, &str, &str)] = &[
     (Signal::SEGV, "SIGSEGV", "access to an address that is not mapped, or not permitted"),
     (Signal::BUS, "SIGBUS", "access to a mapping without memory"),
@@ -55,7 +55,7 @@ const SIGNALS: &[(Signal, &str, &str)] = &[
     (Signal::XFSZ, "SIGXFSZ", "file size limit exceeded"),
 ];
 
-/// A signal's name, as `SIGSEGV`.
+/// Returns a signal's name, such as `SIGSEGV`.
 pub(crate) fn name(signal: i32) -> String {
     let known = SIGNALS.iter().find(|(known, ..)| known.as_raw() == signal);
     known.map_or_else(|| format!("signal {signal}"), |(_, name, _)| (*name).to_owned())

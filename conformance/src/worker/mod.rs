@@ -10,12 +10,12 @@
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own, which calls [`begin`]. Requests and
-//! answers are JSON values, one a line; caller and program choose their types. They are sent through
+//! answers are JSON values, one per line; caller and program choose their types. They are sent through
 //! a socket that is the worker's standard input, so that a runtime's output does not mix with them.
 //!
-//! A worker is killed when the thread that started it exits. It has a process group of its own, so
-//! that all processes it has started are killed with it. [`End`] says how it ended, [`LastCall`] what
-//! it did last.
+//! A worker is killed when the thread that started it exits. It has its own process group, so that
+//! all processes it has started are killed with it. [`End`] describes how it ended; [`LastCall`]
+//! holds its last native call.
 
 mod end;
 mod last_call;

@@ -341,12 +341,12 @@ mod tests {
             assert!(begun.elapsed() < LONG, "the exit of a worker was not reported");
         }
         workers[0].send(&0);
-        let mut heard = Received::Timeout;
-        while heard == Received::Timeout && begun.elapsed() < LONG {
+        let mut received = Received::Timeout;
+        while received == Received::Timeout && begun.elapsed() < LONG {
             wait_for_any(&workers, LONG);
-            heard = workers[0].receive(Duration::ZERO);
+            received = workers[0].receive(Duration::ZERO);
         }
-        assert_eq!(heard, Received::Answer(1));
+        assert_eq!(received, Received::Answer(1));
     }
 
     fn is_gone(process: u32) {

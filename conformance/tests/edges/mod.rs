@@ -6,21 +6,21 @@ use hsa_vmm::hip::{HipError, HipProfile};
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub number: u32,
-    /// The case in the reference's words.
+    /// The case, as written in the reference.
     pub what: &'static str,
     pub shown: Shown,
 }
 
-/// Where a row is shown.
+/// How a row is covered.
 #[derive(Clone, Copy, Debug)]
 pub enum Shown {
-    /// By conformance cases, their names with spaces between them.
+    /// By conformance cases; their names are separated by spaces.
     Cases(Expected, &'static str),
     /// By a test, because a case cannot show it.
     Test { why: &'static str, file: &'static str, name: &'static str },
 }
 
-/// What becomes of the call that the row is about.
+/// The expected result of the call.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Works,
@@ -28,12 +28,12 @@ pub enum Expected {
         hip6: HipError,
         hip7: HipError,
     },
-    /// Refused before there is a `Vmm`; the case itself looks at the error.
+    /// Rejected before there is a `Vmm`. The case itself checks the error.
     AtOpening,
 }
 
 impl Expected {
-    /// The error of HIP, if it is one.
+    /// Returns the HIP error, if any.
     pub fn of(self, profile: HipProfile) -> Option<HipError> {
         match self {
             Self::Works | Self::AtOpening => None,
@@ -44,7 +44,7 @@ impl Expected {
 }
 
 impl Row {
-    /// The names of the cases that show it.
+    /// Returns the names of the cases that cover the row.
     pub fn cases(&self) -> impl Iterator<Item = &'static str> {
         let names = if let Shown::Cases(_, names) = self.shown { names } else { "" };
         names.split_whitespace()
@@ -80,7 +80,7 @@ const fn test(
     Row { number, what, shown: Shown::Test { why, file, name } }
 }
 
-/// All of them.
+/// All rows.
 pub const ROWS: &[Row] = &[
     cases(1, "reserve size 0", BAD_RESERVATION, "reserve.size.zero"),
     cases(
@@ -208,7 +208,7 @@ pub const ROWS: &[Row] = &[
     ),
     cases(
         48,
-        "grant non-owner first, owner later (era C)",
+        "grant non-owner first, owner later (generation C)",
         WORKS,
         "access.gpus.peer_after_the_owner access.gpus.peer_before_the_owner share.import.peer_after_the_owner",
     ),
@@ -238,7 +238,7 @@ pub const ROWS: &[Row] = &[
     ),
     cases(
         63,
-        "CPU revoke then unrelated mmap (era A)",
+        "CPU revoke then unrelated mmap (generation A)",
         WORKS,
         "unmap.addresses.stay_reserved access.cpu.comes_and_goes",
     ),

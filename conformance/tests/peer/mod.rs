@@ -1,4 +1,4 @@
-//! The second process of cases that take two: this program once more.
+//! The second process of cases that need two: this test binary again.
 
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
@@ -6,7 +6,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm_conformance::peer::serve;
 use std::ffi::OsString;
 
-/// Where the second process opens its runtime.
+/// The runtime of the second process.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "not every test binary runs on AMD's runtime")]
 pub enum On {
@@ -14,7 +14,7 @@ pub enum On {
     Amd,
 }
 
-/// The words that start it.
+/// Returns the program and the arguments that start it.
 pub fn words(on: On) -> Vec<OsString> {
     let name = match on {
         On::Simulation => "peer::on_the_simulation",
@@ -26,14 +26,14 @@ pub fn words(on: On) -> Vec<OsString> {
 }
 
 #[test]
-#[ignore = "no test, but the second process of cases that take two, which start it by this name"]
+#[ignore = "not a test: the second process of cases that need two, which start it by this name"]
 fn on_the_simulation() {
-    // Whoever runs all that is ignored has not started a peer.
+    // A run of all ignored tests has no parent, so ignore the error.
     let _ = serve(|| Ok(Runtime::simulated(Config::mi300x(2)).unwrap()));
 }
 
 #[test]
-#[ignore = "no test, as above"]
+#[ignore = "not a test, as above"]
 fn on_amds_runtime() {
     test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.

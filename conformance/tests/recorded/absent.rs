@@ -1,10 +1,10 @@
-//! Recorded names of calls that cannot be made with this library.
+//! Recorded calls that this library's interface cannot express.
 
-const RETURNED: &str = "the answer is returned, not written where a pointer says";
-const REFERENCE: &str = "what is passed is a reference or a slice, which cannot be null";
+const RETURNED: &str = "the result is returned, not written through a pointer";
+const REFERENCE: &str = "the argument is a reference or a slice, which cannot be null";
 const ENUMERATED: &str = "the argument is an enumeration, which has no other values";
 
-/// The name, and why there is no counterpart.
+/// The name, and why the call cannot be made.
 pub const ABSENT: &[(&str, &str)] = &[
     ("granularity_null_out", RETURNED),
     ("granularity_null_prop", REFERENCE),

@@ -1,4 +1,4 @@
-//! Granting access and asking for it.
+//! Setting and querying access.
 
 use super::{Call, Fixture, on, verdict};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId};
@@ -82,14 +82,14 @@ fn list(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String
     verdict(fixture.vmm.set_access(at, 2 * fixture.granule, &list))
 }
 
-/// A mapping after half of it was to be granted.
+/// Maps memory and tries to grant access to half of it.
 fn half(fixture: &Fixture) -> Address {
     let (at, _) = fixture.mapped();
     fixture.grant(at, 1, Access::ReadWrite).unwrap_err();
     at
 }
 
-/// A mapping that was granted this, one after another.
+/// Maps memory and sets these accesses one after another.
 fn granted(fixture: &Fixture, all: &[Access]) -> Address {
     let (at, _) = fixture.mapped();
     for &access in all {

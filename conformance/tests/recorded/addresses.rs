@@ -1,4 +1,4 @@
-//! Granularity, reserving and freeing.
+//! Granularity, reservation and free.
 
 use super::{Call, on, verdict, yes};
 use hsa_vmm::error::Operation;

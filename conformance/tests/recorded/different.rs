@@ -1,25 +1,25 @@
-//! Where this library deliberately answers something else than the recorded driver.
+//! Results in which this library deliberately differs from the recorded driver.
 //!
 //! The recorded program was one sequence. Its `unmap_across_gap` succeeded and emptied the
-//! reservation, and its `free_while_mapped` then freed it; what follows up to `free_twice` was
-//! asked of addresses that were free. Here every name has a fixture of its own and means what it
-//! says.
+//! reservation, and its `free_while_mapped` then freed it; the calls up to `free_twice` therefore
+//! used free addresses. Here every call has a fixture of its own, in the state that its name
+//! describes.
 
-use hsa_sim::Era;
+use hsa_sim::Generation;
 
 /// A difference.
 pub struct Different {
     pub name: &'static str,
     pub ours: &'static str,
-    /// The first era in which it is one.
-    pub since: Era,
+    /// The first generation in which it differs.
+    pub since: Generation,
     pub why: &'static str,
 }
 
 const CRASH: &str = "design decision 1: the driver crashes, here it is an error";
 const STALE: &str = "design decision 1, invariant 5: a handle without references is refused";
-const HOLES: &str = "data/README.md, rule 1: HIP wants an exact run of whole mappings";
-const PARTS: &str = "data/README.md, rule 2: HIP maps a part of a handle";
+const HOLES: &str = "data/README.md, rule 1: HIP needs exactly a sequence of whole mappings";
+const PARTS: &str = "data/README.md, rule 2: HIP maps parts of a handle";
 const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver says that it supports none \
                        but whole handles";
 const ONE_RESERVATION: &str = "HIP and invariant 1: a mapping, and a range, is inside one \
@@ -31,12 +31,12 @@ const FREE_BY_THEN: &str = "when it was recorded, the reservation had been freed
 const DOCUMENTED: &str = "HIP documents this error";
 
 const fn differs(name: &'static str, ours: &'static str, why: &'static str) -> Different {
-    Different { name, ours, since: Era::A, why }
+    Different { name, ours, since: Generation::A, why }
 }
 
 const INVALID: &str = "INVALID_VALUE";
 
-/// All of them.
+/// All differences.
 pub const DIFFERENT: &[Different] = &[
     differs("granularity_bad_device", INVALID, DOCUMENTED),
     differs("granularity_host", "NOT_SUPPORTED", HOST),
@@ -66,12 +66,12 @@ pub const DIFFERENT: &[Different] = &[
     differs("unmap_two_mappings_at_once", "SUCCESS", FREE_BY_THEN),
     differs("unmap_third", "SUCCESS", FREE_BY_THEN),
     differs("free", "SUCCESS", FREE_BY_THEN),
-    differs("props_imported_handle_types", "1", "HIP: an import is shareable as it was imported"),
+    differs("props_imported_handle_types", "1", "HIP: an import keeps its handle type"),
     Different {
         name: "props_imported_location",
         ours: "unknown",
-        since: Era::C,
-        why: "since ROCm 7.14 AMD's runtime does not tell whose memory an import is (6.2 #61)",
+        since: Generation::C,
+        why: "since ROCm 7.14 AMD's runtime does not report the owner of an import (6.2 #61)",
     },
     differs("import_not_a_memory_fd", INVALID, DOCUMENTED),
     differs("props_stale_handle", INVALID, STALE),

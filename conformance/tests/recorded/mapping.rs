@@ -1,4 +1,4 @@
-//! Mapping and unmapping.
+//! Map and unmap.
 
 use super::memory::{invented, released, released_while_mapped};
 use super::{Call, Fixture, on, verdict};
@@ -92,12 +92,12 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-/// Maps from inside a handle.
+/// Maps memory from an offset in a handle.
 fn offset(fixture: &Fixture, offset: usize) -> String {
     verdict(fixture.vmm.map(fixture.reserve(8), fixture.granule, offset, fixture.create(2)))
 }
 
-/// A mapping on either side of where one reservation ends and the next begins.
+/// Maps memory on both sides of the boundary between two adjacent reservations.
 fn both_sides(fixture: &Fixture) -> Address {
     let (first, second) = fixture.adjacent();
     let handle = fixture.create(1);

@@ -1,4 +1,4 @@
-//! Making, naming, retaining and releasing memory.
+//! Creating, retaining and releasing memory, and its properties.
 
 use super::{Call, Fixture, on, verdict, yes};
 use hsa_vmm::HandleType;
@@ -87,26 +87,26 @@ fn properties_of(fixture: &Fixture, handle: Handle) -> String {
     verdict(fixture.vmm.allocation_properties(handle))
 }
 
-/// A handle that was never given out.
+/// Returns a handle that never existed.
 pub fn invented(fixture: &Fixture) -> Handle {
     Handle::from_bits(fixture.create(1).to_bits() ^ 0xdead)
 }
 
-/// A handle that is gone.
+/// Returns a released handle.
 pub fn released(fixture: &Fixture) -> Handle {
     let handle = fixture.create(1);
     fixture.vmm.release(handle).unwrap();
     handle
 }
 
-/// A handle without references whose memory is mapped.
+/// Returns a handle without references whose memory is mapped.
 pub fn released_while_mapped(fixture: &Fixture) -> Handle {
     let (_, handle) = fixture.mapped();
     fixture.vmm.release(handle).unwrap();
     handle
 }
 
-/// A handle with three references.
+/// Returns a handle with three references.
 fn retained(fixture: &Fixture) -> Handle {
     let (at, handle) = fixture.mapped();
     for _ in 0..2 {

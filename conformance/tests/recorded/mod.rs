@@ -1,6 +1,6 @@
-//! The calls that were recorded on another vendor's GPUs, made again with this library.
+//! Repeats the calls that were recorded on another vendor's GPUs with this library.
 //!
-//! Every name is made in a fixture of its own, so that none depends on what became of one before.
+//! Each call has a fixture of its own, so that it does not depend on earlier results.
 
 pub mod absent;
 pub mod access;
@@ -16,23 +16,23 @@ use hsa_vmm::{
     Runtime, Vmm,
 };
 
-/// A recorded name, and the call it names: what it answers, as the file would write it.
+/// A recorded name, and a function that makes the call and returns the result in the file's format.
 pub type Call = (&'static str, fn(&Fixture) -> String);
 
-/// The calls of all names that have a counterpart.
+/// Returns the calls that can be made.
 pub fn calls() -> impl Iterator<Item = &'static Call> {
     [addresses::CALLS, memory::CALLS, mapping::CALLS, access::CALLS, sharing::CALLS]
         .into_iter()
         .flatten()
 }
 
-/// What a call works with.
+/// The objects for a call.
 pub struct Fixture {
     pub vmm: Vmm,
     pub granule: usize,
 }
 
-/// A verdict in the file's words.
+/// Formats a verdict as in the file.
 pub fn verdict<T>(result: Result<T, Error>) -> String {
     let Err(error) = result else { return "SUCCESS".to_owned() };
     match error.hip(hsa_vmm::hip::HipProfile::Hip7) {
@@ -45,12 +45,12 @@ pub fn verdict<T>(result: Result<T, Error>) -> String {
     .to_owned()
 }
 
-/// Yes or no, in the file's words.
+/// Formats a boolean as in the file.
 pub fn yes(answer: bool) -> String {
     u8::from(answer).to_string()
 }
 
-/// The address so many bytes further on.
+/// Returns the address a number of bytes after another.
 pub fn on(at: Address, bytes: usize) -> Address {
     at.checked_add(bytes).unwrap()
 }
@@ -62,27 +62,27 @@ impl Fixture {
         Self { granule: pool.granule, vmm }
     }
 
-    /// The GPU of that number.
+    /// Returns the GPU with this number.
     pub fn gpu(&self, number: usize) -> AgentId {
         self.vmm.runtime().gpus().nth(number).unwrap().id()
     }
 
-    /// A GPU that there is not.
+    /// Returns a GPU that does not exist.
     pub fn no_gpu(&self) -> AgentId {
         AgentId::from_bits(self.gpu(0).to_bits() | 0xffff_ff00)
     }
 
-    /// What the recorded program made memory with.
+    /// Returns the properties that the recorded program used.
     pub fn properties(&self) -> AllocationProperties {
         AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
-    /// Reserves so many granules.
+    /// Reserves granules.
     pub fn reserve(&self, granules: usize) -> Address {
         self.vmm.address_reserve(granules * self.granule, 0, None).unwrap()
     }
 
-    /// Makes so many granules of memory.
+    /// Creates memory of a number of granules.
     pub fn create(&self, granules: usize) -> Handle {
         self.vmm.create(granules * self.granule, &self.properties()).unwrap()
     }
@@ -95,25 +95,25 @@ impl Fixture {
         self.vmm.unmap(at, granules * self.granule)
     }
 
-    /// Lets the first GPU use so many granules.
+    /// Grants the first GPU access to granules.
     pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
         let list = [AccessDescriptor { agent: self.gpu(0), access }];
         self.vmm.set_access(at, granules * self.granule, &list)
     }
 
-    /// What the first GPU may do, as a number.
+    /// Returns the first GPU's access as a number.
     pub fn access(&self, at: Address) -> String {
         self.vmm.get_access(self.gpu(0), at).unwrap().to_bits().to_string()
     }
 
-    /// Two granules that are mapped at the start of eight.
+    /// Maps two granules at the start of a reservation of eight.
     pub fn mapped(&self) -> (Address, Handle) {
         let (at, handle) = (self.reserve(8), self.create(2));
         self.map(at, 2, handle).unwrap();
         (at, handle)
     }
 
-    /// The same, and two granules more behind them, of another handle.
+    /// Also maps two granules of another handle after them.
     pub fn two_mappings(&self) -> (Address, [Handle; 2]) {
         let (at, first) = self.mapped();
         let second = self.create(2);
@@ -121,10 +121,11 @@ impl Fixture {
         (at, [first, second])
     }
 
-    /// Two reservations of four granules, the second where the first ends, and the first's start.
+    /// Makes two adjacent reservations of four granules each. Returns the start of the first and of
+    /// the second.
     pub fn adjacent(&self) -> (Address, Address) {
         let size = 4 * self.granule;
-        // Addresses that were free a moment ago.
+        // Addresses that were free just before.
         let at = self.reserve(8);
         self.vmm.address_free(at, 2 * size).unwrap();
         let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint)).unwrap();

@@ -1,4 +1,4 @@
-//! Exporting and importing.
+//! Export and import.
 
 use super::memory::released;
 use super::{Call, Fixture, verdict, yes};
@@ -49,7 +49,7 @@ pub const CALLS: &[Call] = &[
     ("props_imported_handle_types", |s| properties(s).handle_types.bits().to_string()),
     ("props_imported_type", |s| yes(properties(s).kind == AllocationKind::Pinned)),
     ("props_imported_location", |s| match properties(s).location {
-        // A device is location type 1 in the file, and the number of the device follows.
+        // In the file a device has location type 1, followed by its number.
         Location::Agent(agent) => {
             let mut gpus = s.vmm.runtime().gpus();
             format!("1/{}", gpus.position(|gpu| gpu.id() == agent).unwrap())
@@ -80,7 +80,7 @@ fn import(fixture: &Fixture, descriptor: &OwnedFd) -> Handle {
     fixture.vmm.import_from_shareable_handle(descriptor, KIND).unwrap()
 }
 
-/// A handle of two granules, and an export of it.
+/// Creates a handle of two granules, and exports it.
 fn shared(fixture: &Fixture) -> (Handle, OwnedFd) {
     let handle = fixture.create(2);
     (handle, export(fixture, handle).unwrap())

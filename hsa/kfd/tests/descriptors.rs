@@ -1,4 +1,4 @@
-//! Descriptors: which are devices, and which the program does not get to see.
+//! Descriptors: recognising devices, and hiding the driver's own descriptors.
 
 mod fixture;
 mod kernel;
@@ -11,7 +11,7 @@ use std::fs;
 const MIB: u64 = 1 << 20;
 const AT: u64 = 0x1000_0000;
 
-/// What is behind a descriptor, by its kind.
+/// Returns whether a descriptor is a render node.
 fn is_render(descriptor: i32) -> bool {
     call(descriptor, b'd', 0x00, &mut [0u64; 8]).is_ok()
 }
@@ -24,7 +24,7 @@ fn duplicated_descriptors_are_devices() {
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
         close(descriptor).unwrap();
-        // SAFETY: these make descriptors, at numbers that are free.
+        // SAFETY: these create descriptors with free numbers.
         let copies = unsafe {
             [
                 libc::dup(gpu.drm),
@@ -42,7 +42,7 @@ fn duplicated_descriptors_are_devices() {
             copy.gem_va(gem, UNMAP, AT, MIB).unwrap();
             close(copy.drm).unwrap();
         }
-        // The process's page table outlives the file it came with.
+        // The process's page table outlives its file.
         gpu.free(handle).unwrap();
         let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();
@@ -95,15 +95,16 @@ fn driver_descriptors_are_protected() {
         let (handle, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
         let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
-        // Nothing but the two devices is seen, and the lowest number is free.
+        // Only the two devices are visible, and the lowest number is free.
         assert_eq!(listed().len(), before.len() + 2);
-        // Of those that were free one was the listed folder's own; two are the devices' now.
+        // One of the free numbers was that of the listed directory; two are now the devices'.
         let lowest = (0..).filter(|number| !before.contains(number)).nth(1);
         let next = open("/dev/null").unwrap();
         assert_eq!(Some(next), lowest);
         // Whatever the program closes, the memory stays.
         for descriptor in next..70_000 {
-            // SAFETY: the test has nothing open there; what the driver has it must keep.
+            // SAFETY: the test has no descriptor with this number, and the driver must keep its
+            // own.
             unsafe { libc::close(descriptor) };
         }
         // SAFETY: as above.
@@ -126,7 +127,7 @@ fn descriptor_exhaustion_loses_nothing() {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        // More buffers than the program may have descriptors, each with its own memory.
+        // More buffers than the program can have descriptors, each with its own memory.
         let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
         for (_, offset) in &buffers {
             mmap(gpu.drm, *offset, 4096).unwrap();
@@ -135,7 +136,7 @@ fn descriptor_exhaustion_loses_nothing() {
         let mut now = limit;
         // SAFETY: fills the struct.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now) };
-        assert_eq!(now.rlim_cur, 40, "the limit is what it was");
+        assert_eq!(now.rlim_cur, 40, "the limit is unchanged");
         let mut taken = Vec::new();
         let error = loop {
             match open("/dev/null") {
@@ -153,7 +154,7 @@ fn descriptor_exhaustion_loses_nothing() {
             gpu.free(handle).unwrap();
         }
         taken.into_iter().for_each(|descriptor| assert!(close(descriptor).is_ok()));
-        assert_eq!(page_tables().1, "buffers 1, descriptors 1", "the one that was imported");
+        assert_eq!(page_tables().1, "buffers 1, descriptors 1", "only the imported one");
     });
 }
 
@@ -164,7 +165,7 @@ fn device_rejects_write() {
             let descriptor = open(path).unwrap();
             // SAFETY: reads a byte of a constant.
             assert_eq!(unsafe { libc::write(descriptor, c"x".as_ptr().cast(), 1) }, -1);
-            // SAFETY: asks for a flag; a device is no terminal.
+            // SAFETY: only queries a flag; a device is not a terminal.
             assert_eq!(unsafe { libc::isatty(descriptor) }, 0);
         }
     });

@@ -1,4 +1,4 @@
-//! Calls of the driver that answer success and go wrong, as planned.
+//! Driver calls that return success but misbehave as planned.
 
 mod fixture;
 mod kernel;
@@ -17,7 +17,7 @@ fn planned(name: &str, plan: &str, body: impl FnOnce()) {
     under(name, &[("HSA_KFD_FAULTS", plan), ("HSA_KFD", "vram=64MiB")], body);
 }
 
-/// Two megabytes of the first GPU's memory: its handle, and its handle at DRM.
+/// Allocates 2 MiB of the first GPU's memory. Returns its handles in amdkfd and DRM.
 fn memory(gpu: Gpu) -> (u64, u64) {
     let (handle, _) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
     let descriptor = gpu.export(handle).unwrap();
@@ -26,7 +26,7 @@ fn memory(gpu: Gpu) -> (u64, u64) {
     (handle, gem)
 }
 
-/// Maps memory that the GPU may only read.
+/// Maps memory with read access for the GPU.
 fn map_to_read(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
     call(gpu.drm, b'd', 0x48, &mut [gem, MAP | READ << 32, address, 0, 2 * MIB])
 }
@@ -68,7 +68,7 @@ fn mmap_faults() {
         let (_, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let [right, lost, shifted, narrow] =
             [(); 4].map(|()| mmap(gpu.drm, offset, 2 * MIB as usize).unwrap());
-        // SAFETY: mapped just now, in whatever way, and the addresses lie inside.
+        // SAFETY: mapped just now, with any fault, and the addresses are inside.
         unsafe {
             right.write(1);
             right.add(4096).write(2);
@@ -90,7 +90,7 @@ fn leak_fault_keeps_memory() {
             let (handle, gem) = memory(gpu);
             gpu.gem_close(gem).unwrap();
             gpu.free(handle).unwrap();
-            assert_eq!(gpu.free(handle), Err(EINVAL), "as far as handles go");
+            assert_eq!(gpu.free(handle), Err(EINVAL), "the handle is freed");
             assert_eq!(gpu.available(), left * MIB);
         }
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -154,7 +154,7 @@ fn size_faults_change_reported_sizes() {
     );
 }
 
-/// How a process ends whose first question after opening goes wrong like this.
+/// Returns the exit status of a process whose first call after opening has this fault.
 fn ended(name: &str, effect: &str) -> Option<i32> {
     let plan = format!("AVAILABLE_MEMORY={effect}");
     let output = again(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);
@@ -165,7 +165,7 @@ fn ended(name: &str, effect: &str) -> Option<i32> {
 fn crash_and_hang_faults() {
     let name = "crash_and_hang_faults";
     if std::env::var_os("INSIDE").is_some() {
-        // SAFETY: has this process killed in a second.
+        // SAFETY: kills this process after one second.
         unsafe { libc::alarm(1) };
         Gpu::open().available();
         return;

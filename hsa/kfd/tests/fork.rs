@@ -1,4 +1,4 @@
-//! What a child has of its parent's devices.
+//! The devices of a parent process in a forked child.
 
 mod fixture;
 mod kernel;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// What the child does must end in time, and well.
+/// Runs a function in a forked child, which must succeed in time.
 fn in_child(run: impl FnOnce()) {
-    // SAFETY: the child runs on with this thread alone, which holds none of the test's locks.
+    // SAFETY: the child has only this thread, which holds no lock of the test.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", kernel::errno()),
         0 => {
@@ -43,7 +43,7 @@ fn forked_child_starts_empty() {
         // SAFETY: mapped just now.
         unsafe { memory.write_volatile(5) };
         in_child(|| {
-            // The memory is inherited, amdkfd's file is of no use.
+            // The memory is inherited, but amdkfd's file is useless.
             // SAFETY: mapped above.
             assert_eq!(unsafe { memory.read_volatile() }, 5);
             assert_eq!(gpu.free(handle), Err(EBADF));
@@ -52,7 +52,7 @@ fn forked_child_starts_empty() {
             let own = Gpu::open();
             assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
             assert_eq!(own.available(), 64 * MIB);
-            // The parent's memory comes by its dma-buf.
+            // The child imports the parent's memory as a dma-buf.
             let import = own.import(descriptor).unwrap();
             // SAFETY: mapped here.
             assert_eq!(unsafe { mmap(descriptor, 0, 4096).unwrap().read_volatile() }, 5);
@@ -60,7 +60,7 @@ fn forked_child_starts_empty() {
             let (handle, _) = own.alloc(64 * MIB, VRAM).unwrap();
             own.free(handle).unwrap();
         });
-        // The parent has lost nothing.
+        // The parent's state is unchanged.
         assert_eq!(page_tables().0.len(), 1);
         gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB).unwrap();
         gpu.free(handle).unwrap();

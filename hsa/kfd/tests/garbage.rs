@@ -1,4 +1,4 @@
-//! Calls that no sane program makes must fail, and never crash the one that makes them.
+//! Invalid calls must fail, and never crash the caller.
 
 mod fixture;
 mod kernel;
@@ -6,7 +6,7 @@ mod kernel;
 use fixture::under;
 use kernel::Gpu;
 
-/// Numbers that look random and are the same each time.
+/// A deterministic random generator.
 struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
         self.roll() % end
     }
 
-    /// A word as an argument may have it: often something that is nearly right.
+    /// Returns a random argument, often one that is nearly valid.
     fn word(&mut self, memory: u64, descriptors: &[i32]) -> u64 {
         let descriptor = descriptors[self.below(descriptors.len() as u64) as usize] as u64;
         let (low, high) = (self.below(4), self.below(6));
@@ -46,7 +46,7 @@ impl Dice {
 fn garbage_is_rejected() {
     under("garbage_is_rejected", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
-        // Pages of their own: what a call may write to must not be another's.
+        // A call can write to its arguments, so they have pages of their own.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
         let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
@@ -57,7 +57,7 @@ fn garbage_is_rejected() {
             let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
             let known = if render { 0x60 } else { 0x30 };
             let number = if dice.below(8) == 0 { dice.below(256) } else { dice.below(known) };
-            // A wait without an end is no crash, but this test has one.
+            // Skip waits without a timeout.
             if !render && number == 0x0c {
                 continue;
             }
@@ -65,8 +65,8 @@ fn garbage_is_rejected() {
             argument.iter_mut().for_each(|word| *word = dice.word(memory, &descriptors));
             let size = if dice.below(4) == 0 { dice.below(1 << 14) } else { 8 * dice.below(16) };
             let code = dice.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
-            // SAFETY: the argument is as long as the code says, or nowhere at all; what addresses
-            // are in it lead to memory that nobody uses, or nowhere.
+            // SAFETY: the argument is as long as the code says, or invalid; addresses in it are of
+            // unused memory, or invalid.
             let result = unsafe {
                 match dice.below(16) {
                     0 => libc::ioctl(device, code, dice.roll() & 0xfff),
@@ -92,13 +92,13 @@ fn garbage_is_rejected() {
             std::fs::read_dir("/proc/self/task").unwrap().count()
         );
         assert!(refused > 10_000 && answered > 1000, "{refused} refused, {answered} answered");
-        // It works all the same.
+        // The driver still works.
         let (handle, _) = gpu.alloc(4096, kernel::GTT).unwrap();
         gpu.free(handle).unwrap();
     });
 }
 
-/// Calls that are right, with what the process has.
+/// Makes valid calls with the process's objects.
 fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
     let one = 1 + dice.below(3);
     let (handle, address) = (gpu.id << 32 | one, 0x1000_0000 + (dice.below(64) << 12));
@@ -113,7 +113,7 @@ fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u6
         4 => (b'K', 0x24, vec![handle, libc::O_CLOEXEC as u64]),
         5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
         6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
-        // A thread each, so not many.
+        // Each creates a thread, so make only a few.
         7 if dice.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
         7 => (b'K', 0x23, vec![0, gpu.id]),
         8 => (b'K', 0x03, vec![one]),
@@ -127,7 +127,7 @@ fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u6
     }
 }
 
-/// Calls of which one word at most is wrong get further into the driver.
+/// Calls with at most one invalid word get further into the driver.
 #[test]
 fn nearly_valid_calls_return() {
     let name = "nearly_valid_calls_return";
@@ -161,7 +161,7 @@ fn nearly_valid_calls_return() {
             }
         }
         assert!(refused > 3000 && answered > 3000, "{refused} refused, {answered} answered");
-        // What is left can be given back, and then nothing is left.
+        // Everything can be released, and nothing is left.
         kernel::close(dmabuf).unwrap();
         for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
             let _ = gpu.map(0x19, handle);
@@ -176,7 +176,7 @@ fn nearly_valid_calls_return() {
     });
 }
 
-/// A count of bytes that is near its end goes on from 0, and the queue is read on.
+/// A byte count near its maximum wraps around to 0, and the queue continues.
 #[test]
 fn queue_accepts_any_start() {
     under("queue_accepts_any_start", &[], || {
@@ -184,7 +184,7 @@ fn queue_accepts_any_start() {
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
         let [written, read] = [8192, 8200].map(|at| memory.wrapping_add(at).cast::<u64>());
-        // SAFETY: mapped just now; the ring before them is zeros, which do nothing.
+        // SAFETY: mapped just now; the ring before them is all zeros, which are no-ops.
         unsafe {
             read.write_volatile(u64::MAX - 2);
             written.write_volatile(u64::MAX);
@@ -198,7 +198,7 @@ fn queue_accepts_any_start() {
         let began = std::time::Instant::now();
         // SAFETY: as above.
         while unsafe { read.read_volatile() } > u64::MAX / 2 {
-            assert!(began.elapsed().as_secs() < 20, "nobody reads it any more");
+            assert!(began.elapsed().as_secs() < 20, "the queue is not read any more");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let mut destroy = [queue[6] >> 32];
@@ -219,6 +219,10 @@ fn waits_for_garbage_end() {
         assert_eq!(wait(0, u64::from(u32::MAX), 0), Err(libc::ENOMEM));
         assert_eq!(wait(0, 0, 0), Ok(()), "nothing to wait for");
         let events = [[0u64, 0, 0, 0, 0, 77]];
-        assert_eq!(wait(events.as_ptr() as u64, 1, 0), Err(libc::EINVAL), "no such event");
+        assert_eq!(
+            wait(events.as_ptr() as u64, 1, 0),
+            Err(libc::EINVAL),
+            "the event does not exist"
+        );
     });
 }

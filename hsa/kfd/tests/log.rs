@@ -1,4 +1,4 @@
-//! What people are told, and what they ask for: the log, planned faults, page tables.
+//! The driver's log, planned faults, and page tables.
 
 mod fixture;
 mod kernel;
@@ -11,7 +11,7 @@ use std::fs;
 const MIB: u64 = 1 << 20;
 const AT: u64 = 0x1000_0000;
 
-/// The log of a process that runs this test's body.
+/// Returns the log of a process that runs this test's body.
 fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
     let path = log.to_str().expect("text").to_owned();
@@ -53,7 +53,7 @@ fn log_records_each_call() {
         "drm0 CLOSE descriptor=",
         "kfd CLOSE descriptor=",
     ];
-    // A process and a thread, and the time, come first.
+    // Each line starts with process, thread and time.
     let lines: Vec<_> = text.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap()).collect();
     assert_eq!(lines.len(), expected.len(), "{text}");
     for (line, expected) in lines.iter().zip(expected) {

@@ -30,7 +30,7 @@ fn mappings_appear_in_the_page_table() {
         gpu.gem_va(gem, UNMAP, AT, 2 * MIB).unwrap();
         assert_eq!(gpu.gem_va(gem, UNMAP, AT, 2 * MIB), Err(ENOENT));
         assert_eq!(page_tables().0.len(), 0);
-        // Closing the last handle takes its mappings along.
+        // Closing the last handle removes its mappings.
         gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
         gpu.gem_close(gem).unwrap();
         assert_eq!(gpu.gem_close(gem), Err(EINVAL));
@@ -52,7 +52,7 @@ fn memory_is_counted() {
         assert_eq!((number(&process), number(card)), (48 * MIB, 48 * MIB));
         assert_eq!(gpu.available(), 16 * MIB);
         assert_eq!(gpu.alloc(17 * MIB, VRAM), Err(ENOMEM));
-        // Memory that was exported and imported is the same memory.
+        // Exported and imported memory is the same memory.
         let descriptor = gpu.export(handle).unwrap();
         let import = gpu.import(descriptor).unwrap();
         gpu.free(handle).unwrap();
@@ -70,7 +70,7 @@ fn memory_aliases_agree() {
         for flags in [VRAM | PUBLIC, GTT] {
             let (handle, offset) = gpu.alloc(MIB, flags).unwrap();
             let descriptor = gpu.export(handle).unwrap();
-            // SAFETY: asks for a position.
+            // SAFETY: only queries the size.
             let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
             assert_eq!(size, MIB as i64);
             let mapped = [(gpu.drm, offset), (descriptor, 0)]
@@ -95,7 +95,7 @@ fn errors_are_the_kernels() {
         assert_eq!(gpu.alloc(MIB, VRAM), Err(ENODEV), "no page table yet");
         let acquire = |gpu: u64| call(kfd, b'K', 0x15, &mut [drm as u64 | gpu << 32]);
         assert_eq!(acquire(0x1111 + 1), Err(EINVAL));
-        assert_eq!(acquire(0x1112), Err(EINVAL), "another GPU's file");
+        assert_eq!(acquire(0x1112), Err(EINVAL), "the file of another GPU");
         assert_eq!((acquire(0x1001), acquire(0x1001)), (Ok(()), Ok(())));
         let other = open("/dev/dri/renderD128").unwrap();
         assert_eq!(call(kfd, b'K', 0x15, &mut [other as u64 | 0x1001 << 32]), Err(EBUSY));
@@ -103,11 +103,11 @@ fn errors_are_the_kernels() {
         assert_eq!(gpu.alloc(MIB, 0), Err(EINVAL));
         assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
         assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
-        assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "no such handle");
+        assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
         let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
-        // How many were done is told when one fails.
+        // On failure, the number of processed GPUs is returned.
         let gpus = [0x1001u32, 0x1112, 7];
         let mut map = [handle, gpus.as_ptr() as u64, 3];
         assert_eq!(call(kfd, b'K', 0x18, &mut map), Err(ENODEV));
@@ -115,16 +115,16 @@ fn errors_are_the_kernels() {
         assert_eq!(gpu.free(handle), Err(EBUSY));
         gpu.map(0x19, handle).unwrap();
         gpu.free(handle).unwrap();
-        // Unknown calls; an argument that is nowhere.
+        // Unknown calls, and an invalid argument.
         assert_eq!(call(kfd, b'K', 0x7f, &mut [0u64]), Err(ENOTTY));
         assert_eq!(call(kfd, b'K', 0x20, &mut [0u64]), Err(ENOTTY), "SVM");
         assert_eq!(call(drm, b'd', 0x44, &mut [0u64]), Err(EINVAL));
         for (device, code) in [(kfd, 0xc028_4b16u64), (kfd, 0x8008_4b01), (drm, 0xc040_6400)] {
-            // SAFETY: the address is that of nothing, which is the point.
+            // SAFETY: the address is invalid on purpose.
             assert_eq!(unsafe { libc::ioctl(device, code, 8usize) }, -1);
             assert_eq!(kernel::errno(), EFAULT, "{code:#x}");
         }
-        // What is no dma-buf.
+        // A descriptor that is not a dma-buf.
         let plain = fs::File::open("/dev/null").unwrap();
         let plain = std::os::fd::AsRawFd::as_raw_fd(&plain);
         // SAFETY: the name ends with a zero.
@@ -135,7 +135,7 @@ fn errors_are_the_kernels() {
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));
         }
         assert_eq!(gpu.import(999), Err(EBADF));
-        // What can be mapped.
+        // Invalid arguments of `mmap`.
         assert_eq!(mmap(drm, 0, 4096), Err(EINVAL));
         assert_eq!(mmap(kfd, 1 << 62, 4096), Err(EFAULT));
         assert_eq!(mmap(kfd, 3 << 62 | 7 << 46, 8192), Err(ENODEV));
@@ -152,27 +152,27 @@ fn errors_are_the_kernels() {
 fn user_memory_must_exist() {
     under("user_memory_must_exist", &[], || {
         let gpu = Gpu::open();
-        // More pages than are looked at at once.
+        // More pages than the driver checks at once.
         let size = 8 * MIB as usize;
         let map = |protection| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-            // SAFETY: the kernel chooses an address where nothing is.
+            // SAFETY: the kernel chooses unused addresses.
             let mapped =
                 unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
             assert_ne!(mapped, libc::MAP_FAILED);
             mapped as u64
         };
-        let lent = map(libc::PROT_READ | libc::PROT_WRITE);
-        let handle = gpu.lend(lent, size as u64).unwrap();
+        let host = map(libc::PROT_READ | libc::PROT_WRITE);
+        let handle = gpu.lock_host(host, size as u64).unwrap();
         gpu.free(handle).unwrap();
-        assert_eq!(gpu.lend(lent + 1, 4096), Err(EINVAL), "no page");
-        // SAFETY: a page of the test's own, which it does not use.
-        unsafe { libc::munmap((lent + 7 * MIB) as *mut _, 4096) };
-        assert_eq!(gpu.lend(lent, size as u64), Err(EFAULT), "a hole near the end");
-        gpu.free(gpu.lend(lent, 7 * MIB).unwrap()).unwrap();
-        assert_eq!(gpu.lend(map(libc::PROT_NONE), 4096), Err(EFAULT), "not to be touched");
-        assert_eq!(gpu.lend(1 << 40, 4096), Err(EFAULT), "nothing");
-        assert_eq!(gpu.lend(u64::MAX - 4095, 8192), Err(EFAULT), "beyond the end");
+        assert_eq!(gpu.lock_host(host + 1, 4096), Err(EINVAL), "no page");
+        // SAFETY: an unused page of this test.
+        unsafe { libc::munmap((host + 7 * MIB) as *mut _, 4096) };
+        assert_eq!(gpu.lock_host(host, size as u64), Err(EFAULT), "a hole near the end");
+        gpu.free(gpu.lock_host(host, 7 * MIB).unwrap()).unwrap();
+        assert_eq!(gpu.lock_host(map(libc::PROT_NONE), 4096), Err(EFAULT), "inaccessible");
+        assert_eq!(gpu.lock_host(1 << 40, 4096), Err(EFAULT), "not mapped");
+        assert_eq!(gpu.lock_host(u64::MAX - 4095, 8192), Err(EFAULT), "beyond the end");
         assert!(page_tables().1.starts_with("buffers 0, "), "{:?}", page_tables());
     });
 }
@@ -194,7 +194,7 @@ fn processes_of_a_machine_share_memory() {
     under(name, &[("HSA_KFD", &setting)], || {
         let gpu = Gpu::open();
         if std::env::var_os("TEST_SECOND").is_some() {
-            // It takes what is left and is killed with it.
+            // The second process allocates the rest and is killed.
             assert_eq!(gpu.available(), 24 * MIB);
             assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
             gpu.alloc(24 * MIB, VRAM).unwrap();
@@ -205,13 +205,13 @@ fn processes_of_a_machine_share_memory() {
         gpu.alloc(40 * MIB, VRAM).unwrap();
         let second = fixture::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
         assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
-        assert_eq!(gpu.available(), 24 * MIB, "its share came back");
+        assert_eq!(gpu.available(), 24 * MIB, "its memory is available again");
     });
-    // SAFETY: asks for a number.
+    // SAFETY: only queries the user.
     let user = unsafe { libc::geteuid() };
     let machine = setting.rsplit_once('=').expect("a name").1;
     let file = std::env::temp_dir().join(format!("hsa-kfd-{user}-{machine}.machine"));
-    // The inner process removes it first.
+    // The inner process may already have removed it.
     let _ = fs::remove_file(file);
 }
 

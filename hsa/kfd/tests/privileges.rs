@@ -1,4 +1,4 @@
-//! A set-user-id program that has the emulation linked in writes no file that its caller names.
+//! A set-user-id program with the emulation linked in writes no file that its caller names.
 
 mod fixture;
 
@@ -22,9 +22,9 @@ int main(void) {
 
 #[test]
 fn privileged_program_ignores_variables() {
-    // SAFETY: it takes nothing.
+    // SAFETY: takes no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED: only root can make a set-user-id program of root's");
+        eprintln!("SKIPPED: only root can create a set-user-id program of root");
         return;
     }
     let folder = std::env::temp_dir().join(format!("hsa-kfd-privileges-{}", std::process::id()));
@@ -56,7 +56,7 @@ fn privileged_program_ignores_variables() {
     if text.contains("privileged 1") {
         assert_eq!(text, "privileged 1, opened 1\n");
         assert_eq!(written, [false, false], "its caller's files were written");
-        // The same without privileges: the files are those that are written.
+        // Without privileges, the files are written.
         let (text, written) = run(0o755);
         assert_eq!((text.as_str(), written), ("privileged 0, opened 1\n", [true, true]));
     } else {

@@ -1,5 +1,5 @@
-//! Programs of the machine under the object: those that do not touch the devices run unchanged,
-//! the others see a machine with GPUs.
+//! Programs of the machine under the object: those that do not use the devices run unchanged, the
+//! others find a machine with GPUs.
 
 mod fixture;
 
@@ -16,7 +16,7 @@ fn topology_is_readable_as_files() {
     assert!(properties.contains("gfx_target_version 110000\n"), "{properties}");
     assert!(properties.contains("drm_render_minor 128\n"), "{properties}");
     let class = "/sys/class/kfd/kfd/topology/nodes/1/gpu_id";
-    assert_eq!(output("gpus=1", "cat", &[class]), "4097\n", "by its other name");
+    assert_eq!(output("gpus=1", "cat", &[class]), "4097\n", "by its symbolic link");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn paths_resolve_in_every_form() {
         let output = run(&mut program("gpus=1", "test", &["-e", path]));
         assert_eq!(output.status.code(), Some(1), "{path}: {output:?}");
     }
-    // By a folder's descriptor (openat, fstatat).
+    // Relative to a directory's descriptor (openat, fstatat).
     let found = output("gpus=1", "find", &["/sys/devices/virtual/kfd/", "-name", "gpu_id"]);
     assert_eq!(found.lines().count(), 2, "{found}");
     assert_eq!(
@@ -81,8 +81,8 @@ fn other_files_pass_through() {
     );
 }
 
-/// A program that does not touch the devices prints what it prints without the object, and does
-/// not even look at what the object is asked for.
+/// A program that does not use the devices prints the same as without the object, and does not even
+/// read the object's configuration.
 #[test]
 fn other_programs_run_unchanged() {
     let loop_of_forks =
@@ -104,7 +104,7 @@ fn other_programs_run_unchanged() {
     ];
     for (name, arguments) in programs {
         let plain = run(Command::new(name).args(arguments));
-        let under = run(&mut program("this is no setting", name, arguments));
+        let under = run(&mut program("not a setting", name, arguments));
         assert_eq!(under, plain, "{name} {arguments:?}");
     }
 }

@@ -228,8 +228,8 @@ fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output
 
 /// Runs a command; on a timeout kills its process group.
 fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<Output>> {
-    let (mut said, mut told) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    command.stdout(said.try_clone()?).stderr(told.try_clone()?).process_group(0);
+    let (mut said, mut errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdout(said.try_clone()?).stderr(errors.try_clone()?).process_group(0);
     let mut child = command.spawn()?;
     let Some(status) = patience::wait(&mut child, patience)? else {
         // It may just have ended.
@@ -238,7 +238,7 @@ fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<
         return Ok(None);
     };
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
-    for (file, bytes) in [(&mut said, &mut output.stdout), (&mut told, &mut output.stderr)] {
+    for (file, bytes) in [(&mut said, &mut output.stdout), (&mut errors, &mut output.stderr)] {
         file.rewind()?;
         file.read_to_end(bytes)?;
     }
@@ -325,9 +325,9 @@ mod tests {
         assert!(output_within(Duration::from_millis(50), endless).unwrap().is_none());
         assert!(begun.elapsed() < Duration::from_secs(30));
         let mut both = Command::new("sh");
-        both.args(["-c", "echo said; echo told >&2"]);
+        both.args(["-c", "echo said; echo errors >&2"]);
         let output = output_within(Duration::from_secs(30), both).unwrap().unwrap();
-        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"said\n"[..], &b"told\n"[..]));
+        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"said\n"[..], &b"errors\n"[..]));
     }
 
     const TABLE: &str = "\

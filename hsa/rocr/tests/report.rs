@@ -1,4 +1,4 @@
-//! What a test says on a release is heard, also if it passes.
+//! The output of a test on a release is printed, also if it passes.
 
 use hsa_rocr::{Emulation, again, test};
 

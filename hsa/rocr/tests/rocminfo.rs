@@ -2,7 +2,7 @@
 
 use hsa_rocr::{Emulation, test};
 
-/// What `rocminfo` prints on each release, for so many GPUs.
+/// Checks the output of `rocminfo` on each release with `gpus` GPUs.
 fn on_each(name: &str, gpus: u8, check: impl Fn(&str)) {
     let Some(installations) = test::installations(name) else { return };
     for installation in installations {
@@ -26,7 +26,7 @@ fn rocminfo_lists_two_gpus_with_pools() {
         assert_eq!(lines(shown, "Agent "), 3, "{shown}");
         assert_eq!(lines(shown, "Device Type:             CPU"), 1, "{shown}");
         assert_eq!(lines(shown, "Device Type:             GPU"), 2, "{shown}");
-        // Three pools of a GPU hold memory; the machine's have no granule to recommend.
+        // Three pools of a GPU have memory; the CPU's pools have no recommended granule.
         assert_eq!(lines(shown, "Alloc Recommended Granule:2048KB"), 6, "{shown}");
         let of_cpu = lines(shown, "Alloc Recommended Granule:4KB");
         assert!(of_cpu == 3 || of_cpu == 4, "{shown}");

@@ -1,6 +1,6 @@
 //! The C functions, one set for each slot, and the tables of them.
 
-use crate::era::Behaviour;
+use crate::generation::Behaviour;
 use crate::instance::Instance;
 use crate::status::HsaResult;
 use crate::{faults, nothing, slots};

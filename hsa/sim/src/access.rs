@@ -3,7 +3,7 @@
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::config::GpuPermissions;
-use crate::era::Unnamed;
+use crate::generation::Unnamed;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
 use crate::physical::{Memory, has_spare_descriptor};

@@ -54,7 +54,7 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
     // SAFETY: without MAP_FIXED nothing that exists is touched.
     let start = unsafe { map(0, total, access, ANONYMOUS, None)? };
     let aligned = start.next_multiple_of(alignment);
-    // SAFETY: both ends are part of what was just taken, and outside what is answered.
+    // SAFETY: both ends are part of what was just taken, and outside what is returned.
     unsafe {
         release(start, aligned - start);
         release(aligned + size, start + total - aligned - size);

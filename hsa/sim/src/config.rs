@@ -1,6 +1,6 @@
 //! Configurations: agents, limits and ROCm generation of a simulation.
 
-use crate::{Era, FaultPlan};
+use crate::{FaultPlan, Generation};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -81,9 +81,9 @@ pub struct Config {
     /// The GPUs.
     pub gpus: Vec<Gpu>,
     /// The simulated ROCm generation.
-    pub era: Era,
+    pub generation: Generation,
     /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it; it is to
-    /// be one of the [era's](Era::extensions).
+    /// be one of the [generation's](Generation::extensions).
     pub extension_minor: u32,
     /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
@@ -97,7 +97,7 @@ pub struct Config {
     /// for the CPU. In generation A each such change leaves an address-space hole for a moment; a
     /// foreign mapping created in it is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
-    /// Whether virtual-memory management is supported at all.
+    /// Whether virtual memory management is supported at all.
     pub vmem: bool,
     /// Whether GPUs can access each other's video memory.
     pub peer_access: bool,
@@ -128,8 +128,8 @@ impl Config {
         Self {
             cpus,
             gpus,
-            era: Era::B,
-            extension_minor: Era::B.extension(),
+            generation: Generation::B,
+            extension_minor: Generation::B.extension(),
             extension_reported: true,
             granule: 4 * KIB,
             recommended_granule: 2 * MIB,
@@ -169,7 +169,7 @@ impl Config {
     /// unmapped ranges that callers must cover.
     #[must_use]
     pub fn nothing(gpus: usize) -> Self {
-        let mut config = Self::mi300x(gpus).with_era(Era::A);
+        let mut config = Self::mi300x(gpus).with_generation(Generation::A);
         config.does_nothing = true;
         config.gpus.iter_mut().for_each(|gpu| gpu.large_bar = false);
         config
@@ -177,16 +177,16 @@ impl Config {
 
     /// Selects a generation, with its usual extension version.
     #[must_use]
-    pub fn with_era(mut self, era: Era) -> Self {
-        self.era = era;
-        self.extension_minor = era.extension();
+    pub fn with_generation(mut self, generation: Generation) -> Self {
+        self.generation = generation;
+        self.extension_minor = generation.extension();
         self
     }
 
     /// Selects an extension version, with its generation.
     #[must_use]
     pub fn with_extension(mut self, minor: u32) -> Self {
-        self.era = Era::of_extension(minor);
+        self.generation = Generation::of_extension(minor);
         self.extension_minor = minor;
         self
     }

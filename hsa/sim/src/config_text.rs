@@ -2,7 +2,7 @@
 
 use crate::config::{GIB, KIB, MIB};
 use crate::faults::FaultPlanError;
-use crate::{Config, Era, GpuPermissions};
+use crate::{Config, Generation, GpuPermissions};
 use core::str::FromStr;
 
 /// An invalid configuration text.
@@ -31,16 +31,16 @@ pub enum ConfigError {
     },
     /// An extension version that no release of the requested generation has.
     #[error(
-        "`extension={value}` is a version of era {has}, not of era {era}: use `era={has}`, or \
+        "`extension={value}` is a version of generation {has}, not of generation {generation}: use `era={has}`, or \
          omit `era`"
     )]
     Extension {
         /// The requested version.
         value: String,
         /// The generation that has this version.
-        has: Era,
+        has: Generation,
         /// The requested generation.
-        era: Era,
+        generation: Generation,
     },
     /// An invalid fault plan.
     #[error("in `faults`: {0}")]
@@ -58,17 +58,17 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// |---|---|
 /// | `mi300x`, `consumer`, `apu` | the presets |
 /// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
-/// | `gpus=N`, `cpus=N` | so many agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
-/// | `era=a` … `era=d` | the era, with the extension version it usually has |
-/// | `extension=N` | the extension's minor version, and its era; `none`: that of ROCm 6.0, which cannot be asked for |
+/// | `gpus=N`, `cpus=N` | the number of agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
+/// | `era=a` … `era=d` | the ROCm generation (also `generation=`), with the extension version it usually has |
+/// | `extension=N` | the extension's minor version, and its generation; `none`: as in ROCm 6.0, which does not report it |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
-/// | `xnack` | `=on`: GPUs reach host memory that is not locked |
-/// | `ipc-lengths=checked`, `believed` | whether a length that is not the exported memory's is refused, or taken as AMD's releases do |
-/// | `faults=function#N=effect;…` | calls that go wrong ([`hsa_faults`]) |
+/// | `xnack` | `=on`: GPUs can access host memory that is not locked |
+/// | `ipc-lengths=checked`, `believed` | whether a length other than that of the exported memory is refused, or accepted as in AMD's releases |
+/// | `faults=function#N=effect;…` | calls that fail or misbehave ([`hsa_faults`]) |
 ///
 /// The order of the words does not matter. The empty text is the default configuration.
 impl FromStr for Config {
@@ -78,7 +78,7 @@ impl FromStr for Config {
         let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         let mut config = Config::default();
         // `nothing` works only as the generation of ROCm 6 (see `Config::nothing`).
-        let mut says_era = words.contains(&"nothing");
+        let mut says_generation = words.contains(&"nothing");
         let mut settings = Vec::new();
         for word in words {
             match (word, word.split_once('=')) {
@@ -93,16 +93,20 @@ impl FromStr for Config {
         // Apply first the settings on which others depend.
         settings.sort_by_key(|(setting, _)| match *setting {
             "gpus" | "cpus" => 0,
-            "era" => 1,
+            "era" | "generation" => 1,
             "granule" => 2,
             _ => 3,
         });
         for (setting, value) in settings {
-            let era = config.era;
+            let generation = config.generation;
             config.set(setting, value)?;
-            says_era |= setting == "era";
-            if setting == "extension" && says_era && config.era != era {
-                return Err(ConfigError::Extension { value: value.into(), has: config.era, era });
+            says_generation |= matches!(setting, "era" | "generation");
+            if setting == "extension" && says_generation && config.generation != generation {
+                return Err(ConfigError::Extension {
+                    value: value.into(),
+                    has: config.generation,
+                    generation,
+                });
             }
         }
         Ok(config)
@@ -133,15 +137,15 @@ impl Config {
                 let count = count(1, "a number from 1 to 64")?;
                 self.cpus = cpu.map_or_else(Vec::new, |cpu| vec![cpu; count]);
             }
-            "era" => {
-                let era = match value.to_ascii_lowercase().as_str() {
-                    "a" => Era::A,
-                    "b" => Era::B,
-                    "c" => Era::C,
-                    "d" => Era::D,
+            "era" | "generation" => {
+                let generation = match value.to_ascii_lowercase().as_str() {
+                    "a" => Generation::A,
+                    "b" => Generation::B,
+                    "c" => Generation::C,
+                    "d" => Generation::D,
                     _ => return Err(wrong("a, b, c or d")),
                 };
-                *self = self.clone().with_era(era);
+                *self = self.clone().with_generation(generation);
             }
             "extension" => {
                 let valid = "the extension's minor version as a number, or none";

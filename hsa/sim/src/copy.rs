@@ -4,8 +4,8 @@
 use crate::address_space::PAGE;
 use crate::agents::Agent;
 use crate::config::Gpu;
-use crate::era::Behaviour;
 use crate::events::{self, Fault};
+use crate::generation::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::pool_memory::Origin;

@@ -2,9 +2,9 @@
 
 use crate::abi::{FUNCTIONS, Function, NAMES};
 use crate::config::{Config, MIB};
-use crate::era::Behaviour;
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
+use crate::generation::Behaviour;
 use crate::handles::Handles;
 use crate::identity::Identity;
 use crate::mapping::Mapping;
@@ -67,7 +67,7 @@ impl Instance {
     pub(crate) fn new(config: Config, slot: usize) -> Result<Arc<Self>, Error> {
         check(&config)?;
         let behaviour = Behaviour {
-            era: config.era,
+            generation: config.generation,
             extension: config.extension_minor,
             extension_reported: config.extension_reported,
         };

@@ -4,7 +4,7 @@
 //! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
 //! runtime. Handles are memory files, CPU access is a real mapping with real protection, every GPU
 //! has its own page table, and copies obey it. Statuses and quirks are those of AMD's runtime, in
-//! the ROCm generation ([`Era`]) that the [configuration](Config) selects.
+//! the ROCm generation ([`Generation`]) that the [configuration](Config) selects.
 //!
 //! ```
 //! use hsa_sim::{Config, Simulation};
@@ -19,7 +19,7 @@
 //!
 //! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
-//! implements it. Only `era` knows which release behaves how.
+//! implements it. Only `generation` knows which release behaves how.
 
 mod abi;
 mod access;
@@ -28,11 +28,11 @@ mod agents;
 mod config;
 mod config_text;
 mod copy;
-mod era;
 mod events;
 #[cfg(feature = "export")]
 pub mod exports;
 mod faults;
+mod generation;
 mod handles;
 mod host_memory;
 mod identity;
@@ -59,8 +59,8 @@ mod usage;
 
 pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions};
 pub use config_text::ConfigError;
-pub use era::Era;
 pub use faults::{FaultPlan, FaultPlanError};
+pub use generation::Generation;
 pub use page_table::Page;
 pub use simulation::{Error, Simulation};
 pub use usage::Usage;

@@ -111,7 +111,7 @@ impl Race {
         let message = format!(
             "hsa-sim: {one} overlaps {other}: this release does not lock both, so that they race in \
              AMD's runtime; keep them apart (every caller in the process), or simulate ROCm 10 \
-             (era d)\n"
+             (generation d)\n"
         );
         // Not eprintln, whose output a test harness captures and loses in the abort.
         let _ = std::io::stderr().write_all(message.as_bytes());

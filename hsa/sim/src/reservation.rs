@@ -1,7 +1,7 @@
 //! Reservations: real address ranges of the process.
 
 use crate::address_space::{self, PAGE, Protection};
-use crate::era::Behaviour;
+use crate::generation::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
 use crate::ranges::Ranges;
@@ -189,7 +189,7 @@ fn take_unregistered(
         return Some((base, start..end));
     }
     let kept = base..(base + wanted).next_multiple_of(PAGE);
-    // SAFETY: both ends are part of what was just taken, and outside what is answered.
+    // SAFETY: both ends are part of what was just taken, and outside what is returned.
     unsafe {
         address_space::release(start, kept.start - start);
         address_space::release(kept.end, end - kept.end);

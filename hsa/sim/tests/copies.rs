@@ -1,4 +1,4 @@
-//! Copies and fills see what their agent's page table shows, and nothing else.
+//! Copies and fills can access exactly what their agent's page table contains.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 const N: usize = 4 * MIB;
 
-/// Faults that a handler was told of: which agent, which address, why.
+/// The faults that a handler received: agent, address, reason.
 type Faults = Mutex<Vec<(hsa_agent_t, u64, u32)>>;
 
 unsafe extern "C" fn note(event: *const hsa_amd_event_t, data: *mut c_void) -> hsa_status_t {
@@ -21,7 +21,7 @@ unsafe extern "C" fn note(event: *const hsa_amd_event_t, data: *mut c_void) -> h
     OK
 }
 
-/// Registers a handler; the list lives as long as the process, since the simulation keeps it.
+/// Registers a handler. The list is leaked, because the simulation keeps the pointer.
 fn noted(rig: &Rig) -> &'static Faults {
     let faults: &'static Faults = Box::leak(Box::default());
     let register = rig.hsa.hsa_amd_register_system_event_handler.expect("there");
@@ -37,14 +37,14 @@ fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
 const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
 const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 
-/// AMD's runtime chooses the agent by what it knows of an address, and before extension 1.12 it
-/// knows nothing of virtual memory (6.4.3 on an emulated kernel answered the same).
+/// AMD's runtime chooses the agent by its records of an address, and before extension 1.12 it has
+/// none of virtual memory (6.4.3 on an emulated kernel returned the same).
 #[test]
 fn fill_rejects_vmem_before_rocm_7_2() {
-    for (era, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
-        let r = start(&format!("gpus=1,era={era}"));
+    for (generation, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
+        let r = start(&format!("gpus=1,era={generation}"));
         let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-        assert_eq!(r.fill(base, 7, 1), answer, "era {era}");
+        assert_eq!(r.fill(base, 7, 1), answer, "generation {generation}");
     }
 }
 
@@ -90,15 +90,15 @@ fn copies_across_mappings_and_beyond() {
     assert_eq!(r.fill(base, 7, 2 * N / 4), OK, "two mappings are one range");
     assert_eq!(r.fill(base + N, 8, N / 4 + 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], (base + 2 * N) as u64, ABSENT)]);
-    assert_eq!(r.peek(base + 2 * N - 8), 8 << 32 | 8, "up to the fault it was done");
+    assert_eq!(r.peek(base + 2 * N - 8), 8 << 32 | 8, "bytes before the fault are written");
     assert_eq!(r.unmap(base, N), OK);
     assert_eq!(r.fill(base + 100, 7, 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], base as u64, ABSENT)]);
-    // Mapped, but nobody was given access.
+    // Mapped, but no agent has access.
     assert_eq!(r.map(base, N, r.create(N)), OK);
     assert_eq!(r.fill(base + 5000, 7, 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], (base + 4096) as u64, ABSENT)]);
-    // Host memory that is not there.
+    // Host memory that is not mapped.
     assert_eq!(r.copy(base + N, 4096, 8), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], 4096, ABSENT)]);
 }
@@ -132,7 +132,7 @@ fn pool_memory_obeys_allow_access() {
     let host = r.allocate(r.system, N).expect("memory");
     let own = r.allocate(r.vram[0], N).expect("memory");
     write(host, 3);
-    assert_eq!(r.copy(own, host, 8), ERROR, "GPU 0 was not let in");
+    assert_eq!(r.copy(own, host, 8), ERROR, "GPU 0 has no access");
     assert_eq!(take(faults), [(r.gpus[0], host as u64, ABSENT)]);
     assert_eq!(r.allow(&[r.gpus[0]], host), OK);
     assert_eq!(r.copy(own, host, 8), OK);
@@ -165,7 +165,7 @@ fn async_copies() {
     };
     let (first, second) = (r.signal(1), r.signal(1));
     r.poke(one, 6);
-    // The second copy waits for the first, which is asked for later and for another signal.
+    // The second copy waits for the first, which is submitted later and waits for another signal.
     let go = r.signal(1);
     let mut host = vec![0u8; N];
     let back = r.lock(host.as_mut_ptr().addr(), N).expect("host memory");
@@ -186,13 +186,14 @@ fn async_copies() {
     let invalid = HSA_STATUS_ERROR_INVALID_SIGNAL;
     assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[], none), invalid);
     assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[none], first), invalid);
-    let nobody = hsa_agent_t { handle: 3 };
-    assert_eq!(copy(two, nobody, one, r.gpus[0], &[], first), INVALID_AGENT);
+    let invented = hsa_agent_t { handle: 3 };
+    assert_eq!(copy(two, invented, one, r.gpus[0], &[], first), INVALID_AGENT);
     let destroy = r.hsa.hsa_signal_destroy.expect("there");
     assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
 }
 
-/// Has GPU 0 copy eight bytes in the background, and waits: 0 if it did, negative after a fault.
+/// Has GPU 0 copy eight bytes in the background, and waits. Returns 0 on success, a negative value
+/// after a fault.
 fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
     let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
     let (done, gpu) = (r.signal(1), r.gpus[0]);
@@ -201,34 +202,38 @@ fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
     r.wait_below(done, 1)
 }
 
-/// AMD's runtimes do so, too: `tests/amd/transfers.rs`.
+/// AMD's runtimes behave the same: `tests/amd/transfers.rs`.
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
-    for era in ["a", "b", "c", "d"] {
-        let r = start(&format!("gpus=1,era={era}"));
+    for generation in ["a", "b", "c", "d"] {
+        let r = start(&format!("gpus=1,era={generation}"));
         let faults = noted(&r);
         let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
         write(base, 6);
         let mut host = vec![0u64; 3 * 512];
         // Three pages with a whole one between them.
         let page = host.as_mut_ptr().addr().next_multiple_of(4096);
-        assert_eq!(copies_in_background(&r, page, base), -1, "era {era}");
+        assert_eq!(copies_in_background(&r, page, base), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
-        assert_eq!(copies_in_background(&r, base, page), -1, "era {era}");
+        assert_eq!(copies_in_background(&r, base, page), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
         assert_eq!(read(page), 0, "nothing was copied");
 
-        // Whole pages are locked, and only those.
+        // Exactly the pages of the range are locked.
         let at = r.lock(page + 100, 8).expect("host memory");
-        assert_eq!(copies_in_background(&r, at - 100, base), 0, "era {era}");
+        assert_eq!(copies_in_background(&r, at - 100, base), 0, "generation {generation}");
         assert_eq!(read(page), 6);
-        assert_eq!(copies_in_background(&r, at - 100 + 4096 - 4, base), -1, "era {era}");
+        assert_eq!(
+            copies_in_background(&r, at - 100 + 4096 - 4, base),
+            -1,
+            "generation {generation}"
+        );
         assert_eq!(take(faults), [(r.gpus[0], page as u64 + 4096, ABSENT)]);
         r.unlock(page + 100);
         assert_eq!(copies_in_background(&r, page, base), -1, "not locked any more");
         take(faults);
 
-        // A call without a signal locks what it is given.
+        // A call without a signal locks its host memory itself.
         assert_eq!(r.copy(page + 8, base, 8), OK);
         assert_eq!(read(page + 8), 6);
         assert_eq!(take(faults), []);

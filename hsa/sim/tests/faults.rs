@@ -1,4 +1,4 @@
-//! Calls that answer success and go wrong, as planned.
+//! Calls that return success but misbehave as planned.
 
 mod rig;
 
@@ -12,8 +12,8 @@ fn plan(rig: &Rig, plan: &str) {
     rig.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
-/// A runtime whose CPU sees memory by the runtime's own doing, and two pages of GPU 0 that are
-/// mapped with nobody's access.
+/// Returns a runtime that maps memory for the CPU itself, with two pages of GPU 0 mapped without
+/// access.
 fn two_pages() -> (Rig, usize) {
     let rig = start("permissions=enforced");
     let (base, _) = rig.mapped(2 * N, &[]);
@@ -29,7 +29,7 @@ fn lost_calls_have_no_effect() {
     assert_eq!(rig.simulation.usage().mappings, 0);
     assert_eq!(rig.map(base, N, handle), OK);
     assert_eq!(rig.simulation.usage().mappings, 1);
-    assert_eq!(rig.simulation.failed_calls(), [], "it was not refused");
+    assert_eq!(rig.simulation.failed_calls(), [], "the call did not fail");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn permission_faults_change_access() {
     assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RO), (rig.cpus[0], RO)]), OK);
     assert_eq!(page(), Some((true, true)));
     write(base, 7);
-    assert_eq!(rig.get(base, rig.gpus[0]), Ok(RO), "what it says it is");
+    assert_eq!(rig.get(base, rig.gpus[0]), Ok(RO), "the reported permission");
     plan(&rig, "hsa_amd_vmem_set_access=narrow");
     assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
     assert_eq!(page(), Some((true, false)));
@@ -81,7 +81,7 @@ fn other_and_shifted_memory_faults() {
     let at = |there: usize| rig.simulation.page(0, there).map(|page| page.offset);
     plan(&rig, "hsa_amd_vmem_set_access=shifted");
     assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW)]), OK);
-    assert_eq!([at(base), at(base + N + 8)], [Some(N as u64), Some(8)], "round the end");
+    assert_eq!([at(base), at(base + N + 8)], [Some(N as u64), Some(8)], "wraps at the end");
     assert_eq!(rig.fill(base, 9, 2), OK);
     assert_eq!((read(base), read(base + N)), (1, 9 << 32 | 9));
     let (other, _) = rig.mapped(2 * N, &[(rig.cpus[0], RW)]);
@@ -117,7 +117,7 @@ fn export_faults() {
         let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
         plan(&rig, "hsa_amd_vmem_export_shareable_handle=leak");
         let before = open();
-        // Its memory file, the export, and the one too many.
+        // The memory file, the export, and the leaked one.
         rig.export(handle).expect("a descriptor");
         assert_eq!(open(), before + 3);
     });
@@ -183,7 +183,7 @@ fn crash_and_hang_faults() {
     let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
     assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
     let hung = in_child(|| {
-        // SAFETY: has this process killed in a second.
+        // SAFETY: kills this process after one second.
         unsafe { libc::alarm(1) };
         drop(start("faults=hsa_init=hang"));
     });

@@ -16,7 +16,7 @@ fn gpu(rig: &Rig, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
     [(rig.gpus[number], permission)]
 }
 
-/// Dies of a bad access: by SIGSEGV, or SIGBUS where the kernel prefers it.
+/// Checks that an access kills the process with SIGSEGV, or SIGBUS depending on the kernel.
 #[track_caller]
 fn faults(access: impl FnOnce()) {
     match in_child(access) {
@@ -54,7 +54,7 @@ fn cpu_access_is_enforced() {
     write(base, 1);
     assert_eq!(r.set(base, N, &cpu(&r, NONE)), OK);
     assert!(!readable(base));
-    assert_eq!(r.get(base, r.cpus[0]), Ok(NONE), "era D knows of CPUs");
+    assert_eq!(r.get(base, r.cpus[0]), Ok(NONE), "generation D returns the access of CPUs");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn descriptor_works_in_another_process() {
     assert_eq!(r.set(base, N, &[(r.cpus[0], RW), (r.gpus[1], RW)]), OK);
     write(base, 1234);
     let child = || {
-        // A runtime of its own, in which the parent's handles mean nothing.
+        // A separate runtime, in which the parent's handles are invalid.
         let other = start("era=b,gpus=2");
         assert_ne!(other.gpus[1], r.gpus[1]);
         let imported = other.import(descriptor).expect("an import");
@@ -81,7 +81,7 @@ fn descriptor_works_in_another_process() {
         assert_eq!(few.import(descriptor), Err(INVALID_ALLOCATION), "no such GPU");
     };
     assert_eq!(in_child(child), Ended::Exit(0));
-    assert_eq!(r.peek(base), 4321, "and the GPU sees it, too");
+    assert_eq!(r.peek(base), 4321, "and the GPU reads it too");
 }
 
 #[test]
@@ -107,13 +107,13 @@ fn descriptor_outlives_its_handle() {
 
 #[test]
 fn generations_c_and_d_import_lazily() {
-    for (era, survives_close) in [("era=c", false), ("era=d", true)] {
-        let r = start(era);
+    for (generation, survives_close) in [("era=c", false), ("era=d", true)] {
+        let r = start(generation);
         let (base, handle) = (r.reserve(2 * N), r.create(N));
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
-        let wrong = r.import(plain).expect("not looked at");
+        let wrong = r.import(plain).expect("not checked");
         assert_eq!(r.map(base, N, wrong), OK);
-        assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{era}");
+        assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{generation}");
         let own = r.export(handle).expect("a descriptor");
         let descriptor = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 900) };
         let imported = r.import(descriptor).expect("an import");
@@ -121,12 +121,12 @@ fn generations_c_and_d_import_lazily() {
         unsafe { libc::close(descriptor) };
         assert_eq!(r.map(base + N, N, imported), OK);
         let set = r.set(base + N, N, &gpu(&r, 0, RW));
-        assert_eq!(set, if survives_close { OK } else { ERROR }, "{era}");
-        // A size larger than the handle's shows there, too.
+        assert_eq!(set, if survives_close { OK } else { ERROR }, "{generation}");
+        // A size larger than the handle's is an error too.
         assert_eq!(r.unmap(base, N), OK);
         assert_eq!(r.unmap(base + N, N), OK);
         assert_eq!(r.map(base, 2 * N, handle), OK);
-        assert_eq!(r.set(base, 2 * N, &gpu(&r, 0, RW)), ERROR, "{era}");
+        assert_eq!(r.set(base, 2 * N, &gpu(&r, 0, RW)), ERROR, "{generation}");
     }
 }
 
@@ -161,8 +161,8 @@ fn generation_d_has_cpu_memory() {
     assert_eq!(r.simulation.usage().vram_used, [0, 0]);
     let none = start("era=d,gpus=0");
     let create = none.try_create(none.system, N, MEMORY_TYPE_PINNED, 0);
-    assert_eq!(create, Err(OUT_OF_RESOURCES), "it hangs on a GPU");
-    assert_eq!(none.try_reserve(N, 0, 0, 0), Err(OUT_OF_RESOURCES), "so do addresses");
+    assert_eq!(create, Err(OUT_OF_RESOURCES), "CPU memory needs a GPU");
+    assert_eq!(none.try_reserve(N, 0, 0, 0), Err(OUT_OF_RESOURCES), "so do reservations");
 }
 
 #[test]
@@ -189,13 +189,13 @@ fn video_memory_is_limited() {
 
 #[test]
 fn generation_b_keeps_memory_until_address_free() {
-    for (era, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
-        let r = start(era);
+    for (generation, kept) in [("era=a", 0), ("era=b", N as u64), ("era=d", 0)] {
+        let r = start(generation);
         let (base, handle) = r.mapped(N, &gpu(&r, 0, RW));
         assert_eq!((r.unmap(base, N), r.release(handle)), (OK, OK));
-        assert_eq!(r.simulation.usage().vram_used[0], kept, "{era}");
+        assert_eq!(r.simulation.usage().vram_used[0], kept, "{generation}");
         assert_eq!(r.free(base, N), OK);
-        assert_eq!(r.simulation.usage().vram_used[0], 0, "{era}");
+        assert_eq!(r.simulation.usage().vram_used[0], 0, "{generation}");
     }
 }
 
@@ -204,7 +204,7 @@ fn no_register_reserves_plain_memory() {
     let flags = HSA_AMD_VMEM_ADDRESS_NO_REGISTER.into();
     let r = start("era=b,vmem=off");
     assert_eq!(r.try_reserve(N, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
-    let base = r.try_reserve(N, 0, 0, flags).expect("needs no support");
+    let base = r.try_reserve(N, 0, 0, flags).expect("no support needed");
     write(base, 1);
     assert_eq!(r.free(base, N), OK);
     let r = start("era=b");
@@ -213,7 +213,7 @@ fn no_register_reserves_plain_memory() {
     write(base + N - 8, 1);
     let handle = r.create(N);
     assert_eq!(r.map(base, N, handle), OK);
-    assert!(!readable(base), "era B maps it without access");
+    assert!(!readable(base), "generation B maps it without access");
     assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
     assert_eq!(read(base + N - 8), 0);
 }
@@ -224,7 +224,7 @@ fn cpu_faults_without_large_bar() {
     let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
     assert!(!readable(base));
     r.poke(base, 3);
-    assert_eq!(r.peek(base), 3, "the GPU has it");
+    assert_eq!(r.peek(base), 3, "the GPU reads it");
     let pool = r.allocate(r.vram[0], N).expect("memory");
     assert!(!readable(pool));
     assert_eq!(r.pointer_info(pool).hostBaseAddress, null_mut());
@@ -248,7 +248,7 @@ fn set_access_of_unnamed_agents() {
     }
     let oldest = start("era=a,extension=none");
     let (base, _) = oldest.mapped(N, &[]);
-    assert_eq!(oldest.get(base, oldest.gpus[0]), Err(INVALID_ALLOCATION), "6.0 said so");
+    assert_eq!(oldest.get(base, oldest.gpus[0]), Err(INVALID_ALLOCATION), "6.0 returns an error");
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn granule_of_2_mib() {
 
 #[test]
 fn pool_memory_obeys_peer_access() {
-    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    // Freed addresses and closed descriptors must not be reused by threads of other tests.
     apart(pool_memory_and_who_may_reach_it_apart);
 }
 
@@ -290,7 +290,7 @@ fn pool_memory_and_who_may_reach_it_apart() {
         let ask = r.hsa.hsa_amd_pointer_info.expect("there");
         let address = without_provenance(address);
         let status = unsafe { ask(address, &mut info, Some(allocate), &mut count, &mut list) };
-        assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "not beyond 16 bytes");
+        assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "writes at most 16 bytes");
         unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec()
     };
     assert_eq!(reaching(), [r.gpus[0]]);
@@ -311,7 +311,7 @@ fn pool_memory_and_who_may_reach_it_apart() {
 
 #[test]
 fn pool_memory_is_exported() {
-    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    // Freed addresses and closed descriptors must not be reused by threads of other tests.
     apart(pool_memory_as_a_descriptor_apart);
 }
 
@@ -388,7 +388,7 @@ fn ipc_rejects_stale_handles() {
     assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) }, INVALID_ARGUMENT);
 }
 
-/// As AMD's releases do it: what lies beyond the memory is not there.
+/// As in AMD's releases, addresses past the end of the memory are not mapped.
 #[test]
 fn ipc_lengths_can_be_believed() {
     let r = start("era=b");
@@ -426,7 +426,7 @@ fn locked_memory() {
     assert_eq!(seen, at);
     let info = r.pointer_info(seen.addr() + 8);
     assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
-    // The same once more is counted; a part of it is refused.
+    // Locking the same range again is counted; locking a part of it is refused.
     assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut seen) }, OK);
     assert_eq!(seen, at);
     assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut seen) }, ERROR);
@@ -439,7 +439,7 @@ fn locked_memory() {
     assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut seen) }, ERROR);
-    // A hole in the middle is enough, as AMD's runtimes were seen to answer.
+    // One hole in the middle is enough, as observed in AMD's runtimes.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let whole = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
     let hole = unsafe { libc::mprotect(whole.byte_add(N / 2), size, libc::PROT_NONE) };
@@ -451,7 +451,7 @@ fn locked_memory() {
 
 #[test]
 fn dropping_a_simulation_frees_everything() {
-    // Freed addresses and closed descriptors must not be taken by the other tests' threads.
+    // Freed addresses and closed descriptors must not be reused by threads of other tests.
     apart(dropping_a_simulation_frees_everything_apart);
 }
 
@@ -462,17 +462,20 @@ fn dropping_a_simulation_frees_everything_apart() {
     let file = r.export(handle).expect("a descriptor");
     write(base, 1);
     assert_eq!(r.shut_down(), OK);
-    assert!(readable(base), "the runtime leaks it");
+    assert!(readable(base), "the runtime leaked it");
     drop(r);
     assert!(!readable(base) && !readable(pool));
     assert_eq!(unsafe { libc::lseek(file, 0, libc::SEEK_END) }, N as i64, "the caller's");
 }
 
-/// Prepares something on a simulation of an era, and goes on when nothing more can be opened; all of
-/// it in a process of its own.
-fn without_descriptors_on<A: FnOnce(&Rig)>(era: &str, prepare: impl FnOnce(&Rig) -> A) -> Ended {
+/// Prepares objects on a simulation of a generation, then calls `act` with no descriptor available,
+/// in a process of its own.
+fn without_descriptors_on<A: FnOnce(&Rig)>(
+    generation: &str,
+    prepare: impl FnOnce(&Rig) -> A,
+) -> Ended {
     in_child(|| {
-        let r = start(&format!("era={era},gpus=2"));
+        let r = start(&format!("era={generation},gpus=2"));
         let act = prepare(&r);
         let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
@@ -481,12 +484,13 @@ fn without_descriptors_on<A: FnOnce(&Rig)>(era: &str, prepare: impl FnOnce(&Rig)
     })
 }
 
-/// As was seen in 6.1.2, 6.4.3 and 7.2.4; later eras only write down what is to be mapped.
+/// As observed in 6.1.2, 6.4.3 and 7.2.4; later generations only record the mapping.
 #[test]
 fn map_needs_a_descriptor() {
-    for (era, expected) in [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
+    for (generation, expected) in
+        [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
-        let ended = without_descriptors_on(era, |r| {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, handle) = (r.reserve(N), r.create(N));
             move |r: &Rig| {
                 assert_eq!(r.map(base, N, handle), expected);
@@ -494,38 +498,38 @@ fn map_needs_a_descriptor() {
                 assert_eq!(r.map(base + N, N, handle), INVALID_ARGUMENT);
             }
         });
-        assert_eq!(ended, Ended::Exit(0), "era {era}");
+        assert_eq!(ended, Ended::Exit(0), "generation {generation}");
     }
 }
 
-/// The process ends as it does in 6.1.2, 6.4.3 and 7.2.4. ROCm 7.14 has a descriptor of every handle.
+/// The process aborts as in 6.1.2, 6.4.3 and 7.2.4. ROCm 7.14 keeps a descriptor for every handle.
 #[test]
 fn grant_without_descriptor_ends_the_process() {
     let abort = Ended::Signal(libc::SIGABRT);
-    for (era, expected) in
+    for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
     {
-        let ended = without_descriptors_on(era, |r| {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, _) = r.mapped(N, &[]);
             move |r: &Rig| {
-                let refused = if era == "d" { OUT_OF_RESOURCES } else { OK };
+                let refused = if generation == "d" { OUT_OF_RESOURCES } else { OK };
                 assert_eq!(r.set(base, N, &gpu(r, 0, RW)), refused);
             }
         });
-        assert_eq!(ended, expected, "era {era}");
+        assert_eq!(ended, expected, "generation {generation}");
     }
 }
 
 #[test]
 fn permission_change_needs_no_descriptor() {
-    for era in ["a", "b", "c", "d"] {
-        let ended = without_descriptors_on(era, |r| {
+    for generation in ["a", "b", "c", "d"] {
+        let ended = without_descriptors_on(generation, |r| {
             let (base, _) = r.mapped(N, &gpu(r, 0, RO));
             move |r: &Rig| {
                 assert_eq!(r.set(base, N, &gpu(r, 0, RW)), OK);
                 assert_eq!(r.unmap(base, N), OK);
             }
         });
-        assert_eq!(ended, Ended::Exit(0), "era {era}");
+        assert_eq!(ended, Ended::Exit(0), "generation {generation}");
     }
 }

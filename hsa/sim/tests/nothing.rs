@@ -1,4 +1,4 @@
-//! Virtual memory that does nothing answers as if it did.
+//! Virtual memory that does nothing returns plausible results.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 use core::ptr::null_mut;
@@ -72,7 +72,7 @@ fn calls_succeed_and_are_not_counted() {
         libc::close(descriptor);
     }
     assert_eq!(simulation.calls("hsa_amd_vmem_map"), 0);
-    // Without virtual memory there is none that does nothing either.
+    // A runtime without virtual memory has none that does nothing either.
     let without = Config::nothing(1).with_extension(3);
     assert!(Simulation::start(without).unwrap().table().vmem.is_err());
 }

@@ -1,4 +1,5 @@
-//! Overlaps of calls that releases before ROCm 10 do not lock end the process.
+//! Releases before ROCm 10 do not lock some calls; if these overlap, the simulation aborts the
+//! process.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -8,9 +9,9 @@ use std::time::{Duration, Instant};
 
 const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
-/// Imports while a create of another thread is under way, and hangs in it.
-fn overlap(era: &str) {
-    let rig = start(&format!("era={era},faults=hsa_amd_vmem_handle_create#2=hang"));
+/// Imports while another thread's create hangs.
+fn overlap(generation: &str) {
+    let rig = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
     let memory = rig.create(MIB * 2);
     let descriptor = rig.export(memory).expect("a descriptor");
     let rig = &rig;
@@ -30,24 +31,24 @@ fn overlap(era: &str) {
 
 #[test]
 fn overlap_of_unlocked_calls_aborts() {
-    if let Ok(era) = std::env::var(OVERLAPPING) {
-        return overlap(&era);
+    if let Ok(generation) = std::env::var(OVERLAPPING) {
+        return overlap(&generation);
     }
-    for era in ["a", "b", "c", "d"] {
+    for generation in ["a", "b", "c", "d"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["overlap_of_unlocked_calls_aborts", "--exact", "--nocapture"])
-            .env(OVERLAPPING, era)
+            .env(OVERLAPPING, generation)
             .stdin(Stdio::null())
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        if era == "d" {
-            assert!(output.status.success(), "{era}: {said}");
+        if generation == "d" {
+            assert!(output.status.success(), "{generation}: {said}");
             continue;
         }
-        assert!(!output.status.success(), "{era}: it went on");
+        assert!(!output.status.success(), "{generation}: the process did not abort");
         for call in ["hsa_amd_vmem_import_shareable_handle", "hsa_amd_vmem_handle_create"] {
-            assert!(said.contains(call), "{era}: {said}");
+            assert!(said.contains(call), "{generation}: {said}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The runtime itself: configurations as text, what agents and pools say, counting and failing
-//! calls, its beginning and its end.
+//! The runtime in general: configuration texts, attributes of agents and pools, counting and
+//! failing calls, start and stop.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
-use hsa_sim::{Config, ConfigError, Era, Error, FaultPlan, GpuPermissions, Simulation};
+use hsa_sim::{Config, ConfigError, Error, FaultPlan, Generation, GpuPermissions, Simulation};
 use rig::*;
 
 const N: usize = 4 * MIB;
@@ -20,7 +20,7 @@ fn config_parses_text() {
                 faults=hsa_amd_vmem_map#3=0x1008;hsa_init=OUT_OF_RESOURCES";
     let config = parse(text).expect("it is right");
     assert_eq!(config.gpus.len(), 3);
-    assert_eq!((config.era, config.extension_minor), (Era::A, 11));
+    assert_eq!((config.generation, config.extension_minor), (Generation::A, 11));
     assert_eq!((config.granule, config.gpus[2].vram), (2 << 20, 1 << 30));
     assert_eq!(config.gpu_permissions, GpuPermissions::Enforced);
     assert!(!config.vmem);
@@ -33,19 +33,32 @@ fn config_parses_text() {
     let plan = FaultPlan::none().fail_any(3, ERROR).fail_any_from(5, OUT_OF_RESOURCES);
     assert_eq!(plan.to_string(), "*#3=0x1000;*#5-=0x1008");
     assert_eq!(plan.to_string().parse(), Ok(plan));
-    // The order does not matter, and a bad word is named along with the good ones.
+    // The order does not matter, and the error for an invalid word lists the valid ones.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
-    // An extension version is one of an era's releases; there is no other machine.
-    for (minor, era) in [("none", Era::A), ("11", Era::A), ("12", Era::B), ("15", Era::B)]
-        .into_iter()
-        .chain([("16", Era::C), ("20", Era::C), ("21", Era::D), ("99", Era::D)])
-    {
+    // Extension versions belong to generations; no other combination is accepted.
+    for (minor, generation) in [
+        ("none", Generation::A),
+        ("11", Generation::A),
+        ("12", Generation::B),
+        ("15", Generation::B),
+    ]
+    .into_iter()
+    .chain([
+        ("16", Generation::C),
+        ("20", Generation::C),
+        ("21", Generation::D),
+        ("99", Generation::D),
+    ]) {
         let config = parse(&format!("extension={minor}")).expect("a machine");
-        assert_eq!((config.era, config.extension_reported), (era, minor != "none"), "{minor}");
-        assert_eq!(parse(&format!("era={era},extension={minor}")), Ok(config));
-        for other in Era::ALL.into_iter().filter(|other| *other != era) {
+        assert_eq!(
+            (config.generation, config.extension_reported),
+            (generation, minor != "none"),
+            "{minor}"
+        );
+        assert_eq!(parse(&format!("era={generation},extension={minor}")), Ok(config));
+        for other in Generation::ALL.into_iter().filter(|other| *other != generation) {
             let both = parse(&format!("extension={minor},era={other}")).expect_err("no machine");
-            assert!(both.to_string().contains(&format!("use `era={era}`")), "{both}");
+            assert!(both.to_string().contains(&format!("use `era={generation}`")), "{both}");
         }
     }
     assert!(parse("nothing,extension=16").is_err() && parse("nothing,extension=4").is_ok());
@@ -108,7 +121,7 @@ fn agent_info_of_an_mi300x() {
     assert_eq!(unsafe { (r.hsa.hsa_agent_get_info)(gpu, 0, null_mut()) }, INVALID_ARGUMENT);
     let apu = start("apu");
     let properties = agent_info::<[u8; 8]>(apu.hsa, apu.gpus[0], 0xA114).expect("an attribute");
-    // As AMD's header asks for it: bit 1 of the array, not bit 0.
+    // AMD's header tests bit 1 of the array, not bit 0.
     assert_ne!(properties[0] & 1 << HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU, 0);
 }
 
@@ -122,7 +135,7 @@ fn isa_info() {
     let mut isa = hsa_isa_t { handle: 0 };
     let iterate = r.hsa.hsa_agent_iterate_isas.expect("there");
     let status = unsafe { iterate(r.gpus[0], Some(keep), (&raw mut isa).cast()) };
-    assert_eq!(status, HSA_STATUS_INFO_BREAK, "what stops the iteration is answered");
+    assert_eq!(status, HSA_STATUS_INFO_BREAK, "the status that stops the iteration is returned");
     let ask = r.hsa.hsa_isa_get_info_alt.expect("there");
     let mut length = 0u32;
     let out = (&raw mut length).cast();
@@ -283,11 +296,11 @@ fn planned_failures() {
     let (base, handle) = (r.reserve(4 * N), r.create(N));
     assert_eq!(r.map(base, N, handle), OK);
     assert_eq!(r.map(base + N, N, handle), OUT_OF_RESOURCES);
-    assert_eq!(r.simulation.usage().mappings, 1, "it was not performed");
+    assert_eq!(r.simulation.usage().mappings, 1, "it had no effect");
     assert_eq!(r.map(base + N, N, handle), OK);
     r.simulation
         .set_faults("hsa_amd_vmem_map#1=0x1000;hsa_amd_vmem_unmap=46".parse().expect("right"));
-    assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "the count begins anew");
+    assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "the count starts again");
     assert_eq!(r.map(base + 2 * N, N, handle), OK);
     assert_eq!((r.unmap(base, N), r.unmap(base, N)), (46, 46));
     r.simulation.set_faults(FaultPlan::none());
@@ -336,7 +349,7 @@ fn forked_child_starts_its_own_simulation() {
         write(here, 1);
         drop(own);
         drop(parent);
-        write(base, 2); // and it is still there
+        write(base, 2); // and it still exists
     });
 }
 
@@ -351,10 +364,10 @@ fn descriptor_exhaustion_is_an_error() {
         let count = exported(handle).take_while(|handle| r.export(*handle).is_ok()).count();
         assert!(count > 5);
         assert_eq!(r.export(handle), Err(OUT_OF_RESOURCES));
-        assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is there already");
+        assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is already open");
         let (other, memory) = (r.reserve(N), r.create(N));
         assert_eq!(r.map(other, N, memory), OUT_OF_RESOURCES, "mapping exports the memory");
-        // Era C has one for each live handle.
+        // Generation C keeps a descriptor for each live handle.
         let c = start("era=c");
         let create = c.try_create(c.vram[0], N, MEMORY_TYPE_PINNED, 0);
         assert_eq!(create, Err(OUT_OF_RESOURCES));

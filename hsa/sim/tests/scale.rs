@@ -1,14 +1,14 @@
-//! Mappings by the hundred thousand and handles too, eight GPUs full of memory: none of it may cost
-//! memory or descriptors before it is touched, nor become slower the more there is of it.
+//! Hundreds of thousands of mappings and handles, and eight full GPUs: unused memory must cost no
+//! memory and no descriptors, and calls must not become slower with their number.
 //!
-//! `HSA_SIM_MAPPINGS=1000000` says how many mappings.
+//! `HSA_SIM_MAPPINGS=1000000` sets the number of mappings.
 
 mod rig;
 use rig::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Generous: unoptimised code on a busy machine. What is quadratic takes hours.
+/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm takes hours.
 const SECONDS: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -21,13 +21,12 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How much memory this process has more than before. What others have given back meanwhile counts for
-/// nothing.
+/// Returns the growth of this process's memory. Memory that other code freed in between is ignored.
 fn more_than(before: usize) -> usize {
     resident().saturating_sub(before)
 }
 
-/// One test at a time: each other's memory would be measured, too.
+/// Runs one test at a time, because each measures the memory of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -43,26 +42,26 @@ fn resident() -> usize {
 fn one_handle_is_mapped_many_times() {
     let _alone = alone();
     const SIZE: usize = 4096;
-    // What is quadratic takes minutes with these, too.
+    // A quadratic algorithm takes minutes with this number, too.
     let count = std::env::var("HSA_SIM_MAPPINGS")
         .map_or(250_000, |count| count.parse::<usize>().expect("HSA_SIM_MAPPINGS is a number"));
-    for era in ["era=b", "era=d"] {
-        let r = start(&format!("gpus=1,{era}"));
+    for generation in ["era=b", "era=d"] {
+        let r = start(&format!("gpus=1,{generation}"));
         let (base, handle) = (r.reserve(count * SIZE), r.create(SIZE));
-        timed(&format!("{era}: map {count}"), || {
+        timed(&format!("{generation}: map {count}"), || {
             (0..count).for_each(|i| assert_eq!(r.map(base + i * SIZE, SIZE, handle), OK));
         });
         assert_eq!(r.simulation.usage().mappings, count);
         let (last, gpu) = (base + (count - 1) * SIZE, r.gpus[0]);
         assert_eq!(r.get(last, gpu), Ok(NONE));
-        timed(&format!("{era}: set_access {count} in one call, one GPU"), || {
+        timed(&format!("{generation}: set_access {count} in one call, one GPU"), || {
             assert_eq!(r.set(base, count * SIZE, &[(gpu, RW)]), OK);
         });
         assert!(r.simulation.page(0, last).is_some());
-        timed(&format!("{era}: unmap {count} in one call"), || {
+        timed(&format!("{generation}: unmap {count} in one call"), || {
             assert_eq!(r.unmap(base, count * SIZE), OK);
         });
-        timed(&format!("{era}: free"), || assert_eq!(r.free(base, count * SIZE), OK));
+        timed(&format!("{generation}: free"), || assert_eq!(r.free(base, count * SIZE), OK));
         assert_eq!(r.release(handle), OK);
         assert_eq!(r.simulation.usage().vram_used, [0]);
     }
@@ -72,28 +71,28 @@ fn one_handle_is_mapped_many_times() {
 fn supports_100_000_handles() {
     let _alone = alone();
     const COUNT: usize = 100_000;
-    for era in ["era=b", "era=d"] {
-        let r = start(&format!("gpus=1,{era},vram=1t"));
+    for generation in ["era=b", "era=d"] {
+        let r = start(&format!("gpus=1,{generation},vram=1t"));
         let before = resident();
-        let mut handles: Vec<u64> = timed(&format!("{era}: create 100,000"), || {
+        let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
             (0..COUNT).map(|_| r.create(2 * MIB)).collect()
         });
-        assert!(more_than(before) < 256 * MIB, "what was not touched takes no memory");
+        assert!(more_than(before) < 256 * MIB, "unused memory costs no memory");
         assert_eq!(r.simulation.usage().descriptors, 0);
-        timed(&format!("{era}: release every other, and create again"), || {
+        timed(&format!("{generation}: release every other, and create again"), || {
             handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));
             handles.iter_mut().step_by(2).for_each(|handle| *handle = r.create(2 * MIB));
         });
         let different: std::collections::HashSet<_> = handles.iter().collect();
         assert_eq!(different.len(), COUNT);
-        timed(&format!("{era}: map and unmap each"), || {
+        timed(&format!("{generation}: map and unmap each"), || {
             let base = r.reserve(2 * MIB);
             for handle in &handles {
                 assert_eq!(r.map(base, 2 * MIB, *handle), OK);
                 assert_eq!(r.unmap(base, 2 * MIB), OK);
             }
         });
-        timed(&format!("{era}: release 100,000"), || {
+        timed(&format!("{generation}: release 100,000"), || {
             handles.iter().for_each(|handle| assert_eq!(r.release(*handle), OK));
         });
     }

@@ -1,10 +1,10 @@
-//! The library that any HSA program can load: built by its script, linked to by a C program that
-//! knows nothing but AMD's headers.
+//! The shared library, which any HSA program can load: built by its script, and linked to a C
+//! program that uses only AMD's headers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where AMD's headers are, if they are and know of virtual memory.
+/// Returns the directory of AMD's headers, if they exist and declare virtual memory.
 fn headers() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).unwrap_or_default();
     let mut places: Vec<PathBuf> =
@@ -27,11 +27,11 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Builds the library into a folder.
+/// Builds the library into a directory.
 fn build(folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("shared/build");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
-    // From a folder that is not the workspace's, with what cargo told this test left out.
+    // From a directory outside the workspace, without the variables that cargo set for this test.
     run(Command::new(script)
         .arg(folder)
         .current_dir("/")
@@ -49,8 +49,8 @@ fn c_program_runs_the_whole_cycle() {
     let Some(headers) = headers() else {
         let required = std::env::var("HSA_VMM_REQUIRE")
             .is_ok_and(|what| what == "1" || what.split_whitespace().any(|word| word == "headers"));
-        assert!(!required, "AMD's headers (with virtual memory) are required and not there");
-        eprintln!("not tested: AMD's headers are not there (HSA_VMM_AMD_INCLUDE names them)");
+        assert!(!required, "AMD's headers (with virtual memory) are required but missing");
+        eprintln!("not tested: AMD's headers are missing (HSA_VMM_AMD_INCLUDE names them)");
         return;
     };
     let program = folder.join("cycle");
@@ -75,13 +75,13 @@ fn c_program_runs_the_whole_cycle() {
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("hsa_amd_vmem_map(alias"));
     let misspelt = program("era=z");
-    assert_eq!(misspelt.status.code(), Some(3), "hsa_init says no");
+    assert_eq!(misspelt.status.code(), Some(3), "hsa_init fails");
     let text = String::from_utf8_lossy(&misspelt.stderr).into_owned();
     assert!(text.contains("HSA_SIM") && text.contains("a, b, c or d"), "{text}");
     references(folder);
 }
 
-/// The C functions under the version ROCR_1, and nothing else.
+/// Checks that exactly the C functions are exported, with version ROCR_1.
 fn exports(folder: &Path) {
     let library = folder.join("libhsa-runtime64.so.1");
     let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
@@ -95,7 +95,7 @@ fn exports(folder: &Path) {
     let all = hsa_sys::Core::SYMBOLS.iter().chain(hsa_sys::Vmem::SYMBOLS);
     for symbol in all {
         let name = format!("{}@@ROCR_1", symbol.name);
-        assert!(names.contains(&name.as_str()), "{name} is not there");
+        assert!(names.contains(&name.as_str()), "{name} is missing");
     }
     let output = run(Command::new("readelf").arg("-d").arg(&library));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -104,7 +104,7 @@ fn exports(folder: &Path) {
     assert_eq!(link, Path::new("libhsa-runtime64.so.1"));
 }
 
-/// The program asks for the version, as it does with AMD's library.
+/// Checks that the program requires the version, as with AMD's library.
 fn references(folder: &Path) {
     let output = run(Command::new("nm").arg("-D").arg(folder.join("cycle")));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -118,7 +118,7 @@ fn loader_accepts_the_shared_object() {
     let path = folder.path().join("libhsa-runtime64.so.1");
     // SAFETY: the library was just built from this project's sources.
     let library = unsafe { hsa_sys::Library::load(&hsa_sys::Search::only(&path)) };
-    let library = library.expect("every function is there");
+    let library = library.expect("every function exists");
     assert!(library.table().vmem.is_ok());
     // SAFETY: no arguments; the library is never unloaded.
     unsafe {

@@ -1,5 +1,5 @@
-//! As many simulations as there can be, at the same time. (A test program of its own: it needs
-//! every slot.)
+//! Runs as many simulations as possible at the same time. This is a separate test binary, because
+//! it needs every slot.
 
 mod rig;
 use hsa_sim::{Config, Error, Simulation};
@@ -30,7 +30,7 @@ fn at_most_64_simulations_run() {
             });
         }
     });
-    // Slots are used again, without end.
+    // Slots are reused without limit.
     for _ in 0..200 {
         assert_eq!(start("gpus=1").init(), OK);
     }

@@ -1,4 +1,4 @@
-//! The part of the HSA ABI that virtual-memory management needs, without policy.
+//! The part of the HSA ABI that virtual memory management needs, without policy.
 //!
 //! * [`bindings`]: C types and constants, made by bindgen from `include/hsa_abi.h`;
 //! * [`table`]: a table of function pointers, required and optional ones;

@@ -1,4 +1,4 @@
-//! The checked-in bindings belong to the checked-in header, and both to the table.
+//! The checked-in bindings match the checked-in header, and both match the table.
 
 mod claims;
 mod compiler;
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use verdict::Verdict;
 
-/// How the checked-in file is made anew.
+/// The command that regenerates the checked-in file.
 const BLESS: &str =
     "HSA_SYS_BLESS=1 cargo test -p hsa-sys --features bindgen --test bindings up_to_date";
 
-/// One way: what the bindings say is so in the header, by a C compiler's word.
+/// A C compiler confirms that the header agrees with the bindings.
 #[test]
 fn header_agrees_with_bindings() {
     let claims = claims::read_all(BINDINGS, |name| format!("__typeof__((({name}_fn)0))"));
@@ -28,10 +28,10 @@ fn header_agrees_with_bindings() {
         .filter(|(_, verdict)| *verdict != Verdict::Agrees)
         .map(|(claim, verdict)| format!("{} {} ({verdict:?})", claim.subject, claim.what))
         .collect();
-    assert!(wrong.is_empty(), "not so in the header:\n{}\nTo update: {BLESS}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not true in the header:\n{}\nTo update: {BLESS}", wrong.join("\n"));
 }
 
-/// The other way: nothing of the header is left out.
+/// Every name of the header is in the bindings.
 #[test]
 fn bindings_cover_the_header() {
     let header = Header::read();
@@ -44,7 +44,7 @@ fn bindings_cover_the_header() {
     assert!(header.constants.len() > 100 && header.functions.len() > 40, "misread: {header:?}");
 }
 
-/// The same values, read without a compiler.
+/// Compares constants without a compiler.
 #[test]
 fn constants_agree_with_header() {
     let claims = claims::read_all(BINDINGS, str::to_owned);
@@ -70,7 +70,7 @@ fn table_lists_each_function_once() {
         assert!(declared.iter().any(|declared| declared == name), "{name} is not in the header");
     }
 
-    // The compiler takes any function's type for any name of the table.
+    // The compiler accepts any function type for any name of the table, so compare the names.
     let tokens = claims::token::tokens(include_str!("../src/table.rs"));
     for name in &declared {
         let types: Vec<_> = tokens
@@ -82,7 +82,7 @@ fn table_lists_each_function_once() {
     }
 }
 
-/// The file itself, letter for letter.
+/// Compares the generated file byte for byte.
 #[cfg(feature = "bindgen")]
 #[test]
 fn bindings_are_up_to_date() {
@@ -96,7 +96,7 @@ fn bindings_are_up_to_date() {
         let pairs = made.lines().zip(BINDINGS.lines());
         let line = pairs.take_while(|(made, checked_in)| made == checked_in).count();
         panic!(
-            "src/bindings.rs is out of date from line {} on:\n  made now:   {:?}\n  checked in: \
+            "src/bindings.rs is outdated from line {}:\n  made now:   {:?}\n  checked in: \
              {:?}\nTo update: {BLESS}",
             line + 1,
             made.lines().nth(line),

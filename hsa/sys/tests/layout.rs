@@ -1,4 +1,4 @@
-//! The bindings against AMD's own headers, in every version that is found on this machine.
+//! Compares the bindings with AMD's own headers, in every version found on this machine.
 
 mod claims;
 mod compiler;
@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use verdict::Verdict;
 
-/// What AMD's headers have not had ever since virtual memory came to them: the name, or its start,
-/// and the first extension of which every released header has it.
+/// Names that the first headers with virtual memory lack: the name or its start, and the first
+/// extension of which every released header has it.
 const NEWER: &[(&str, u32)] = &[
     ("HSA_STATUS_ERROR_RESOURCE_BUSY", 5),
     ("HSA_AMD_SYSTEM_INFO_EXT_VERSION_", 5),
@@ -28,14 +28,14 @@ const NEWER: &[(&str, u32)] = &[
     ("HSA_AMD_VMEM_ADDRESS_NO_REGISTER", 10),
     ("hsa_amd_vmem_address_reserve_flag_t", 10),
     ("HSA_EXT_POINTER_TYPE_HSA_VMEM", 12),
-    // Somewhere between 1.7 and 1.15.
+    // Added between 1.7 and 1.15.
     ("HSA_STATUS_ERROR_NOT_SUPPORTED", 15),
     ("HSA_AMD_MEMORY_POOL_UNCACHED_FLAG", 15),
     ("HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED", 25),
     ("hsa_fabric_handle_t", 25),
     ("hsa_amd_vmem_export_fabric_handle", 25),
     ("hsa_amd_vmem_import_fabric_handle", 25),
-    // Its extension is not known.
+    // Its extension is unknown.
     ("HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED", u32::MAX),
 ];
 
@@ -57,10 +57,10 @@ fn bindings_agree_with_amds_headers() {
             pairs.filter(move |(_, found)| **found == wanted).map(|(claim, _)| claim)
         };
         for claim in of(Verdict::Differs) {
-            wrong.push(format!("{folder:?}: not so: {} {}", claim.subject, claim.what));
+            wrong.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.what));
         }
         for claim in of(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
-            wrong.push(format!("{folder:?}, extension 1.{minor}: not there: {}", claim.subject));
+            wrong.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
         }
         let mut absent: Vec<_> = of(Verdict::Absent).map(|claim| &*claim.subject).collect();
         absent.dedup();
@@ -75,13 +75,13 @@ fn bindings_agree_with_amds_headers() {
     if newest.is_none_or(|minor| minor < VMEM) {
         let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
         let message =
-            format!("NOT COMPARED: virtual memory, for want of AMD's headers (found: {found})");
+            format!("NOT COMPARED: virtual memory, AMD's headers are missing (found: {found})");
         assert!(!required(), "{message}");
         report(&message);
     }
 }
 
-/// Says something even if the test passes; what `eprintln!` says is then swallowed.
+/// Prints a message even if the test passes, when the harness discards the output of `eprintln!`.
 fn report(message: &str) {
     writeln!(std::io::stderr(), "{message}").expect("standard error is open");
 }
@@ -94,7 +94,8 @@ fn newer_names_are_all_known() {
     }
 }
 
-/// The folders with AMD's headers, each once. One that the variable names must have them.
+/// Returns the directories with AMD's headers, each once. A directory in the variable must have
+/// them.
 fn folders() -> Vec<PathBuf> {
     let named = std::env::var_os("HSA_VMM_AMD_INCLUDE").unwrap_or_default();
     let named = std::env::split_paths(&named).filter(|folder| !folder.as_os_str().is_empty());
@@ -107,10 +108,11 @@ fn folders() -> Vec<PathBuf> {
     let usual = rocm.iter().map(|path| Path::new(path).join("include"));
     let usual = usual.chain(["/opt/rocm/include".into(), "/usr/include".into()]);
     found.extend(usual.filter(|folder| has_headers(folder)));
-    // Absolute, because the compiler runs elsewhere; canonical, because /opt/rocm is a link.
+    // Absolute, because the compiler runs in another directory; canonical, because /opt/rocm is a
+    // link.
     let mut folders = Vec::new();
     for folder in found {
-        let folder = folder.canonicalize().expect("the folder is there");
+        let folder = folder.canonicalize().expect("the folder exists");
         if !folders.contains(&folder) {
             folders.push(folder);
         }
@@ -122,13 +124,13 @@ fn has_headers(folder: &Path) -> bool {
     folder.join("hsa/hsa.h").is_file() && folder.join("hsa/hsa_ext_amd.h").is_file()
 }
 
-/// The minor version of AMD's extension that a header says it is.
+/// Returns the minor version of AMD's extension in a header.
 fn extension(folder: &Path) -> u32 {
     let header = folder.join("hsa/hsa_ext_amd.h");
     let text = std::fs::read_to_string(&header).expect("the header is text");
     text.lines()
         .find_map(|line| line.strip_prefix("#define HSA_AMD_INTERFACE_VERSION_MINOR "))
-        // Before ROCm 5.0 it did not say.
+        // Headers before ROCm 5.0 have no version.
         .map_or(0, |minor| minor.trim().parse().expect("a version is a number"))
 }
 

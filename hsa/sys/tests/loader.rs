@@ -1,4 +1,4 @@
-//! The loader, on libraries made for it: what it finds, what it says, and where it looks.
+//! The loader: which files it finds and in which order, and its errors.
 
 mod compiler;
 mod stub;
@@ -11,8 +11,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 fn load(path: &Path) -> Result<Library, LoadError> {
-    // SAFETY: the file is no library or a stub. A stub has no initialisers, and nothing of it is
-    // called but `hsa_init`, which takes no arguments and answers a number, as the ABI says.
+    // SAFETY: the file is a stub or not a library. A stub has no initialisers, and only its
+    // `hsa_init` is called, which takes no arguments and returns a number, as in the ABI.
     unsafe { Library::load(&Search::only(path)) }
 }
 
@@ -32,9 +32,9 @@ fn all() -> impl Iterator<Item = &'static str> {
     names(Core::SYMBOLS).chain(names(Vmem::SYMBOLS))
 }
 
-/// The reason of the one attempt, which the error's text must give together with the path.
+/// Returns the reason of the only attempt. The error's text must contain it with the path.
 fn only_reason(error: &LoadError, path: &Path) -> String {
-    let [attempt] = error.attempts.as_slice() else { panic!("one file was to be tried: {error}") };
+    let [attempt] = error.attempts.as_slice() else { panic!("expected one attempt: {error}") };
     assert_eq!(attempt.path, path);
     let text = error.to_string();
     assert!(text.contains(&format!("{}: {}", path.display(), attempt.reason)), "{text}");
@@ -47,7 +47,7 @@ fn missing_file_error_quotes_the_linker() {
     let path = work.path().join("absent.so");
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("No such file"), "{reason}");
-    assert!(!reason.contains("absent.so"), "the path stands before it already: {reason}");
+    assert!(!reason.contains("absent.so"), "the message already has the path: {reason}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn invalid_library_error_quotes_the_linker() {
     std::fs::write(&path, "no library\n".repeat(1000)).unwrap();
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("ELF"), "{reason}");
-    assert!(!reason.contains("text.so"), "the path stands before it already: {reason}");
+    assert!(!reason.contains("text.so"), "the message already has the path: {reason}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn runtime_without_virtual_memory_loads() {
         MissingSymbol("hsa_amd_vmem_address_reserve"),
         "the first that is missing"
     );
-    // SAFETY: the stub's function takes no arguments and answers a number.
+    // SAFETY: the stub's function takes no arguments and returns a number.
     assert_eq!(unsafe { (library.table().core.hsa_init)() }, stub::ANSWER);
 }
 
@@ -160,13 +160,13 @@ fn path_follows_symbolic_links() {
     assert_eq!(library.path().canonicalize().unwrap(), real.canonicalize().unwrap());
 }
 
-/// Loads what this process's environment says. The tests below run it in processes of their own,
-/// because a process cannot safely change its own environment; by itself it shows that the usual
-/// search does not fail on this machine otherwise than by saying what it tried.
+/// Loads the library that the environment selects. The tests below run it in child processes,
+/// because a process cannot safely change its own environment. Run alone, it shows that the usual
+/// search on this machine finds a library or lists its attempts.
 #[test]
 fn search_finds_a_file_or_lists_attempts() {
     let search = Search::usual(None);
-    // SAFETY: the environment names stubs or, if nobody set it up for a test, HSA runtimes.
+    // SAFETY: the environment names stubs or, outside of the tests, HSA runtimes.
     match unsafe { Library::load(&search) } {
         Ok(library) => {
             assert!(library.path().is_absolute() && library.path().is_file(), "{library:?}");
@@ -180,8 +180,8 @@ fn search_finds_a_file_or_lists_attempts() {
     }
 }
 
-/// What the usual search prints in an environment with these variables and without those others
-/// that it reads.
+/// Returns the output of the usual search with these variables set and the other relevant ones
+/// unset.
 fn usual(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child
@@ -200,7 +200,7 @@ fn loaded(path: &Path) -> String {
     format!("\nLOADED {}\n", path.display())
 }
 
-/// The linker's search path with `folder` first; what was there stays, the test may need it.
+/// Returns the linker's search path with `folder` first; the test may need the rest.
 fn linker_path(folder: &Path) -> OsString {
     let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&before));
@@ -270,7 +270,7 @@ fn incomplete_runtime_is_skipped() {
 #[test]
 fn failed_search_lists_attempts_in_order() {
     let work = work();
-    // Stubs stand before whatever the machine has under the names that the linker searches.
+    // Stubs precede any library of the machine with a name that the linker searches.
     stub::make(work.path().join(FILE_NAME), ["hsa_init"]);
     stub::make(work.path().join("libhsa-runtime64.so"), ["hsa_init"]);
     let rocm = work.path().join("rocm");
@@ -278,7 +278,7 @@ fn failed_search_lists_attempts_in_order() {
         usual(&[(ROCM_VARIABLE, rocm.as_os_str()), ("LD_LIBRARY_PATH", &linker_path(work.path()))]);
     let installed = Path::new("/opt/rocm/lib").join(FILE_NAME);
     if installed.exists() {
-        // The last of the usual places holds a real runtime here, so the search cannot fail.
+        // The last usual directory has a real runtime on this machine, so the search cannot fail.
         assert!(said.contains("\nLOADED "), "{said}");
         return;
     }

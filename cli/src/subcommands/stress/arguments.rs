@@ -74,5 +74,5 @@ pub enum PlantedLeak {
     /// Addresses that are not freed
     Addresses,
     /// A descriptor that is opened once in a process and kept, which is not a leak
-    Kept,
+    OpenedOnce,
 }

@@ -11,7 +11,7 @@ use std::sync::Once;
 
 /// The maximum number of items of a thread.
 const ITEMS: usize = 24;
-/// Guards the descriptor that is kept once in a process ([`PlantedLeak::Kept`]).
+/// Guards the descriptor that is kept once in a process ([`PlantedLeak::OpenedOnce`]).
 static KEPT: Once = Once::new();
 /// The maximum size of an item, in granules.
 const GRANULES: usize = 4;
@@ -179,7 +179,7 @@ fn leak(setup: &Setup<'_>, plant: PlantedLeak, gpu: AgentId) {
                 let _ = descriptor.into_raw_fd();
             }
         }
-        PlantedLeak::Kept => KEPT.call_once(|| leak(setup, PlantedLeak::Descriptor, gpu)),
+        PlantedLeak::OpenedOnce => KEPT.call_once(|| leak(setup, PlantedLeak::Descriptor, gpu)),
         PlantedLeak::Addresses => {
             std::mem::forget(Reservation::builder(1 << 21).reserve(setup.vmm))
         }

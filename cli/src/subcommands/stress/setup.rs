@@ -27,7 +27,7 @@ pub struct Setup<'a> {
     pub most: AtomicU64,
     /// The limit of the resource.
     pub limit: AtomicU64,
-    /// Locked by the thread that counts `held` anew.
+    /// Locked by the thread that recounts `held`.
     pub counting: Mutex<()>,
     expected: Mutex<BTreeMap<String, u64>>,
     unexpected: Mutex<BTreeMap<String, u64>>,

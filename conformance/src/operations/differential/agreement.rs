@@ -10,16 +10,16 @@ use std::fmt::{Arguments, Debug};
 pub(super) fn agree<T, U: Debug>(
     call: Arguments<'_>,
     expected: Verdict<T>,
-    answered: Result<U, Error>,
+    returned: Result<U, Error>,
 ) -> Result<Option<(T, U)>, Difference> {
-    let differs = |expected: String, answered: String| {
-        Err(Difference::Verdict { call: call.to_string(), expected, answered })
+    let differs = |expected: String, returned: String| {
+        Err(Difference::Verdict { call: call.to_string(), expected, returned })
     };
-    match (expected, answered) {
-        (Ok(expected), Ok(answered)) => Ok(Some((expected, answered))),
+    match (expected, returned) {
+        (Ok(expected), Ok(returned)) => Ok(Some((expected, returned))),
         (Err(refusal), Err(error)) if refusal.explains(&error) => Ok(None),
         (Ok(_), Err(error)) => differs("success".to_owned(), error.to_string()),
-        (Err(refusal), Ok(answered)) => differs(refusal.to_string(), format!("{answered:?}")),
+        (Err(refusal), Ok(returned)) => differs(refusal.to_string(), format!("{returned:?}")),
         (Err(refusal), Err(error)) => differs(refusal.to_string(), error.to_string()),
     }
 }

@@ -23,13 +23,13 @@ impl DifferentialTest {
     ) -> Both<Option<usize>> {
         let wanted = hint.filter(|&hint| self.is_available(hint, size, alignment));
         let hint = hint.map(Address::new);
-        let answered = self.vmm.reserve_with_flags(size, alignment, hint, flags);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
+        let returned = self.vmm.reserve_with_flags(size, alignment, hint, flags);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
         let Some(((), address)) = agree(
             format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
             expected,
-            answered,
+            returned,
         )?
         else {
             return Ok(None);
@@ -50,11 +50,11 @@ impl DifferentialTest {
     }
 
     pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
-        let answered = self.vmm.address_free(Address::new(address), size);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.address_free(Address::new(address), size);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.free(address, size);
         let done =
-            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, answered)?
+            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, returned)?
                 .is_some();
         if done {
             let range = address..address + size;
@@ -80,11 +80,11 @@ impl DifferentialTest {
         properties: &AllocationProperties,
         flags: u64,
     ) -> Both<Option<Handle>> {
-        let answered = self.vmm.create_with_flags(size, properties, flags);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(None) };
+        let returned = self.vmm.create_with_flags(size, properties, flags);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
         let Some(((), handle)) =
-            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, answered)?
+            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, returned)?
         else {
             return Ok(None);
         };
@@ -103,10 +103,10 @@ impl DifferentialTest {
     }
 
     pub(super) fn release(&mut self, handle: Handle) -> Both<bool> {
-        let answered = self.vmm.release(handle);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.release(handle);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.release(handle);
-        Ok(agree(format_args!("release({handle:?})"), expected, answered)?.is_some())
+        Ok(agree(format_args!("release({handle:?})"), expected, returned)?.is_some())
     }
 
     pub(super) fn map(
@@ -117,22 +117,22 @@ impl DifferentialTest {
         handle: Handle,
         flags: u64,
     ) -> Both<bool> {
-        let answered = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
         Ok(agree(
             format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
             expected,
-            answered,
+            returned,
         )?
         .is_some())
     }
 
     pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
-        let answered = self.vmm.unmap(Address::new(address), size);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.unmap(Address::new(address), size);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, answered)?.is_some())
+        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -143,23 +143,23 @@ impl DifferentialTest {
     ) -> Both<bool> {
         let descriptors: Vec<_> =
             grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
-        let answered = self.vmm.set_access(Address::new(address), size, &descriptors);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.set_access(Address::new(address), size, &descriptors);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
         Ok(agree(
             format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
             expected,
-            answered,
+            returned,
         )?
         .is_some())
     }
 
     pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
-        let answered = self.vmm.get_access(agent, Address::new(address));
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.get_access(agent, Address::new(address));
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
         let Some((expected, found)) =
-            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, answered)?
+            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -168,19 +168,19 @@ impl DifferentialTest {
     }
 
     pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
-        let answered = self.vmm.revoke(Address::new(address), size, agents);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.revoke(Address::new(address), size, agents);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, answered)?
+        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, returned)?
             .is_some())
     }
 
     pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
-        let answered = self.vmm.retain_allocation_handle(Address::new(address));
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.retain_allocation_handle(Address::new(address));
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.retain(address);
         let Some((expected, found)) =
-            agree(format_args!("retain_allocation_handle({address:#x})"), expected, answered)?
+            agree(format_args!("retain_allocation_handle({address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -189,13 +189,13 @@ impl DifferentialTest {
     }
 
     pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
-        let answered = self.vmm.export_with_flags(handle, kind, flags);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.export_with_flags(handle, kind, flags);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
         let Some((memory, descriptor)) = agree(
             format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
             expected,
-            answered,
+            returned,
         )?
         else {
             return Ok(false);
@@ -215,18 +215,18 @@ impl DifferentialTest {
         descriptor: Result<usize, BorrowedFd<'_>>,
         kind: HandleType,
     ) -> Both<bool> {
-        let answered = match descriptor {
+        let returned = match descriptor {
             Ok(place) => self.vmm.import_from_shareable_handle(&self.exported[place].0, kind),
             Err(other) => self.vmm.import_from_shareable_handle(other, kind),
         };
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
             agree(
                 format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
                 expected,
-                answered,
+                returned,
             )?,
             memory,
         ) else {
@@ -241,11 +241,11 @@ impl DifferentialTest {
 
     pub(super) fn properties(&self, handle: Handle) -> Both<bool> {
         let size = self.vmm.allocation_size(handle);
-        let answered = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.properties(handle);
         let Some((expected, found)) =
-            agree(format_args!("allocation_properties({handle:?})"), expected, answered)?
+            agree(format_args!("allocation_properties({handle:?})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -254,19 +254,19 @@ impl DifferentialTest {
     }
 
     pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
-        let answered = self.vmm.write(Address::new(address), bytes);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.write(Address::new(address), bytes);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, answered)?.is_some())
+        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, returned)?.is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
         let mut found = vec![0; size];
-        let answered = self.vmm.read(Address::new(address), &mut found);
-        let Some(answered) = self.unless_failed(answered) else { return Ok(false) };
+        let returned = self.vmm.read(Address::new(address), &mut found);
+        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
         let expected = self.model.read(address, size);
         let Some((expected, ())) =
-            agree(format_args!("read({address:#x}, {size:#x})"), expected, answered)?
+            agree(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -275,19 +275,19 @@ impl DifferentialTest {
     }
 
     pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
-        let answered = self.vmm.fill(Address::new(address), value, size);
-        let Some(answered) = self.unless_failed(answered) else {
+        let returned = self.vmm.fill(Address::new(address), value, size);
+        let Some(returned) = self.unless_failed(returned) else {
             self.model.forget(address, size);
             return Ok(false);
         };
         let expected = self.model.fill(address, value, size);
-        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, answered)?
+        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, returned)?
             .is_some())
     }
 
     pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
-        let answered = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
-        let Some(answered) = self.unless_failed(answered) else {
+        let returned = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
+        let Some(returned) = self.unless_failed(returned) else {
             self.model.forget(to, size);
             return Ok(false);
         };
@@ -295,7 +295,7 @@ impl DifferentialTest {
         Ok(agree(
             format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
             expected,
-            answered,
+            returned,
         )?
         .is_some())
     }

@@ -6,14 +6,14 @@
 pub enum Difference {
     /// A call succeeded that must be rejected, or was rejected that must succeed, or was rejected for a
     /// wrong reason.
-    #[error("{call}: expected {expected}, but the library answered: {answered}")]
+    #[error("{call}: expected {expected}, but the library returned: {returned}")]
     Verdict {
         /// The call.
         call: String,
         /// What the documents say.
         expected: String,
         /// The library's answer.
-        answered: String,
+        returned: String,
     },
     /// A state differs from the model.
     #[error("{what}: expected {expected}, found {found}")]

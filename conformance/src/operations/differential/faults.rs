@@ -40,9 +40,9 @@ impl DifferentialTest {
     }
 
     /// Returns the answer to a call, unless it is an error caused by a planned fault.
-    pub(super) fn unless_failed<T>(&self, answered: Result<T, Error>) -> Option<Result<T, Error>> {
-        let excused = self.has_just_failed() && answered.is_err();
-        (!excused).then_some(answered)
+    pub(super) fn unless_failed<T>(&self, returned: Result<T, Error>) -> Option<Result<T, Error>> {
+        let excused = self.has_just_failed() && returned.is_err();
+        (!excused).then_some(returned)
     }
 
     /// Returns whether a planned fault has occurred since the last call of this function.

@@ -1,6 +1,6 @@
-//! The kernel's interface, as far as the tests use it.
+//! The kernel's interface, as far as the tests need it.
 
-// Each test uses a part.
+// Each test uses a part of this module.
 #![allow(dead_code)]
 
 use std::ffi::CString;
@@ -37,11 +37,11 @@ pub fn close(descriptor: i32) -> Result<i32> {
     check(unsafe { libc::close(descriptor) })
 }
 
-/// A call whose argument is both read and written.
+/// Makes a call whose argument is both input and output.
 pub fn call<T: Copy>(descriptor: i32, family: u8, number: u8, argument: &mut T) -> Result<()> {
     let size = size_of::<T>() as u64;
     let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
-    // SAFETY: the code says how long the argument is.
+    // SAFETY: the code contains the length of the argument.
     check(unsafe { libc::ioctl(descriptor, code, &raw mut *argument) }).map(drop)
 }
 
@@ -69,7 +69,7 @@ impl Gpu {
         close(self.kfd).expect("open");
     }
 
-    /// A handle, and where to map it.
+    /// Allocates memory. Returns its handle and the offset for `mmap`.
     pub fn alloc(self, size: u64, flags: u64) -> Result<(u64, u64)> {
         self.alloc_at(0, size, flags)
     }
@@ -80,8 +80,8 @@ impl Gpu {
         Ok((alloc[2], alloc[3]))
     }
 
-    /// A handle of the process's own memory.
-    pub fn lend(self, host: u64, size: u64) -> Result<u64> {
+    /// Creates a handle of the process's own memory.
+    pub fn lock_host(self, host: u64, size: u64) -> Result<u64> {
         let mut alloc = [0, size, 0, host, self.id | (USERPTR | WRITABLE) << 32];
         call(self.kfd, b'K', 0x16, &mut alloc)?;
         Ok(alloc[2])
@@ -97,20 +97,20 @@ impl Gpu {
         Ok((export[1] >> 32) as i32)
     }
 
-    /// An imported buffer's handle at amdkfd.
+    /// Imports a buffer. Returns its handle in amdkfd.
     pub fn import(self, descriptor: i32) -> Result<u64> {
         let mut import = [0, 0, self.id | (descriptor as u64) << 32];
         call(self.kfd, b'K', 0x1d, &mut import)?;
         Ok(import[1])
     }
 
-    /// Maps memory where it was allocated for, or ends that.
+    /// Maps memory at its address, or unmaps it.
     pub fn map(self, number: u8, handle: u64) -> Result<()> {
         let gpus = [self.id as u32];
         call(self.kfd, b'K', number, &mut [handle, gpus.as_ptr() as u64, 1])
     }
 
-    /// An imported buffer's handle at DRM.
+    /// Imports a buffer. Returns its handle in DRM.
     pub fn prime(self, descriptor: i32) -> Result<u64> {
         let mut prime = [0u32, 0, descriptor as u32];
         call(self.drm, b'd', 0x2e, &mut prime)?;
@@ -136,12 +136,12 @@ impl Gpu {
 pub fn mmap(descriptor: i32, offset: u64, length: usize) -> Result<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let (shared, offset) = (libc::MAP_SHARED, offset as i64);
-    // SAFETY: the kernel chooses an address where nothing is.
+    // SAFETY: the kernel chooses unused addresses.
     let mapped = unsafe { libc::mmap(null_mut(), length, protection, shared, descriptor, offset) };
     if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(mapped.cast()) }
 }
 
-/// The lines of a GPU's page tables that are mappings, and the last line.
+/// Returns the lines of a GPU's page tables that are mappings, and the last line.
 pub fn page_tables() -> (Vec<String>, String) {
     let path = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
     let text = std::fs::read_to_string(path).expect("page tables");

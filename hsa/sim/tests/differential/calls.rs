@@ -1,12 +1,12 @@
-//! The calls of a sequence, written so that they mean the same to either runtime: addresses count
-//! from reservations, handles and descriptors are named after the call that made them.
+//! The calls of a sequence in a form that is valid for both runtimes: addresses are relative to
+//! reservations, and handles and descriptors are named after the call that created them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a call made is known by the call's own number, which stays when other calls are left out.
+/// The number of the call that created an object. It stays the same when other calls are removed.
 pub type Name = u32;
 
-/// One call of a sequence. `id` names what it makes.
+/// One call of a sequence. `id` names the created object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Call {
@@ -76,38 +76,38 @@ pub enum Call {
     PointerInfo {
         at: Location,
     },
-    /// Ends with an error at every address of virtual memory.
+    /// Fails for every address of virtual memory.
     PoolFree {
         at: Location,
     },
-    /// The processor writes a word, where it may.
+    /// The CPU writes a word, if it has access.
     Write {
         at: Location,
         value: u64,
     },
-    /// A GPU writes a word, where every GPU may.
+    /// A GPU writes a word, if all GPUs have access.
     Poke {
         at: Location,
         value: u64,
     },
-    /// A GPU reads a word, where every GPU may.
+    /// A GPU reads a word, if all GPUs have access.
     Peek {
         at: Location,
     },
-    /// A GPU copies, where every GPU may.
+    /// A GPU copies, if all GPUs have access.
     Copy {
         to: Location,
         from: Location,
         size: u64,
     },
-    /// The same with a signal, by the GPU of this number.
+    /// The same with a signal, by the GPU with this number.
     CopyAsync {
         to: Location,
         from: Location,
         size: u64,
         gpu: usize,
     },
-    /// A GPU fills words, where every GPU may.
+    /// A GPU fills words, if all GPUs have access.
     Fill {
         at: Location,
         value: u32,
@@ -116,18 +116,18 @@ pub enum Call {
 }
 
 impl Call {
-    /// The name under which it is counted.
+    /// Returns the name under which the call is counted.
     pub fn function(&self) -> String {
         let call = serde_json::to_value(self).expect("a call is plain data");
         call["call"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Whether it is carried out by `hsa_memory_copy`.
+    /// Returns whether it uses `hsa_memory_copy`.
     pub fn is_memory_copy(&self) -> bool {
         matches!(self, Self::Poke { .. } | Self::Peek { .. } | Self::Copy { .. })
     }
 
-    /// The locations that it names.
+    /// Returns the locations that it names.
     pub fn locations(&self) -> Vec<Location> {
         match *self {
             Self::Free { at, .. }
@@ -154,7 +154,7 @@ impl Call {
         }
     }
 
-    /// The descriptor that it names, by the call that exported it.
+    /// Returns the descriptor that it names, by the call that exported it.
     pub fn descriptor(&self) -> Option<Name> {
         match *self {
             Self::Close { descriptor: name }
@@ -163,7 +163,7 @@ impl Call {
         }
     }
 
-    /// The ranges that a copy touches.
+    /// Returns the source and destination of a copy.
     pub fn copied(&self) -> Vec<(Location, u64)> {
         match *self {
             Self::Poke { at, .. } | Self::Peek { at } => vec![(at, 8)],
@@ -181,18 +181,18 @@ impl Call {
 #[serde(rename_all = "snake_case")]
 pub enum Location {
     Null,
-    /// So many bytes from where a reservation begins.
+    /// An offset from the start of a reservation.
     In(Name, i64),
-    /// So many bytes from where a runtime's own area begins, whoever has reserved that.
+    /// An offset from the start of the runtime's own area, in any reservation.
     Area(u64),
 }
 
-/// Where a reservation is wished for.
+/// The hint of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
     Nowhere,
-    /// So many bytes from where the runtime's own area begins.
+    /// An offset from the start of the runtime's own area.
     Area(u64),
 }
 
@@ -201,7 +201,7 @@ pub enum Hint {
 pub enum Handle {
     Of(Name),
     Zero,
-    /// A number that no runtime gives out.
+    /// A number that no runtime returns.
     Garbage,
 }
 
@@ -210,19 +210,19 @@ pub enum Handle {
 pub enum Descriptor {
     Of(Name),
     Negative,
-    /// A number under which nothing is open.
+    /// The number of a closed descriptor.
     Closed,
     DevNull,
-    /// Memory of the process's own, which is no buffer object.
+    /// A memory file of this process, which is not a buffer object.
     MemoryFile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pool {
-    /// The first of a GPU: coarse-grained video memory.
+    /// The first pool of a GPU: coarse-grained video memory.
     Gpu(usize),
-    /// The number among all pools of all agents.
+    /// The index among all pools of all agents.
     Number(usize),
     Zero,
 }
@@ -230,7 +230,7 @@ pub enum Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Agent {
-    /// The number among all agents; the processor is 0.
+    /// The index among all agents; the CPU is 0.
     Number(usize),
     Zero,
 }
@@ -238,13 +238,13 @@ pub enum Agent {
 /// Agent and permission.
 pub type AccessRequest = (Agent, u32);
 
-/// A sequence as text: a call a line.
+/// Formats a sequence as text, one call per line.
 pub fn to_text(calls: &[Call]) -> String {
     let line = |call| serde_json::to_string(call).expect("a call is plain data") + "\n";
     calls.iter().map(line).collect()
 }
 
-/// The calls in a text; lines that begin with `#` say what it is about.
+/// Parses the calls of a text. Lines that begin with `#` are comments.
 pub fn from_text(text: &str) -> Vec<Call> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let call = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));

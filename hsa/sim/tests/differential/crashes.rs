@@ -1,7 +1,6 @@
-//! What crashes AMD's runtime, and on which releases. Sequences leave these calls out; here each
-//! is made in a process of its own, so that the list stays true: where a release is listed the
-//! process dies, and where it is not, it does not.
-// Every unsafe block calls a function of AMD's runtime as a program might that is wrong.
+//! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. Here
+//! each is made in a process of its own, which must crash on the listed releases and on no other.
+// Every unsafe block calls a function of AMD's runtime, as an incorrect program could.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
@@ -14,14 +13,14 @@ use hsa_sys::*;
 
 const PAGE: u64 = 4096;
 const AREA: u64 = 0x0800_0000_0000;
-/// An address at which there is nothing.
+/// An address without any memory.
 const GARBAGE: u64 = 0xdead_beef_0000;
 const ALL: &[Release] = &Release::ALL;
 
 struct Crash {
-    /// What is done.
+    /// The call.
     what: &'static str,
-    /// Why that crashes, or where it is written.
+    /// The cause, or a source.
     why: &'static str,
     releases: &'static [Release],
     signal: i32,
@@ -30,7 +29,7 @@ struct Crash {
 
 const TABLE: &[Crash] = &[
     Crash {
-        what: "vmem_address_reserve with nowhere to write the address",
+        what: "vmem_address_reserve with a null pointer for the address",
         why: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
@@ -40,7 +39,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_handle_create with nowhere to write the handle",
+        what: "vmem_handle_create with a null pointer for the handle",
         why: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
@@ -88,7 +87,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_retain_alloc_handle with nowhere to write the handle",
+        what: "vmem_retain_alloc_handle with a null pointer for the handle",
         why: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
@@ -100,7 +99,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         what: "vmem_import_shareable_handle before hsa_init",
-        why: "it does not look whether the runtime is there; 6.x finds no driver before it matters",
+        why: "it does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -125,7 +124,7 @@ const TABLE: &[Crash] = &[
     },
     Crash {
         what: "hsa_shut_down while a GPU has access to a mapping",
-        why: "agents are deleted before the mapping that calls them (runtime.cpp, Unload)",
+        why: "agents are deleted before the mapping that uses them (runtime.cpp, Unload)",
         releases: &[R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -133,7 +132,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for a GPU when no file descriptor is left",
+        what: "vmem_set_access for a GPU without a free file descriptor",
         why: "assertion that the export succeeds (runtime.cpp, MappedHandleAllowedAgent)",
         releases: ALL,
         signal: libc::SIGABRT,
@@ -146,7 +145,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for the processor at an address that is no page",
+        what: "vmem_set_access for the CPU at an address that is not page-aligned",
         why: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
@@ -157,7 +156,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for the processor to two mappings at once",
+        what: "vmem_set_access for the CPU to two mappings at once",
         why: "each is mapped with the size of both; the same assertion",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
@@ -168,8 +167,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access to two mappings, whose second has an agent that is not named",
-        why: "assertion `agentPermsIt->second.va == va': va is the first one's",
+        what: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
+        why: "assertion `agentPermsIt->second.va == va': va is that of the first mapping",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -180,8 +179,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "memory_fill of virtual memory that the processor may not write",
-        why: "its memory is taken for the processor's (runtime.cpp, FillMemory)",
+        what: "memory_fill of virtual memory that the CPU cannot write",
+        why: "it treats the memory as the CPU's (runtime.cpp, FillMemory)",
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -190,7 +189,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "hsa_memory_copy of virtual memory that the processor may not touch",
+        what: "hsa_memory_copy of virtual memory that the CPU cannot access",
         why: "pointer_info names the processor as the owner: memcpy (runtime.cpp, CopyMemory)",
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
@@ -200,7 +199,7 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "memory_unlock once more than the same memory was locked",
+        what: "memory_unlock more often than the memory was locked",
         why: "assertion `Failed to deregister host pointer': Debian's 7.2.4 has assertions",
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
@@ -210,15 +209,15 @@ const TABLE: &[Crash] = &[
             let unlock = table.core.hsa_amd_memory_unlock.expect("there");
             let (mut own, mut there) = (vec![0u64; 512], null_mut());
             let at = own.as_mut_ptr().cast();
-            // What the simulation counts, all releases do.
+            // All releases count locks as the simulation does.
             let both = [(); 2].map(|()| unsafe { lock(at, 4096, null_mut(), 0, &mut there) });
             assert_eq!(both, [OK; 2]);
             assert_eq!([(); 3].map(|()| unsafe { unlock(at) }), [OK; 3]);
         },
     },
     Crash {
-        what: "a copy by a GPU that has no page there",
-        why: "a memory fault ends the process unless the program has a handler for it",
+        what: "a copy by a GPU that has no page at the address",
+        why: "a memory fault aborts the process unless the program has a handler",
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
@@ -243,7 +242,7 @@ fn reserved(table: &Table) -> Side {
 fn map(side: &mut Side, offset: i64) {
     let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
-    // Some releases refuse what is no page; then there is nothing to crash on.
+    // Some releases reject such an address, and then do not crash.
     side.perform(&map);
 }
 
@@ -252,7 +251,7 @@ fn set(side: &mut Side, offset: i64, size: u64, requests: &[AccessRequest]) {
     side.perform(&Call::SetAccess { at, size, requests });
 }
 
-/// A page at the start of a reservation, with this access.
+/// Maps a page at the start of a reservation, with this access.
 fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
     let mut side = reserved(table);
     map(&mut side, 0);
@@ -271,7 +270,7 @@ pub fn happen(fixture: &Fixture) {
             // SAFETY: AMD's runtime.
             let library = unsafe { Library::load(&search) }.expect("AMD's runtime");
             act(*library.table());
-            // What is left over is of no interest.
+            // Skip the cleanup.
             unsafe { libc::_exit(0) };
         });
         let expected = match releases.contains(&fixture.release()) {

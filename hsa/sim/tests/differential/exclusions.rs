@@ -1,5 +1,5 @@
-//! Calls that are not made, by name: because AMD's runtime would crash, or because what it
-//! answers follows from chance. Those that crash are shown to do so in `crashes`.
+//! Calls that sequences exclude, because AMD's runtime would crash or because their result is
+//! random. `crashes` proves that the former crash.
 
 use crate::calls::*;
 use crate::observe::{self, MappedRange};
@@ -8,15 +8,15 @@ use crate::state::State;
 use hsa_rocr::Release;
 use hsa_sys::{HSA_ACCESS_PERMISSION_RW, HSA_STATUS_SUCCESS};
 
-/// Why a call is left out, in the words of the table below.
+/// Why a call is excluded, as in the table below.
 pub type Reason = &'static str;
 
-/// What a call would meet.
+/// The state in which a call would be made.
 struct Scenario<'a> {
     release: Release,
     side: &'a Side,
     state: &'a State,
-    /// What AMD's runtime has in its area.
+    /// The mappings in AMD's area.
     ranges: Vec<MappedRange>,
 }
 
@@ -30,7 +30,7 @@ impl Scenario<'_> {
     }
 }
 
-/// A kind of call that is left out.
+/// A kind of excluded calls.
 struct LeftOut {
     reason: Reason,
     applies: fn(&Scenario<'_>, &Call) -> bool,
@@ -38,8 +38,9 @@ struct LeftOut {
 
 const TABLE: &[LeftOut] = &[
     LeftOut {
-        // The address is rounded with a mask made of it; the sum of size and alignment may wrap.
-        reason: "NO_REGISTER with an alignment that is no power of two, or a size that wraps with it",
+        // The address is rounded with a mask made of the alignment; the sum of size and alignment
+        // can wrap around.
+        reason: "NO_REGISTER with an alignment that is not a power of two, or a size that wraps with it",
         applies: |scenario, call| {
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let usual = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
@@ -48,8 +49,8 @@ const TABLE: &[LeftOut] = &[
         },
     },
     LeftOut {
-        // Up to 6.4 the processor's access leaves holes behind. What is reserved in one belongs
-        // to two reservations, and to whichever AMD's libraries find first.
+        // Up to 6.4, access of the CPU leaves holes. A reservation in a hole belongs to two
+        // reservations; which one AMD's libraries find is undefined.
         reason: "a reservation in the hole of another",
         applies: |scenario, call| {
             let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
@@ -61,15 +62,15 @@ const TABLE: &[LeftOut] = &[
         },
     },
     LeftOut {
-        // Copies to or from virtual memory are the GPU's, and no page means a fault.
-        reason: "a GPU that touches what it has no page for ends the process",
+        // The GPU performs copies to or from virtual memory, and faults without a page.
+        reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
             let mapped = |&(at, size): &(Location, u64)| scenario.state.is_mapped(at, size);
             !call.copied().iter().all(mapped)
         },
     },
     LeftOut {
-        reason: "a GPU that touches what it has no access to ends the process",
+        reason: "a GPU without access aborts the process",
         applies: |scenario, call| {
             let by_processor = scenario.release <= Release::R6_4_3 && call.is_memory_copy();
             let open = |&(at, _): &(Location, u64)| scenario.every_gpu_may(at);
@@ -77,8 +78,8 @@ const TABLE: &[LeftOut] = &[
         },
     },
     LeftOut {
-        // To these releases virtual memory is the processor's: they call memcpy.
-        reason: "up to 6.4, hsa_memory_copy of virtual memory that the processor may not touch",
+        // These releases treat virtual memory as the CPU's and call memcpy.
+        reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
             let open = |(at, size): (Location, u64)| {
                 let at = scenario.state.in_area(at).unwrap_or(u64::MAX);
@@ -92,7 +93,7 @@ const TABLE: &[LeftOut] = &[
     },
     LeftOut {
         // Assertion `ret_cpu_addr == va': Debian's 6.1.2 is built with assertions.
-        reason: "6.1.2 aborts when the processor is given access to an address that is no page",
+        reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
             let Call::SetAccess { at, ref requests, .. } = *call else { return false };
             let page = scenario.state.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
@@ -100,8 +101,9 @@ const TABLE: &[LeftOut] = &[
         },
     },
     LeftOut {
-        // The same assertion, as it maps as many bytes of each as all have; or another, `va == va',
-        // as it drops who is not named from each as if it began where the first does.
+        // The same assertion, because it maps the total size for each; or another, `va == va',
+        // because it drops agents that are not listed from each mapping at the address of the
+        // first.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {
             let Call::SetAccess { at, size, .. } = *call else { return false };
@@ -120,7 +122,7 @@ fn names_processor(requests: &[AccessRequest]) -> bool {
     requests.iter().any(|(agent, _)| *agent == Agent::Number(0))
 }
 
-/// Why a call must not be made, if so. Every name in it means something.
+/// Returns why a call must not be made, if so. Every name in it must be valid.
 pub fn reason(release: Release, side: &Side, state: &State, call: &Call) -> Option<Reason> {
     let ranges = observe::ranges(side.area, side.area + AREA);
     let scenario = Scenario { release, side, state, ranges };

@@ -1,20 +1,20 @@
-//! Random sequences. The generator knows nothing of what calls answer: it remembers what it has
-//! asked for, and mostly asks for things that fit to that.
+//! Generates random sequences. The generator does not know the results of calls: it records its
+//! requests, and generates mostly calls that fit to them.
 
 use crate::calls::*;
 
-/// How many calls a sequence has.
+/// The number of calls in a sequence.
 pub const LENGTH: u32 = 40;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// splitmix64: as random as this needs, and the same everywhere.
+/// The random generator splitmix64: fast and reproducible.
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of one sequence of a seed.
+    /// Creates the generator of one sequence of a seed.
     pub fn new(seed: u64, sequence: u64) -> Self {
         let mut random = Self(seed);
         random.0 ^= random.next().wrapping_add(sequence.wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -33,7 +33,7 @@ impl Random {
         self.next() % end
     }
 
-    /// True so many times of a hundred.
+    /// Returns `true` with this probability in percent.
     fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
@@ -42,19 +42,19 @@ impl Random {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// One of them, or nothing if there are none.
+    /// Returns one of the elements; `None` if there are none.
     fn any<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| self.pick(from))
     }
 }
 
-/// What was asked for so far, whether or not it was granted.
+/// The requests so far, whether or not they succeeded.
 #[derive(Debug)]
 struct Generator {
     random: Random,
     /// Name and size.
     reservations: Vec<(Name, u64)>,
-    /// Where in the area a reservation was wished to end.
+    /// The requested ends of reservations in the area.
     ends: Vec<u64>,
     /// Name and size.
     handles: Vec<(Name, u64)>,
@@ -63,7 +63,7 @@ struct Generator {
     exports: Vec<Name>,
 }
 
-/// The sequence of a number.
+/// Generates the sequence with this number.
 pub fn sequence(seed: u64, number: u64) -> Vec<Call> {
     let random = Random::new(seed, number);
     let mut generator = Generator {
@@ -79,7 +79,7 @@ pub fn sequence(seed: u64, number: u64) -> Vec<Call> {
 
 impl Generator {
     fn call(&mut self, id: Name) -> Call {
-        // Something to work with comes first.
+        // Begin by creating objects.
         let kind = match id {
             0 => 0,
             1 => 10,
@@ -125,9 +125,9 @@ impl Generator {
             PAGE * self.random.pick(&[1, 2, 4, 8, 16, 16, 32, 32, 64, 512, 1024])
         };
         let hint = match self.random.below(100) {
-            // What does not fit into the area must not be put there.
+            // A size that does not fit into the area gets no hint there.
             _ if (1 << 27..u64::MAX).contains(&size) => Hint::Nowhere,
-            // Right behind another, so that ranges can reach over the boundary.
+            // Directly after another reservation, so that ranges can cross the boundary.
             0..25 if !self.ends.is_empty() => Hint::Area(self.random.pick(&self.ends)),
             0..90 => Hint::Area(self.random.below(16) * 2 * MIB),
             90..94 => Hint::Area(self.random.below(16) * 2 * MIB + PAGE * self.random.below(8)),
@@ -141,7 +141,7 @@ impl Generator {
         };
         let flags = match self.random.below(100) {
             0..85 => 0,
-            // The bit of NO_REGISTER; with such an alignment that would leave the area.
+            // The flag NO_REGISTER. With a larger alignment the reservation would leave the area.
             85..93 if alignment < 1 << 30 => 1,
             93..96 if alignment < 1 << 30 => 0xff,
             _ => self.random.pick(&[2, 0xfe]),
@@ -294,14 +294,14 @@ impl Generator {
         self.random.pick(&[3, 3, 3, 3, 3, 1, 2, 0, 0, 9])
     }
 
-    /// A size near another.
+    /// Returns a size near another.
     fn size(&mut self, size: u64) -> u64 {
         let other =
             [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];
         self.random.pick(&other)
     }
 
-    /// Where something was mapped, and how much: mostly.
+    /// Mostly returns the range of an earlier mapping.
     fn range(&mut self) -> (Location, u64) {
         let Some((name, offset, size)) = self.random.any(&self.mappings) else {
             return (self.location(), PAGE);
@@ -309,7 +309,7 @@ impl Generator {
         let at = Location::In(name, offset as i64);
         match self.random.below(100) {
             0..70 => (at, size),
-            // Over what was mapped behind it, too.
+            // Extends over the next mapping too.
             70..80 => {
                 let next =
                     self.mappings.iter().find(|m| m.0 == name && m.1 == offset.wrapping_add(size));
@@ -321,7 +321,7 @@ impl Generator {
         }
     }
 
-    /// Where something was mapped.
+    /// Returns the start of an earlier mapping.
     fn start(&mut self) -> Location {
         match (self.random.below(10), self.random.any(&self.mappings)) {
             (0..8, Some((name, offset, _))) => Location::In(name, offset as i64),
@@ -329,7 +329,7 @@ impl Generator {
         }
     }
 
-    /// Where a word may be that the processor or a GPU can reach.
+    /// Returns an address that the CPU or a GPU may be able to access.
     fn word(&mut self) -> Location {
         let Some((name, offset, size)) = self.random.any(&self.mappings) else {
             return self.location();
@@ -339,7 +339,7 @@ impl Generator {
         Location::In(name, offset.wrapping_add(inside) as i64)
     }
 
-    /// Anywhere.
+    /// Returns any location.
     fn location(&mut self) -> Location {
         let kind = self.random.below(100);
         match (kind, self.random.any(&self.mappings), self.random.any(&self.reservations)) {

@@ -1,9 +1,10 @@
-//! The simulation held to AMD's own runtime: both are driven with the same random calls, in one
-//! process that runs on AMD's libraries and the emulated driver, and compared after each call.
+//! Compares the simulation with AMD's own runtime: both receive the same random calls, in one
+//! process with AMD's libraries and the emulated driver, and are compared after each call.
 //!
-//! `HSA_SIM_SEQUENCES` says how many sequences a release gets, `HSA_SIM_SEED` from which seed
-//! (`fresh` for one that was never used); without, a fixed share of a fixed seed is run. A
-//! difference is shown with a shrunk sequence; saved as a file in `regressions`, it is run for ever.
+//! `HSA_SIM_SEQUENCES` sets the number of sequences per release and `HSA_SIM_SEED` the seed
+//! (`fresh` for a new one); by default a fixed number of sequences of a fixed seed runs. A
+//! difference is printed with a shrunk sequence. If that is saved as a file in `regressions`, every
+//! later run repeats it.
 
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -28,12 +29,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, UNIX_EPOCH};
 use worker::Work;
 
-/// How many sequences of the fixed seed a release gets unasked.
+/// The default number of sequences per release.
 const SHARE: u64 = 1000;
 const SEED: u64 = 0x6873_6173_696d;
-/// A process runs so many; what was leaked and worn out ends with it.
+/// The number of sequences per process. The runtime's leaks end with the process.
 const BATCH: u64 = 100;
-/// After so many differences there is enough to think about.
+/// The number of differences after which the test stops.
 const ENOUGH: usize = 5;
 
 fn emulation() -> Emulation {
@@ -89,7 +90,7 @@ fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
             continue;
         }
         let (Some(number), calls) = trace::last(&trace) else {
-            panic!("no sequence was begun: {output:?}");
+            panic!("no sequence was started: {output:?}");
         };
         let shrunk = shrink::shrink(calls.clone(), |calls| !replay(fixture, calls).0);
         let (agreed, said) = replay(fixture, &shrunk);
@@ -107,7 +108,7 @@ fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
     assert!(differences.is_empty(), "\n{}", differences.join("\n"));
 }
 
-/// Runs a sequence by itself: whether it agreed, and what there is to say about it.
+/// Runs one sequence. Returns whether the runtimes agreed, and the output.
 fn replay(fixture: &Fixture, calls: &[calls::Call]) -> (bool, String) {
     let path = file(&format!("differential-{}-shrunk.txt", fixture.release()));
     std::fs::write(&path, calls::to_text(calls)).expect("a file to write");
@@ -118,7 +119,7 @@ fn replay(fixture: &Fixture, calls: &[calls::Call]) -> (bool, String) {
 fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String) {
     let output = Work::File(path).done_by_worker(fixture, trace);
     let text = String::from_utf8_lossy(&output.stdout);
-    // What the test harness says is of no interest.
+    // Remove the output of the test harness.
     let text = text.split_once("test works ...").map_or("", |(_, text)| text);
     let text = text.split_once("FAILED").map_or(text, |(text, _)| text).to_owned();
     if output.status.code().is_some() && !text.trim().is_empty() {
@@ -130,13 +131,13 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
     (output.status.success(), format!("{}: {at}\n{said}", output.status))
 }
 
-/// A file in the build folder, of this process.
+/// Returns the path of a file of this process in the build directory.
 fn file(name: &str) -> PathBuf {
     let name = format!("{}-{name}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Every sequence that once showed a difference, on every release.
+/// Runs every sequence that once showed a difference, on every release.
 #[test]
 fn regressions_agree() {
     test::on_each_release("regressions_agree", &emulation(), |fixture| {
@@ -165,7 +166,7 @@ fn four_threads_leak_nothing() {
 }
 
 #[test]
-#[ignore = "is what the others start"]
+#[ignore = "not a test: the worker process of the other tests"]
 fn works() {
     worker::work();
 }

@@ -1,4 +1,4 @@
-//! What a program sees of a runtime's work besides the answers: its mappings, and what is in them.
+//! The state that a program can observe besides results: its mappings and their contents.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,8 +16,8 @@ pub struct MappedRange {
     pub access: String,
 }
 
-/// What is mapped in a range, addresses counted from where it begins; neighbours of a kind are
-/// one range, however the kernel keeps them.
+/// Returns the mappings in a range, relative to its start. Adjacent ranges with equal access are
+/// merged, however the kernel splits them.
 pub fn ranges(start: u64, end: u64) -> Vec<MappedRange> {
     let mut ranges: Vec<MappedRange> = Vec::new();
     for line in lines_until(end).lines() {
@@ -37,7 +37,7 @@ pub fn ranges(start: u64, end: u64) -> Vec<MappedRange> {
     ranges
 }
 
-/// The lines of `/proc/self/maps`, which are in order, as far as they are of interest.
+/// Returns the lines of `/proc/self/maps`, which are sorted, up to an address.
 fn lines_until(end: u64) -> String {
     let mut file = File::open("/proc/self/maps").expect("/proc/self/maps");
     let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
@@ -53,7 +53,7 @@ fn lines_until(end: u64) -> String {
     }
 }
 
-/// Two words of every page that can be read: where, and what.
+/// Returns two words of every readable page, with their addresses.
 pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
     let readable = ranges.iter().filter(|range| range.access.starts_with('r'));
     let mut words = Vec::new();
@@ -68,7 +68,7 @@ pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
     words
 }
 
-/// The word at an address, if it can be read.
+/// Returns the word at an address, if it is readable.
 fn read(address: u64) -> Option<u64> {
     let mut word = 0u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
@@ -79,7 +79,7 @@ fn read(address: u64) -> Option<u64> {
     (read == 8).then_some(word)
 }
 
-/// Writes a word as the processor would; whether it could.
+/// Writes a word as the CPU would. Returns whether it was writable.
 pub fn write(address: u64, word: u64) -> bool {
     let local = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
     let remote = core::ptr::without_provenance_mut(address as usize);
@@ -89,9 +89,9 @@ pub fn write(address: u64, word: u64) -> bool {
     written == 8
 }
 
-/// Replaces whatever is in a range by nothing.
+/// Unmaps everything in a range.
 pub fn clear(start: u64, end: u64) {
     let address = core::ptr::without_provenance_mut(start as usize);
-    // SAFETY: an area of the test's own, whose runtime has no more use for it.
+    // SAFETY: an area of this test, which its runtime no longer uses.
     unsafe { libc::munmap(address, (end - start) as usize) };
 }

@@ -1,4 +1,4 @@
-//! Both runtimes, driven with the same calls and compared after each.
+//! Makes the same calls on both runtimes and compares them after each.
 
 use crate::calls::*;
 use crate::exclusions;
@@ -12,8 +12,8 @@ use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where the areas begin, far below everything that has no address of its own: what is unmapped
-/// there stays free until somebody asks for exactly that.
+/// The start of the areas, far below all addresses that the kernel chooses: unmapped addresses
+/// there stay free until they are requested explicitly.
 const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
 
@@ -25,21 +25,21 @@ pub struct Pair {
     simulation: Simulation,
     amd: Side,
     simulated: Side,
-    /// What was left of the GPUs' memory before the sequence.
+    /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// Whether memory of the sequence was only claimed by mappings that are no more. The emulated
-    /// kernel does not see that those keep memory, so from then on the two count differently.
+    /// Whether memory of the sequence was claimed only by former mappings. The emulated kernel does
+    /// not count these, so from then on memory is not compared.
     lingered: bool,
-    /// How many calls were made or left out, by what became of them.
+    /// The number of calls that were made or excluded, by result.
     pub made: BTreeMap<String, u64>,
 }
 
-/// Where the two runtimes differ.
+/// A difference between the runtimes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// After which call, clean-up included.
+    /// The last call before the difference, cleanup included.
     pub after: Option<(usize, Call)>,
-    /// What is different: of AMD's, of the simulation.
+    /// The differing values: of AMD's runtime and of the simulation.
     pub what: Vec<(String, String)>,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.after {
             Some((number, call)) => writeln!(f, "after call {number}, {call:?}:")?,
-            None => writeln!(f, "in the end:")?,
+            None => writeln!(f, "at the end:")?,
         }
         for (amd, simulated) in self.what.iter().take(12) {
             writeln!(f, "  AMD {amd}\n  sim {simulated}")?;
@@ -56,10 +56,10 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a runtime shows after a call.
+/// The observable state after a call.
 #[derive(Debug)]
 struct Shown {
-    /// What every agent's access is at every address of interest.
+    /// Every agent's access at each known address.
     access: Vec<(u64, Vec<Outcome>)>,
     properties: Vec<(Name, Outcome)>,
     ranges: Vec<MappedRange>,
@@ -67,21 +67,21 @@ struct Shown {
     memory_used: Vec<i64>,
 }
 
-/// The simulation that answers as a release does.
+/// Returns a simulation of a release.
 fn simulation(release: Release) -> Simulation {
-    let era = match release {
+    let generation = match release {
         Release::R6_1_2 => "era=a,extension=4",
         Release::R6_4_3 => "era=a,extension=7",
         Release::R7_2_4 => "era=b,extension=15",
-        other => panic!("which era {other} is of is not written down"),
+        other => panic!("unknown generation of {other}"),
     };
-    let config = format!("mi300x,gpus=2,vram=1g,{era}").parse().expect("a configuration");
+    let config = format!("mi300x,gpus=2,vram=1g,{generation}").parse().expect("a configuration");
     Simulation::start(config).expect("a free slot")
 }
 
 impl Pair {
     pub fn start(release: Release, runtime: &Path) -> Self {
-        // SAFETY: an HSA runtime, as the caller says.
+        // SAFETY: an HSA runtime, as the caller promises.
         let library = unsafe { Library::load(&Search::only(runtime)) }.expect("AMD's runtime");
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
@@ -92,7 +92,7 @@ impl Pair {
         Self { release, library, simulation, amd, simulated, memory_before, lingered: false, made }
     }
 
-    /// Stops both and starts them anew.
+    /// Stops and restarts both.
     pub fn restart(&mut self) {
         let simulation = simulation(self.release);
         let (amd_area, simulated_area) = (self.amd.area, self.simulated.area);
@@ -105,7 +105,7 @@ impl Pair {
         self.simulation = simulation;
     }
 
-    /// Makes the calls of a sequence, and cleans up. The difference, if there is one.
+    /// Makes the calls of a sequence, and cleans up. Returns the first difference.
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
@@ -117,7 +117,7 @@ impl Pair {
             before(number);
             found = found.or_else(|| self.step(number, call, &mut state));
         }
-        // What differs is cleaned up, too, as well as that goes.
+        // Clean up after a difference too, as far as possible.
         for (number, call) in (calls.len()..).zip(state.clean_up()) {
             before(number);
             let difference = self.step(number, &call, &mut state);
@@ -148,8 +148,8 @@ impl Pair {
         (!what.is_empty()).then_some(Difference { after, what })
     }
 
-    /// Whether all names of a call mean something, the same to both, and the call is not one of
-    /// those that must not be made.
+    /// Returns whether a call can be made: all of its names are valid in both runtimes with the
+    /// same meaning, and it is not excluded.
     fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
         if !self.amd.understands(call) {
             return false;
@@ -160,14 +160,16 @@ impl Pair {
         });
         let much = matches!(call, Call::Create { size, .. } if *size > 64 << 20);
         let reason = if stale {
-            Some("a stale handle that names new memory in one runtime only")
+            Some("a stale handle that refers to new memory in one runtime only")
         } else if self.lingered && much {
-            Some("much memory while some lingers, which only the simulation counts")
+            Some(
+                "a large allocation while claimed memory lingers, which only the simulation counts",
+            )
         } else {
             exclusions::reason(self.release, &self.amd, state, call)
         };
         if let Some(reason) = reason {
-            *self.made.entry(format!("left out: {reason}")).or_default() += 1;
+            *self.made.entry(format!("excluded: {reason}")).or_default() += 1;
         }
         reason.is_none()
     }
@@ -196,8 +198,8 @@ impl Pair {
         }
     }
 
-    /// From 7.2 on a mapping shows as a shared one without access before anybody is granted some;
-    /// in the simulation it is still the reservation's private one. Nobody can tell by use.
+    /// From 7.2 on, a mapping without access is listed as shared; in the simulation it is still the
+    /// reservation's private mapping. The difference has no effect.
     fn comparable(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
             return ranges;
@@ -218,11 +220,12 @@ impl Pair {
         ranges
     }
 
-    /// What is left when everything was undone: nothing of the simulation's, and the same of both.
+    /// Returns a difference after cleanup: the simulation must have nothing left, and both must be
+    /// equal.
     fn left_over(&mut self) -> Option<Difference> {
         let mut what = Vec::new();
         let mut usage = self.simulation.usage();
-        // What was lost is compared below.
+        // Lost memory is compared below.
         usage.vram_used.fill(0);
         let mut nothing = Usage::default();
         nothing.vram_used = vec![0; self.simulated.gpus.len()];
@@ -246,7 +249,7 @@ fn show(outcome: &Outcome) -> String {
     format!("{:#x} {:?}", outcome.status, outcome.values)
 }
 
-/// Line by line what is not the same.
+/// Returns the lines that differ.
 fn differences(amd: &Shown, simulated: &Shown) -> Vec<(String, String)> {
     fn lines<T: fmt::Debug>(kind: &str, values: &[T]) -> Vec<String> {
         values.iter().map(|value| format!("{kind} {value:x?}")).collect()

@@ -1,8 +1,8 @@
-//! From a sequence that shows a difference, one that still does and is as short as can be.
+//! Shrinks a sequence as long as it still shows a difference.
 
 use crate::calls::Call;
 
-/// Leaves calls out, many at once and then fewer, for as long as `differs` says so.
+/// Removes calls, many at once and then fewer, as long as `differs` returns `true`.
 pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
     let mut length = calls.len() / 2;
     while length > 0 {

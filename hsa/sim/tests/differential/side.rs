@@ -1,7 +1,6 @@
-//! One of the two runtimes: its agents and pools, and what it has answered for the names that
-//! sequences use.
+//! One of the two runtimes: its agents and pools, and the values of the names that sequences use.
 // Every unsafe block here calls a function of the runtime's table with pointers to locals of the
-// right type, and with addresses that sequences confine to an area nobody else uses.
+// right type, and with addresses that are limited to an area that no other code uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::calls::{self, Call, Descriptor, Handle, Hint, Location, Name};
@@ -13,13 +12,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const PAGE: u64 = 4096;
-/// How many addresses a sequence has for itself.
+/// The size of the area of a sequence.
 pub const AREA: u64 = 1 << 28;
 const GARBAGE: u64 = 0xdead_beef_0000;
-/// No process has so many descriptors.
+/// A descriptor number that no process has.
 const CLOSED: i32 = 0x7fff_fff0;
 
-/// What a call answered, in words that mean the same in either runtime.
+/// The result of a call, in a form that is comparable between runtimes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub status: hsa_status_t,
@@ -29,15 +28,15 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(u64),
-    /// So many bytes from where the area begins.
+    /// An offset from the start of the area.
     InArea(u64),
-    /// Where the runtime liked; it was given back at once, with this status.
+    /// An address that the runtime chose. It was freed at once, with this status.
     Elsewhere {
         aligned: bool,
         freed: hsa_status_t,
     },
     Handle(Name),
-    /// The number of an agent or a pool, if it is one that callers can see.
+    /// The index of an agent or a pool, if visible to callers.
     Index(Option<usize>),
 }
 
@@ -47,7 +46,7 @@ impl From<hsa_status_t> for Outcome {
     }
 }
 
-/// One runtime, started.
+/// A started runtime.
 #[derive(Debug)]
 pub struct Side {
     core: Core,
@@ -55,7 +54,7 @@ pub struct Side {
     pub agents: Vec<hsa_agent_t>,
     pub gpus: Vec<hsa_agent_t>,
     pools: Vec<hsa_amd_memory_pool_t>,
-    /// Where the area of this sequence begins.
+    /// The start of this sequence's area.
     pub area: u64,
     reservations: BTreeMap<Name, u64>,
     handles: BTreeMap<Name, u64>,
@@ -65,7 +64,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Starts a runtime whose first sequence has its area here.
+    /// Starts a runtime. The area of its first sequence begins at `area`.
     pub fn start(table: &Table, area: u64) -> Self {
         let (core, vmem) = (table.core, table.vmem.expect("virtual memory"));
         assert_eq!(unsafe { (core.hsa_init)() }, OK, "hsa_init");
@@ -96,7 +95,7 @@ impl Side {
         unsafe { (self.core.hsa_shut_down)() }
     }
 
-    /// Forgets the last sequence; the next has an area of its own.
+    /// Drops the state of the last sequence. The next one gets another area.
     pub fn next_sequence(&mut self) {
         self.area += AREA;
         self.reservations.clear();
@@ -104,7 +103,8 @@ impl Side {
         self.descriptors.clear();
     }
 
-    /// Whether every name in a call means something: what failed to be made does not.
+    /// Returns whether every name in a call is valid: the call that should have created it
+    /// succeeded.
     pub fn understands(&self, call: &Call) -> bool {
         let location = |location| match location {
             Location::In(name, _) => self.reservations.contains_key(&name),
@@ -123,12 +123,12 @@ impl Side {
         self.handles.keys()
     }
 
-    /// Closes what was exported.
+    /// Closes all exported descriptors.
     pub fn forget_descriptors(&mut self) {
         self.descriptors.clear();
     }
 
-    /// What a handle's value names by now: values are given out again.
+    /// Returns the object that a handle's value refers to now: values are reused.
     pub fn named_now(&self, name: Name) -> Option<Name> {
         let value = self.handles.get(&name)?;
         self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)
@@ -179,7 +179,7 @@ impl Side {
         }
     }
 
-    /// Performs a call whose names all mean something.
+    /// Performs a call whose names are all valid.
     pub fn perform(&mut self, call: &Call) -> Outcome {
         let vmem = self.vmem;
         match *call {
@@ -291,7 +291,7 @@ impl Side {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
         }
-        // Beside whatever else the process has mapped; nothing further could be compared there.
+        // At an address that other code may use; nothing further could be compared there.
         let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
         let natural = if flags & 1 == 0 { natural } else { PAGE };
         let aligned = (address.addr() as u64).is_multiple_of(natural);
@@ -398,7 +398,7 @@ impl Side {
         Outcome { status, values: vec![Value::Number(left as u64)] }
     }
 
-    /// The pools in order, each with what tells it from others.
+    /// Returns the pools in order, each with its identifying attributes.
     pub fn inventory(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
         let pools = self.pools.iter().map(|pool| {
             let word = |what| rig::pool_info::<u32>(&self.core, *pool, what).map(u64::from);
@@ -420,7 +420,7 @@ impl Side {
         pools.collect()
     }
 
-    /// How much memory of each GPU is not taken.
+    /// Returns the available memory of each GPU.
     pub fn memory_left(&self) -> Vec<u64> {
         let ask = |gpu: &hsa_agent_t| {
             rig::agent_info::<u64>(&self.core, *gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL)

@@ -1,11 +1,11 @@
-//! What a sequence has made so far, as its successful calls tell: to clean it up in the end, to
-//! know which addresses are worth looking at, and which memory a GPU may touch without a fault.
+//! The objects of a sequence, as recorded from its successful calls. Used for cleanup, to find the
+//! addresses to compare, and to find the memory that a GPU can access without a fault.
 
 use crate::calls::*;
 use crate::side::{Outcome, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A handle at an address.
+/// A handle mapped at an address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mapping {
     pub reservation: Name,
@@ -15,19 +15,19 @@ pub struct Mapping {
 
 #[derive(Debug, Default)]
 pub struct State {
-    /// Name, where it begins in the area, and size.
+    /// Name, start in the area, and size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
-    /// Where every reservation began that there ever was.
+    /// The start of every reservation so far.
     starts: BTreeMap<Name, u64>,
-    /// References of every handle that has some.
+    /// The number of references of each handle that has any.
     pub references: BTreeMap<Name, u64>,
     pub mappings: Vec<Mapping>,
-    /// Where something was mapped or not, as bytes from where the area begins.
+    /// Addresses to compare, as offsets from the start of the area.
     pub points: BTreeSet<u64>,
 }
 
 impl State {
-    /// Where in the area a location is.
+    /// Returns the offset of a location in the area.
     pub fn in_area(&self, location: Location) -> Option<u64> {
         match location {
             Location::Null => None,
@@ -41,7 +41,7 @@ impl State {
         start.unwrap_or(u64::MAX)
     }
 
-    /// Whether a range lies in one mapping.
+    /// Returns whether one mapping contains a range.
     pub fn is_mapped(&self, location: Location, size: u64) -> bool {
         let Some(at) = self.in_area(location) else { return false };
         self.mappings.iter().any(|mapping| {
@@ -50,12 +50,12 @@ impl State {
         })
     }
 
-    /// Whether a handle has references.
+    /// Returns whether a handle has references.
     pub fn is_alive(&self, handle: Name) -> bool {
         self.references.contains_key(&handle)
     }
 
-    /// How many mappings a range touches.
+    /// Returns the number of mappings that intersect a range.
     pub fn mappings_in(&self, location: Location, size: u64) -> usize {
         let Some(at) = self.in_area(location) else { return 0 };
         let touched = |mapping: &&Mapping| {
@@ -65,7 +65,7 @@ impl State {
         self.mappings.iter().filter(touched).count()
     }
 
-    /// Writes down what a call has done. A handle is named as its value is by now.
+    /// Records the effect of a call. Handles are recorded under the name that their value has now.
     pub fn note(&mut self, call: &Call, outcome: &Outcome, named_now: impl Fn(Name) -> Name) {
         if outcome.status != hsa_sys::HSA_STATUS_SUCCESS {
             return;
@@ -112,7 +112,7 @@ impl State {
         }
     }
 
-    /// A mapping is known by the reservation that it is in, whichever location named it.
+    /// Finds a mapping by its reservation, whatever location named it.
     fn mapped(&mut self, at: Location, size: u64) {
         let Some(at) = self.in_area(at) else { return };
         let around = self.reservations.iter().find(|(_, (start, reserved))| {
@@ -123,7 +123,7 @@ impl State {
         self.points.extend([at, at + size / 2, at + size, at + size + 1]);
     }
 
-    /// The calls that undo everything.
+    /// Returns the calls that undo everything.
     pub fn clean_up(&self) -> Vec<Call> {
         let unmap = |mapping: &Mapping| Call::Unmap {
             at: Location::In(mapping.reservation, mapping.offset),

@@ -1,5 +1,5 @@
-//! Four threads of random calls on AMD's runtime over the emulated driver, each on reservations and
-//! handles of its own; in the end nothing must be left of any of it.
+//! Four threads make random calls on AMD's runtime over the emulated driver, each with its own
+//! reservations and handles. At the end nothing may be left.
 
 use crate::calls::{Call, Handle};
 use crate::observe;
@@ -15,26 +15,26 @@ use std::sync::RwLock;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const THREADS: u64 = 4;
-/// Where the first thread's areas begin, and how far it is to the next thread's.
+/// The start of the first thread's areas, and the distance to the next thread's.
 const FIRST: u64 = 0x0800_0000_0000;
 const APART: u64 = 0x0800_0000_0000;
 
-/// So many ranges of memory the runtime may keep for later.
+/// The number of memory ranges that the runtime may keep for reuse.
 const KEPT: usize = 16;
 
-/// What a process has, as the kernel sees it.
+/// The resources of a process, according to the kernel.
 #[derive(Debug)]
 struct Holdings {
-    /// Those that the emulated driver hides included, but for those of the store.
+    /// All descriptors, including those that the emulated driver hides, without those of the store.
     descriptors: Vec<String>,
-    /// How many are of memory of the machine, which the runtime keeps.
+    /// The number of descriptors of machine memory, which the runtime keeps.
     store: usize,
-    /// How many ranges of its address space are shared, as the memory of buffers is.
+    /// The number of shared ranges in its address space; buffers are shared memory.
     shared: usize,
     memory_left: Vec<u64>,
 }
 
-/// How long: `HSA_KFD_STRESS_SECONDS`, or ten seconds.
+/// The duration is `HSA_KFD_STRESS_SECONDS`, or ten seconds.
 pub fn survives(fixture: &Fixture) {
     let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(10));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
@@ -55,7 +55,7 @@ pub fn survives(fixture: &Fixture) {
         }
         (sequence, runner.end())
     };
-    // One user stays to the end, so that the runtime is not stopped meanwhile.
+    // One user stays until the end, so that the runtime does not stop in between.
     let mut side = Side::start(&table, FIRST - APART / 2);
     let all = |time| {
         std::thread::scope(|scope| {
@@ -64,7 +64,7 @@ pub fn survives(fixture: &Fixture) {
             threads.into_iter().map(|t| t.join().expect("a thread")).collect::<Vec<_>>()
         })
     };
-    // What is made once and kept, such as queues, is made now.
+    // Create the objects that the runtime creates once and keeps, such as queues.
     all(time.min(Duration::from_secs(5)));
     let before = holdings(&side);
     let ran = all(time);
@@ -77,7 +77,7 @@ pub fn survives(fixture: &Fixture) {
     println!("{sequences} sequences: {made:#?}\n{after:?}");
     assert_eq!(before.descriptors, after.descriptors, "descriptors, seed {seed}");
     assert_eq!(before.memory_left, after.memory_left, "memory of the GPUs, seed {seed}");
-    // The runtime's store of signals may have grown by some, but not with every sequence.
+    // The runtime's store of signals can have grown by a few, but not with every sequence.
     assert!(after.store <= before.store + KEPT, "{before:?} {after:?}, seed {seed}");
     assert!(after.shared <= before.shared + KEPT, "{before:?} {after:?}, seed {seed}");
     let areas = FIRST..FIRST + THREADS * APART;
@@ -85,12 +85,12 @@ pub fn survives(fixture: &Fixture) {
     side.shut_down();
 }
 
-/// What one thread needs.
+/// The state of one thread.
 struct Runner<'a> {
     side: Side,
     release: Release,
     turns: &'a RwLock<()>,
-    /// Where its areas begin.
+    /// The start of its areas.
     start: u64,
     made: BTreeMap<String, u64>,
 }
@@ -114,20 +114,20 @@ impl<'a> Runner<'a> {
             self.step(&call, &mut state);
         }
         self.side.forget_descriptors();
-        // NO_REGISTER leaves some of what it took.
+        // NO_REGISTER leaks a part of its range.
         if !observe::ranges(self.side.area, self.side.area + AREA).is_empty() {
             observe::clear(self.side.area, self.side.area + AREA);
         }
     }
 
     fn step(&mut self, call: &Call, state: &mut State) {
-        // What these ask for comes down where other threads' holes are.
+        // Their addresses could be in holes of other threads.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
-        // From 7.2 on this loses the memory, and it is known.
+        // From 7.2 on this leaks the memory, a known defect.
         let lost = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
                 if state.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
-        // Another thread's memory may have the value by now.
+        // The value may now refer to another thread's memory.
         let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
         if huge || lost || stale || !self.side.understands(call) {
             return;
@@ -136,7 +136,7 @@ impl<'a> Runner<'a> {
         if exclusions::reason(self.release, &self.side, state, call).is_some() {
             return;
         }
-        // These take no lock of the runtime's, so nothing else may go on beside them.
+        // These take no lock in the runtime, so no other call may run at the same time.
         let unlocked = matches!(
             call,
             Call::Export { .. }
@@ -173,15 +173,15 @@ fn holdings(side: &Side) -> Holdings {
     Holdings { descriptors, store: store.len(), shared, memory_left: side.memory_left() }
 }
 
-/// Whether a descriptor is of memory of the machine (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
-/// runtime makes for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
+/// Returns whether a descriptor is of machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
+/// runtime creates for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
 fn is_of_the_machine(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
     flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 2 != 0)
 }
 
-/// What the descriptors of the process are of, in order. Another program looks, as this process
-/// does not see those of the emulated driver; the pipes to it do not count.
+/// Returns the targets of the process's descriptors, in order. Another program lists them, because
+/// the emulated driver hides its own from this process; the pipes to that program are ignored.
 fn descriptors() -> Vec<String> {
     let folder = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
     let mut command = std::process::Command::new("ls");

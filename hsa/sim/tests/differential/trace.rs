@@ -1,12 +1,11 @@
-//! What is left behind when AMD's runtime takes the process with it: the sequence that was being
-//! run, and how far it had come.
+//! A record that survives a crash of AMD's runtime: the current sequence and the current call.
 
 use crate::calls::{self, Call};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file that always holds the sequence at work.
+/// A file that always contains the current sequence.
 #[derive(Debug)]
 pub struct Trace(File);
 
@@ -15,14 +14,14 @@ impl Trace {
         Self(File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 
-    /// A sequence begins.
+    /// Records that a sequence begins.
     pub fn begin(&mut self, title: &str, calls: &[Call]) {
         let text = format!("# at call    0 of {title}\n{}", calls::to_text(calls));
         self.0.set_len(0).expect("a file to write");
         self.write(text.as_bytes());
     }
 
-    /// A call of it is about to be made.
+    /// Records that a call of it begins.
     pub fn at(&mut self, number: usize) {
         self.write(format!("# at call {number:4}").as_bytes());
     }
@@ -33,7 +32,7 @@ impl Trace {
     }
 }
 
-/// The number of the sequence that was at work last, and its calls.
+/// Returns the number of the last sequence, and its calls.
 pub fn last(path: &Path) -> (Option<u64>, Vec<Call>) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let title = text.lines().next().and_then(|line| line.split(" of sequence ").nth(1));

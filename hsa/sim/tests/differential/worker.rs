@@ -1,5 +1,5 @@
-//! The process that runs sequences. AMD's runtime may crash it; whoever started it then finds in
-//! the trace what was run.
+//! The process that runs sequences. If AMD's runtime crashes it, the parent finds the sequence in
+//! the trace.
 
 use crate::pair::Pair;
 use crate::trace::Trace;
@@ -14,20 +14,20 @@ const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
 const TRAIL: &str = "HSA_SIM_WORK_TRAIL";
 
-/// How the line begins in which a worker says what it has done.
+/// The start of the line in which a worker reports its calls.
 const MADE: &str = "made: ";
 
-/// What a worker is to do.
+/// The work of a worker.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// So many sequences of a seed, from this one on.
+    /// `count` sequences of a seed, from `first` on.
     Sequences { seed: u64, first: u64, count: u64 },
     /// The sequence in a file.
     File(PathBuf),
 }
 
 impl Work {
-    /// Has a process do it, and returns what that has said and how it has ended.
+    /// Runs a worker. Returns its output and exit status.
     pub fn done_by_worker(&self, fixture: &Fixture, trace: &Path) -> Output {
         let mut command = fixture.this_program();
         self.prepare(fixture, trace, &mut command);
@@ -60,17 +60,17 @@ impl Work {
     }
 }
 
-/// What a worker has done, as it says itself.
+/// Parses the calls that a worker reports.
 pub fn made(output: &Output) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix(MADE)).expect("what was made");
     serde_json::from_str(line).expect("numbers")
 }
 
-/// Does the work that the environment names, if it names one.
+/// Does the work that the environment specifies, if any.
 pub fn work() {
     let Ok(work) = std::env::var(WORK) else { return };
-    let variable = |name| std::env::var(name).expect("set by whoever starts a worker");
+    let variable = |name| std::env::var(name).expect("set by the parent");
     let release = variable(RELEASE).parse().expect("a release");
     let mut pair = Pair::start(release, Path::new(&variable(RUNTIME)));
     let mut trace = Trace::new(Path::new(&variable(TRAIL)));
@@ -78,7 +78,7 @@ pub fn work() {
         trace.begin(title, calls);
         if let Some(difference) = pair.run(calls, |call| trace.at(call)) {
             print!("\n{difference}");
-            // With what is left over the runtime might not even come to an end.
+            // With leaked state the runtime might not even stop.
             std::process::exit(1);
         }
     };

@@ -1,4 +1,4 @@
-//! Who may do what with it.
+//! Access of agents.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -20,7 +20,7 @@ fn set_access() {
         v.says("size 0", r.set(base, 0, &v.gpu(0, RW)), empty);
         let agent = |handle| [(hsa_agent_t { handle }, RW)];
         v.says("agent 0", r.set(base, N, &agent(0)), INVALID_AGENT);
-        // Killed AMD's runtime.
+        // Crashed AMD's runtime.
         v.says("garbage agent", r.set(base, N, &agent(GARBAGE)), INVALID_AGENT);
         v.says("unreserved", r.set(0x1234_5000, N, &v.gpu(0, RW)), INVALID_ARGUMENT);
         v.says("beyond", r.set(base, 5 * N, &v.gpu(0, RW)), INVALID_ARGUMENT);
@@ -44,7 +44,7 @@ fn set_access() {
         v.says("9 for GPU0", r.set(base, N, &v.gpu(0, 9)), OK);
         assert_eq!(r.get(base, r.gpus[0]), Ok(9));
         v.says("NONE", r.set(base, N, &both(NONE)), OK);
-        assert!(r.simulation.page(0, base).is_some(), "NONE takes nothing from a GPU");
+        assert!(r.simulation.page(0, base).is_some(), "NONE does not revoke a GPU's access");
         assert_eq!(r.get(base, r.gpus[0]), Ok(NONE));
         assert_eq!(maps(base, N), [("---s".to_owned(), N / KIB)]);
         let twice = [(r.gpus[1], RW), (r.gpus[1], RO)];
@@ -52,8 +52,8 @@ fn set_access() {
         assert_eq!(r.get(base, r.gpus[1]), Ok(RO), "the last one counts");
         v.says("GPU0 only", r.set(base + N, N, &v.gpu(0, RW)), OK);
         if v.index > 0 {
-            // By source: before extension 1.7 agents that are not named are dropped.
-            assert_eq!(r.get(base + N, r.gpus[1]), Ok(RW), "GPU1 keeps what it has");
+            // According to the source, extensions before 1.7 drop agents that are not listed.
+            assert_eq!(r.get(base + N, r.gpus[1]), Ok(RW), "GPU1 keeps its access");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Addresses: reserved and freed.
+//! Reserving and freeing addresses.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -30,7 +30,8 @@ fn reserve() {
         assert!(v.index == 0 || aligned.is_multiple_of(GIB));
         let odd = 0x6000_0400_1000;
         assert_eq!(r.try_reserve(N, odd, 2 * MIB, 0), Ok(odd), "misaligned, but the hint wins");
-        let other = r.try_reserve(N, 0x6000_0800_0010, 0, 0).expect("a hint that is no page");
+        let other =
+            r.try_reserve(N, 0x6000_0800_0010, 0, 0).expect("a hint that is not page-aligned");
         assert!(other.is_multiple_of(2 * MIB));
         let expected = if v.index == 0 { "rw-p" } else { "---p" };
         assert_eq!(maps(hint, N), [(expected.to_owned(), N / KIB)]);

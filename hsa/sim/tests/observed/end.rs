@@ -1,4 +1,4 @@
-//! After the runtime has stopped, and in a child.
+//! Calls after the runtime has stopped, and in a forked child.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -15,7 +15,7 @@ fn after_shut_down() {
         v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), NOT_INITIALIZED);
         let create = r.try_create(vram, N, MEMORY_TYPE_PINNED, 0);
         v.says("create", status(create), NOT_INITIALIZED);
-        // There is no check in the older ones, and 7.2.4 crashed.
+        // The older releases do not check, and 7.2.4 crashed.
         v.says("import", status(r.import(9999)), [INCOMPATIBLE, INCOMPATIBLE, NOT_INITIALIZED]);
         v.says("init again", r.init(), OK);
         v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), OK);
@@ -31,7 +31,7 @@ fn fork() {
         apart(|| {
             write(base, 2);
             v.says("reserve", status(r.try_reserve(N, 0, 0, 0)), OUT_OF_RESOURCES);
-            // 6.1.2 answered SUCCESS; here every call of a child is refused.
+            // 6.1.2 returned SUCCESS; the simulation rejects every call of a child.
             let create = r.try_create(r.vram[0], N, MEMORY_TYPE_PINNED, 0);
             v.says("create", status(create), OUT_OF_RESOURCES);
             v.says("init", r.init(), OUT_OF_RESOURCES);

@@ -1,4 +1,4 @@
-//! Three versions of AMD's runtime, as they were recorded.
+//! Three versions of AMD's runtime, as recorded.
 
 use crate::rig::*;
 
@@ -13,7 +13,7 @@ pub struct Version {
     pub index: usize,
 }
 
-/// What is expected: of all versions, or of each.
+/// The expected result: the same for all versions, or one for each.
 pub trait Expected<T> {
     fn of(self, version: usize) -> T;
 }
@@ -52,7 +52,7 @@ impl Version {
     }
 }
 
-/// Every version in a process of its own, as they were recorded.
+/// Runs the probes for each version, in a process of its own.
 #[track_caller]
 pub fn on_each(probes: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
@@ -68,7 +68,7 @@ pub fn status<T>(result: Result<T, hsa_status_t>) -> hsa_status_t {
     result.map_or_else(|status| status, |_| OK)
 }
 
-/// The lines of `/proc/self/maps` that lie in a range: permissions and KiB.
+/// Returns permissions and KiB of the lines of `/proc/self/maps` in a range.
 pub fn maps(start: usize, size: usize) -> Vec<(String, usize)> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let line = |line: &str| {

@@ -1,6 +1,6 @@
-//! The probes that were made on AMD's own runtime, group by group, and what it answered. Where
-//! three versions differ, three answers are written down: 6.1.2, 6.4.3, 7.2.4. Where one of them
-//! crashed, its place has what a runtime that checks would have said.
+//! The probes that were made on AMD's own runtime, by group, and their results. Where the versions
+//! differ there are three results, for 6.1.2, 6.4.3 and 7.2.4. Where one crashed, its result is
+//! that of a runtime that checks arguments.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with null pointers or pointers to locals
 
 #[path = "../rig/mod.rs"]

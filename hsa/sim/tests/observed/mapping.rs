@@ -1,4 +1,4 @@
-//! Memory at addresses, and taken from them.
+//! Mapping and unmapping.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -83,7 +83,8 @@ fn unmap() {
         assert_eq!(kib_present(base, N), N / KIB, "still reserved");
         v.says("the CPU too", r.unmap(base + N, N), OK);
         v.says("twice", r.unmap(base + N, N), INVALID_ALLOCATION);
-        // 7.2.4 keeps the addresses; before, there is a hole that a foreign can fall into.
+        // 7.2.4 keeps the addresses; earlier versions leave a hole, in which a foreign mapping can
+        // be created.
         let left = [0, 0, N / KIB][v.index];
         assert_eq!(kib_present(base + N, N), left);
         if left == 0 {
@@ -92,7 +93,7 @@ fn unmap() {
     });
 }
 
-/// What era A's hole does to somebody else's memory.
+/// Shows the effect of generation A's hole on a foreign mapping.
 fn foreign(v: &Version, base: usize) {
     let r = &v.rig;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -110,7 +111,7 @@ fn foreign(v: &Version, base: usize) {
     let foreign = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
     assert_eq!(foreign, base + N);
     v.says("address_free", r.free(base, 4 * N), OK);
-    assert_eq!(kib_present(foreign, N), 0, "the foreign's memory is gone");
+    assert_eq!(kib_present(foreign, N), 0, "the foreign mapping's memory is lost");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Memory: made, released, asked about.
+//! Creating, releasing and querying memory.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -20,7 +20,7 @@ fn create() {
         v.says("2 MiB + 4 KiB", pinned(2 * MIB + 4 * KIB), OK);
         v.says("65 GiB on a 64 GiB GPU", pinned(65 * GIB), INVALID_ALLOCATION);
         let large = r.create(63 * GIB);
-        // 6.1.2 answers SUCCESS although its kernel has refused.
+        // 6.1.2 returned SUCCESS although its kernel call failed.
         v.says("2 GiB more", pinned(2 * GIB), [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES]);
         assert_eq!(r.release(large), OK);
         v.says("type 7", create(vram, N, 7, 0), INVALID_ARGUMENT);
@@ -29,7 +29,7 @@ fn create() {
         v.says("on the CPU pool", create(r.system, N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
         let pool = |handle| hsa_amd_memory_pool_t { handle };
         v.says("on pool 0", create(pool(0), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
-        // Both killed AMD's runtime.
+        // Both crashed AMD's runtime.
         v.says("garbage pool", create(pool(GARBAGE), N, MEMORY_TYPE_PINNED, 0), INVALID_ARGUMENT);
         let create = r.vmem.hsa_amd_vmem_handle_create;
         let nowhere = unsafe { create(vram, N, MEMORY_TYPE_PINNED, 0, null_mut()) };
@@ -56,8 +56,8 @@ fn release() {
         v.says("release that", r.release(handle), OK);
         v.says("unmap: last use", r.unmap(base, N), OK);
         v.says("release after that", r.release(handle), INVALID_ALLOCATION);
-        v.says("export after it is gone", status(r.export(handle)), INVALID_ALLOCATION);
-        v.says("map after it is gone", r.map(base, N, handle), INVALID_ARGUMENT);
+        v.says("export after the last release", status(r.export(handle)), INVALID_ALLOCATION);
+        v.says("map after the last release", r.map(base, N, handle), INVALID_ARGUMENT);
         let first = r.create(N);
         assert_eq!(r.release(first), OK);
         v.says("create, release, release", r.release(first), INVALID_ALLOCATION);
@@ -91,7 +91,7 @@ fn pointer_info() {
         let (base, handle) = (r.reserve(2 * N), r.create(N));
         assert_eq!(r.map(base, N, handle), OK);
         assert_eq!(r.set(base, N, &v.gpu(0, RW)), OK);
-        let tell = |address| {
+        let info = |address| {
             let info = r.pointer_info(address);
             let (agent, host) = (info.agentBaseAddress.addr(), info.hostBaseAddress.addr());
             let owned = info.agentOwner == r.gpus[0];
@@ -99,11 +99,11 @@ fn pointer_info() {
         };
         let reserved =
             [(0, base, base, 2 * N, false), (5, base, 0, 2 * N, false), (5, 0, base, 2 * N, false)];
-        assert_eq!(tell(base + N), reserved[v.index]);
+        assert_eq!(info(base + N), reserved[v.index]);
         let at = base + 100;
         let mapped = [reserved[0], reserved[1], (6, at, at, N, true)];
-        assert_eq!(tell(at), mapped[v.index]);
-        assert_eq!(tell(handle as usize), (0, 0, 0, 0, false), "the handle's value");
+        assert_eq!(info(at), mapped[v.index]);
+        assert_eq!(info(handle as usize), (0, 0, 0, 0, false), "the handle's value");
         v.says("memory_pool_free", r.pool_free(base), INVALID_ALLOCATION);
         let allow = r.allow(&[r.gpus[1]], base);
         v.says("agents_allow_access GPU1", allow, [ERROR, OK, OK]);
@@ -137,7 +137,7 @@ fn locked_memory() {
             v.says("unlock it twice", unsafe { unlock(at) }, OK);
             assert_eq!(kind(), locked);
         }
-        // 7.2.4 ended the process.
+        // 7.2.4 aborted the process.
         v.says("unlock it once more", unsafe { unlock(at) }, [OK, OK, INVALID_ARGUMENT]);
     });
 }

@@ -1,4 +1,4 @@
-//! Memory as descriptors.
+//! Export and import as descriptors.
 
 use crate::fixture::*;
 use crate::rig::*;
@@ -21,7 +21,7 @@ fn export_and_import() {
         v.says("export NULL", unsafe { export(null_mut(), handle, 0) }, INVALID_ARGUMENT);
         v.says("import -1", status(r.import(-1)), INVALID_ARGUMENT);
         v.says("import a closed fd", status(r.import(9999)), INCOMPATIBLE);
-        let null = File::open("/dev/null").expect("it is there");
+        let null = File::open("/dev/null").expect("it exists");
         v.says("import /dev/null", status(r.import(null.as_raw_fd())), INCOMPATIBLE);
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
         v.says("import a memfd", status(r.import(plain)), INCOMPATIBLE);

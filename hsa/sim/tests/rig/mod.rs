@@ -1,9 +1,9 @@
-//! A started simulation with its agents and pools found, and the functions as methods that take
-//! and answer plain values.
+//! A started simulation with its agents and pools, and wrappers of the functions that take and
+//! return plain values.
 #![allow(dead_code)]
 // every test program uses its own part
-// Each unsafe block below calls a function of the simulation's table with pointers to locals of
-// the right type, or with what the test itself passes; that is said once here.
+// Each unsafe block below calls a function of the simulation's table with pointers to locals of the
+// right type, or with the test's own arguments.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use core::ffi::{CStr, c_int, c_void};
@@ -119,7 +119,7 @@ impl Rig {
         }
     }
 
-    /// Memory of the first GPU.
+    /// Creates memory of the first GPU.
     #[track_caller]
     pub fn create(&self, size: usize) -> u64 {
         self.try_create(self.vram[0], size, MEMORY_TYPE_PINNED, 0).expect("memory")
@@ -156,7 +156,7 @@ impl Rig {
         match unsafe { export(&mut descriptor, handle, 0) } {
             OK => Ok(descriptor),
             status => {
-                assert_eq!(descriptor, -1, "a failed export says so in the descriptor, too");
+                assert_eq!(descriptor, -1, "a failed export writes -1 as the descriptor");
                 Err(status)
             }
         }
@@ -215,7 +215,7 @@ impl Rig {
         }
     }
 
-    /// A reservation with a new handle of GPU 0 mapped over all of it, and access for these.
+    /// Reserves a range, maps a new handle of GPU 0 over all of it, and grants this access.
     #[track_caller]
     pub fn mapped(
         &self,
@@ -242,7 +242,7 @@ impl Rig {
         unsafe { fill(without_provenance_mut(address), value, count) }
     }
 
-    /// Locks memory of this process for all agents, and says where they find it.
+    /// Locks memory of this process for all agents, and returns the agents' address of it.
     pub fn lock(&self, address: usize, size: usize) -> Result<usize, hsa_status_t> {
         let lock = self.hsa.hsa_amd_memory_lock.expect("there");
         let mut there = null_mut();
@@ -257,7 +257,7 @@ impl Rig {
         assert_eq!(unsafe { unlock(without_provenance_mut(address)) }, OK);
     }
 
-    /// A 64-bit number as GPU memory has it, read with a copy.
+    /// Reads a 64-bit number from GPU memory by a copy.
     #[track_caller]
     pub fn peek(&self, address: usize) -> u64 {
         let mut value = 0u64;
@@ -315,7 +315,7 @@ impl Rig {
     pub fn wait_below(&self, signal: hsa_signal_t, value: i64) -> i64 {
         let wait = self.hsa.hsa_signal_wait_scacquire.expect("there");
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
-        // A wait may return before the condition holds, and not only when the time is up.
+        // A wait may return before the condition holds, even without a timeout.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
             let now = unsafe { wait(signal, condition, value, 10_000_000_000, state) };
@@ -384,22 +384,22 @@ pub fn system_info<T: Default>(hsa: &Core, what: u32) -> Result<T, hsa_status_t>
     }
 }
 
-/// Memory at an address that the CPU has access to.
+/// Returns a reference to memory that the CPU can access.
 pub fn word(address: usize) -> &'static core::sync::atomic::AtomicU64 {
     unsafe { &*without_provenance::<core::sync::atomic::AtomicU64>(address) }
 }
 
-/// What the CPU reads.
+/// Reads by the CPU.
 pub fn read(address: usize) -> u64 {
     word(address).load(core::sync::atomic::Ordering::SeqCst)
 }
 
-/// The CPU writes.
+/// Writes by the CPU.
 pub fn write(address: usize, value: u64) {
     word(address).store(value, core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether the CPU may read an address, without trying it in this process.
+/// Returns whether the CPU can read an address, without accessing it in this process.
 pub fn readable(address: usize) -> bool {
     in_child(|| {
         core::hint::black_box(read(address));
@@ -413,7 +413,7 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// Does something in a forked child; a panic there is shown and is exit 101.
+/// Runs a function in a forked child. A panic is printed and gives exit status 101.
 pub fn in_child(work: impl FnOnce()) -> Ended {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     show_panics_of_children();
@@ -432,9 +432,9 @@ pub fn in_child(work: impl FnOnce()) -> Ended {
     }
 }
 
-/// A child's panic is written to standard error, past the harness's capture, which the child has
-/// no way to hand over. Arranged before forking: in the child the usual hook, or replacing it,
-/// would wait for ever for a lock that another thread of the parent held.
+/// Prints a child's panic to standard error, because the child cannot use the harness's capture.
+/// Installed before forking: in the child, the usual hook, or replacing it, could wait forever for
+/// a lock that another thread of the parent held.
 fn show_panics_of_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -449,8 +449,8 @@ fn show_panics_of_children() {
     });
 }
 
-/// Does something in a process of its own: what this era does to the address space would hurt
-/// the other tests' threads.
+/// Runs a function in a process of its own: this generation's changes to the address space would
+/// disturb the threads of other tests.
 #[track_caller]
 pub fn apart(work: impl FnOnce()) {
     assert_eq!(in_child(work), Ended::Exit(0), "see standard error");

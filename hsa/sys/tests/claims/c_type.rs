@@ -1,12 +1,12 @@
-//! A Rust type of the bindings, written in C.
+//! Converts a Rust type of the bindings to C.
 //!
-//! Every part is wrapped in `__typeof__`, so that C's inside-out declarators read from left to
-//! right, and so that a name which a header does not have is an undeclared identifier and not a
-//! syntax error that takes the next lines with it.
+//! Every part is wrapped in `__typeof__`, so that C's declarators read from left to right, and a
+//! missing name is an undeclared identifier instead of a syntax error that affects the following
+//! lines.
 
 use super::token::Token;
 
-/// Reads one type off the front of `tokens`.
+/// Reads one type from the start of `tokens`.
 pub fn read(tokens: &mut &[Token<'_>]) -> String {
     if skip(tokens, "*") {
         let constant = if skip(tokens, "const") { "const " } else { "" };
@@ -57,7 +57,7 @@ fn function(tokens: &mut &[Token<'_>]) -> String {
     format!("__typeof__({result}) (*)({})", parameters.join(", "))
 }
 
-/// C's name of a type.
+/// Returns C's name of a type.
 pub fn named(name: &str) -> String {
     let c = match name {
         "c_void" => "void",
@@ -71,12 +71,12 @@ pub fn named(name: &str) -> String {
         "u64" => "uint64_t",
         "i64" => "int64_t",
         _ if name.starts_with("hsa_") => {
-            // Bindgen names the tag; the typedef is what both headers are known by.
+            // Bindgen uses the tag; both headers have the typedef.
             return name
                 .strip_suffix("_s")
                 .map_or_else(|| name.to_owned(), |stem| format!("{stem}_t"));
         }
-        _ => panic!("the bindings use the type `{name}`: say here what it is in C"),
+        _ => panic!("unknown type `{name}` in the bindings: add its C equivalent here"),
     };
     c.to_owned()
 }
@@ -97,5 +97,5 @@ pub fn skip(tokens: &mut &[Token<'_>], token: &str) -> bool {
 
 pub fn expect(tokens: &mut &[Token<'_>], token: &str) {
     let found = next(tokens);
-    assert_eq!(found, token, "bindgen writes this otherwise than the test reads it");
+    assert_eq!(found, token, "bindgen's output has an unexpected form");
 }

@@ -1,5 +1,5 @@
-//! What `src/bindings.rs` says of C: every constant, size, alignment, offset, type of a field and
-//! type of a function, each as one constant expression that a C compiler can judge.
+//! Extracts claims from `src/bindings.rs`: every constant, size, alignment, offset, type of a field
+//! and type of a function, each as a constant expression that a C compiler can check.
 
 pub mod c_type;
 pub mod token;
@@ -8,22 +8,22 @@ use c_type::{expect, named, next, read, skip};
 use core::mem::offset_of;
 use token::Token;
 
-/// The bindings as they are checked in, whichever ones this test was compiled with.
+/// The checked-in bindings, regardless of those that this test was compiled with.
 pub const BINDINGS: &str = include_str!("../../src/bindings.rs");
 
-/// One statement about C.
+/// A claim about C.
 #[derive(Debug)]
 pub struct Claim {
     /// The name in C: a constant, a type, `type.field`, or a function.
     pub subject: String,
-    /// What is said of it.
+    /// The claim in words.
     pub what: String,
-    /// The same as a C expression that is to be true.
+    /// The claim as a C expression that must be true.
     pub condition: String,
 }
 
-/// Reads all claims from the text of the bindings. `function` makes, of a function's name, the C
-/// expression for the type of a pointer to it.
+/// Reads all claims of the bindings. `function` returns the C expression for the type of a pointer
+/// to a function.
 pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim> {
     let tokens = token::tokens(bindings);
     let mut rest = tokens.as_slice();
@@ -70,13 +70,13 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
     let name = next(rest);
     expect(rest, "=");
     let target = read(rest);
-    // A typedef of a structure says nothing that its size and fields do not.
+    // A typedef of a structure claims nothing besides its size and fields.
     if name == target {
         return None;
     }
     if target == "unsigned int" {
-        // An enumeration. Whether it has a sign is up to the compiler and to values that the
-        // bindings leave out; only its size is part of the ABI.
+        // An enumeration. Its signedness depends on the compiler and on values that the bindings
+        // omit; only its size is part of the ABI.
         return Some(Claim {
             subject: name.to_owned(),
             what: "is as large as an unsigned int".to_owned(),
@@ -102,7 +102,7 @@ fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
         let field = next(rest);
         expect(rest, ":");
         if field.starts_with("__bindgen_anon_") {
-            // It has no name in C; its members are claimed as members of its owner.
+            // It has no name in C; its fields are claimed as fields of its owner.
             next(rest);
         } else {
             let field = c_field(field);
@@ -138,7 +138,7 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
     }
     let (what, name) = text.split_once(" of ").expect("a size is one of something");
     if name.contains("__bindgen_ty_") {
-        // C cannot ask an anonymous union for its size; its owner's depends on it.
+        // C cannot query the size of an anonymous union; the owner's size depends on it.
         return None;
     }
     let name = named(name);
@@ -146,33 +146,33 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
         "Size" => (format!("has size {value}"), format!("sizeof(__typeof__({name})) == {value}")),
         "Alignment" => (
             format!("is aligned to {value}"),
-            // GCC takes the alignment of a type that is not there for 1, but not its size.
+            // GCC assumes alignment 1 for an unknown type, but rejects its size.
             format!("sizeof(__typeof__({name})) && _Alignof(__typeof__({name})) == {value}"),
         ),
-        _ => panic!("bindgen checks the {what} of {name}: say here how C does"),
+        _ => panic!("unknown claim: the {what} of {name}; add its C equivalent here"),
     };
     Some(Claim { subject: name, what, condition })
 }
 
-/// The C type that has the fields of a Rust type, and where in it they start.
+/// Returns the C type with the fields of a Rust type, and the offset of the first.
 fn place(owner: &str) -> (String, usize) {
     match owner {
         "hsa_amd_event_s__bindgen_ty_1" => {
             ("hsa_amd_event_t".to_owned(), offset_of!(hsa_sys::hsa_amd_event_t, __bindgen_anon_1))
         }
         _ if owner.contains("__bindgen_ty_") => {
-            panic!("`{owner}` has no name in C: say here where in its owner it is")
+            panic!("`{owner}` has no name in C: add its offset in its owner here")
         }
         _ => (named(owner), 0),
     }
 }
 
-/// C's name of a field: bindgen puts a line under the end of what is a keyword in Rust.
+/// Returns C's name of a field: bindgen appends an underscore to Rust keywords.
 fn c_field(name: &str) -> &str {
     name.strip_suffix('_').unwrap_or(name)
 }
 
-/// A C type without what only the compiler needs, for people.
+/// Removes what only the compiler needs from a C type, for messages.
 fn plain(c: &str) -> String {
     c.replace("__typeof__", "")
 }

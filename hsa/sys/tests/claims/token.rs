@@ -1,6 +1,6 @@
-//! Words, numbers, strings and signs: all there is in text that bindgen wrote.
+//! Splits bindgen's output into words, numbers, strings and punctuation.
 
-/// One token, as it stands in the text; a string with its quotes.
+/// A token, as written; a string includes its quotes.
 pub type Token<'a> = &'a str;
 
 pub fn tokens(text: &str) -> Vec<Token<'_>> {

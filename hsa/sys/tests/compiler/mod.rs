@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// `$CC` with whatever arguments it carries, or `cc`; its messages in English.
+/// Returns `$CC` with its arguments, or `cc`, with messages in English.
 pub fn command() -> Command {
     let text = std::env::var("CC").unwrap_or_default();
     let mut words = text.split_whitespace();

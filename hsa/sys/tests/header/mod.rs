@@ -1,16 +1,16 @@
-//! The names that `include/hsa_abi.h` declares, read as text.
+//! Parses the names that `include/hsa_abi.h` declares.
 
 use crate::claims::token::{Token, is_word, tokens};
 
 #[derive(Debug, Default)]
 pub struct Header {
-    /// Names and values of all enumerations.
+    /// The names and values of all enumerations.
     pub constants: Vec<(String, u64)>,
-    /// What is declared with `typedef`.
+    /// The names declared with `typedef`.
     pub types: Vec<String>,
-    /// `type.field`, those of an anonymous union as its owner's.
+    /// `type.field`; fields of an anonymous union belong to its owner.
     pub fields: Vec<String>,
-    /// What is declared with `HSA_FUNCTION`.
+    /// The names declared with `HSA_FUNCTION`.
     pub functions: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Header {
                 self.types.push((*name).to_owned());
                 let ends = body.iter().enumerate().filter(|(_, token)| **token == ";");
                 for (end, _) in ends.filter(|(end, _)| body[end - 1] != "}") {
-                    // An array's length stands between the name and the end.
+                    // The length of an array is between the name and the end.
                     let named = &body[..end];
                     let named = match named {
                         [named @ .., "[", _, "]"] => named,
@@ -52,19 +52,19 @@ impl Header {
                     self.fields.push(format!("{name}.{field}"));
                 }
             }
-            // Another name of a number, or a callback.
+            // A number type or a callback.
             ["typedef", _, name] | ["typedef", _, "(", "*", name, ")", ..] => {
                 self.types.push((*name).to_owned());
             }
             ["HSA_FUNCTION", "(", _, ",", name, ",", ..] => {
                 self.functions.push((*name).to_owned());
             }
-            _ => panic!("the header has something new: {declaration:?}"),
+            _ => panic!("unknown kind of declaration: {declaration:?}"),
         }
     }
 }
 
-/// Splits where a `;` ends something that is in no bracket.
+/// Splits at each `;` outside of brackets.
 fn declarations<'a, 't>(tokens: &'a [Token<'t>]) -> Vec<&'a [Token<'t>]> {
     let mut depth = 0;
     tokens

@@ -1,13 +1,13 @@
-//! Libraries that export whatever a test wants, made with the C compiler.
+//! Builds libraries with chosen exports with the C compiler.
 
 use crate::compiler;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// What `hsa_init` of every stub answers, to know it by.
+/// The result of every stub's `hsa_init`, which identifies it.
 pub const ANSWER: u32 = 4711;
 
-/// Makes the shared library `file`, which exports these functions and no other.
+/// Builds the shared library `file`, which exports exactly these functions.
 pub fn make<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
     use std::io::Write as _;
     let source: String = functions
@@ -24,11 +24,11 @@ pub fn make<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> 
     let mut input = cc.stdin.take().expect("it was piped");
     input.write_all(source.as_bytes()).expect("the compiler reads its input");
     drop(input);
-    assert!(cc.wait().expect("the compiler ends").success(), "no library of:\n{source}");
+    assert!(cc.wait().expect("the compiler ends").success(), "cannot compile:\n{source}");
     file
 }
 
-/// The folder of a file.
+/// Returns the directory of a file.
 pub fn folder(file: &Path) -> &Path {
     file.parent().expect("a file is in a folder")
 }

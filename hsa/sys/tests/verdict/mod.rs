@@ -1,4 +1,4 @@
-//! What a C compiler says of claims, with some header included.
+//! Checks claims with a C compiler and given headers.
 
 use crate::claims::Claim;
 use crate::compiler;
@@ -10,28 +10,28 @@ const SOURCE: &str = "claims.c";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The header says the same.
+    /// The header agrees.
     Agrees,
-    /// The header says something else.
+    /// The header differs.
     Differs,
-    /// The header does not have it.
+    /// The header lacks the name.
     Absent,
 }
 
-/// What was said of one line; of several things the greatest counts.
+/// The result of one line; of several messages the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
     Silence,
     NotUnderstood,
     Failed,
-    /// A line with an unknown name was not judged, whatever else is said of it.
+    /// A line with an unknown name was not checked, whatever other messages it has.
     Unknown,
 }
 
-/// Judges every claim with `includes` before it, the `folders` searched first.
+/// Checks every claim after `includes`; `folders` are searched first.
 ///
-/// Each claim is put twice, as it is and denied, so that silence is never taken for consent: a
-/// line that the compiler did not get to would be silent both times.
+/// Each claim is compiled twice, as it is and negated, so that a missing message is not taken for
+/// agreement: a line that the compiler did not reach would have none both times.
 pub fn judge(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
     let affirmed = ask(includes, folders, claims, "");
     let denied = ask(includes, folders, claims, "!");
@@ -86,14 +86,14 @@ fn ask(includes: &[&str], folders: &[&Path], claims: &[Claim], sign: &str) -> As
     }
     let odd = answers.iter().position(|answer| *answer == Answer::NotUnderstood);
     if let Some(index) = odd {
-        panic!("not understood, about {:?}:\n{messages}", claims[index]);
+        panic!("unknown compiler message about {:?}:\n{messages}", claims[index]);
     }
     let failed = answers.iter().any(|answer| *answer != Answer::Silence);
     assert_eq!(!output.status.success(), failed, "an error without a line:\n{messages}");
     Asked { answers, messages }
 }
 
-/// Every error, with its line in the source if it is there.
+/// Returns every error, with its line in the source if known.
 fn errors(messages: &str) -> impl Iterator<Item = (Option<usize>, Answer)> {
     messages.lines().filter_map(|message| {
         let error = message.split_once(" error: ");
@@ -104,14 +104,14 @@ fn errors(messages: &str) -> impl Iterator<Item = (Option<usize>, Answer)> {
     })
 }
 
-/// The words of GCC and of Clang, old and new.
+/// Matches the messages of GCC and Clang, old and new.
 fn meaning(error: &str) -> Answer {
     const FAILED: [&str; 2] = ["static assertion failed", "static_assert failed"];
     const UNKNOWN: [&str; 5] = [
         "undeclared",
         "unknown type name",
         "no member named",
-        // GCC says that a name is undeclared once a file, and this of every line.
+        // GCC reports an undeclared name once per file, and this message for every line.
         "expression in static assertion is not an integer",
         "expression in static assertion is not constant",
     ];

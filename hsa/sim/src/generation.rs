@@ -8,7 +8,7 @@ use core::ops::RangeInclusive;
 /// A ROCm generation: releases of AMD's runtime with one implementation of virtual memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Era {
+pub enum Generation {
     /// ROCm 6.0 to 7.1: revoking the CPU's access leaves a hole in the reservation.
     A,
     /// ROCm 7.2: no holes, but memory once mapped stays claimed until the addresses are freed.
@@ -20,7 +20,7 @@ pub enum Era {
     D,
 }
 
-impl Era {
+impl Generation {
     /// All generations, oldest first.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
@@ -38,8 +38,9 @@ impl Era {
     /// Returns the generation whose releases report this minor version.
     #[must_use]
     pub fn of_extension(minor: u32) -> Self {
-        let era = Self::ALL.into_iter().find(|era| era.extensions().contains(&minor));
-        era.unwrap_or(Self::D)
+        let generation =
+            Self::ALL.into_iter().find(|generation| generation.extensions().contains(&minor));
+        generation.unwrap_or(Self::D)
     }
 
     /// Returns the minor version of AMD's extension that this generation usually reports.
@@ -54,7 +55,7 @@ impl Era {
     }
 }
 
-impl fmt::Display for Era {
+impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::A => "a",
@@ -79,7 +80,7 @@ pub(crate) enum Unnamed {
 /// The behaviour of one release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Behaviour {
-    pub(crate) era: Era,
+    pub(crate) generation: Generation,
     pub(crate) extension: u32,
     /// ROCm 6.0 had extension 1.4 but no attribute to ask for it.
     pub(crate) extension_reported: bool,
@@ -93,7 +94,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Sizes from this limit on are rejected (seen in 6.1.2; later only the address space limits
+    /// Sizes from this limit on are rejected (observed in 6.1.2; later only the address space limits
     /// them).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
@@ -106,29 +107,29 @@ impl Behaviour {
     /// NO_REGISTER reserves padding for two alignments and trims it to one (seen in 7.2.4; 7.0's
     /// source has padding for one and does not trim).
     pub(crate) fn no_register_trims(self) -> bool {
-        self.era >= Era::B
+        self.generation >= Generation::B
     }
 
     /// Freeing a NO_REGISTER range starts at the kernel's address, not at the caller's.
     pub(crate) fn no_register_free_leaks(self) -> bool {
-        self.era < Era::D
+        self.generation < Generation::D
     }
 
     // --- Handles ---
 
     /// All calls on handles take the runtime's lock; before, four of them do not.
     pub(crate) fn locks_every_call(self) -> bool {
-        self.era >= Era::D
+        self.generation >= Generation::D
     }
 
     /// Handles are addresses in an unmapped aperture; later they are heap objects.
     pub(crate) fn handles_are_fake_addresses(self) -> bool {
-        self.era <= Era::B
+        self.generation <= Generation::B
     }
 
     /// One descriptor is open for every live handle.
     pub(crate) fn descriptor_per_handle(self) -> bool {
-        self.era == Era::C
+        self.generation == Generation::C
     }
 
     /// `create` rejects pools other than video memory before it checks the size.
@@ -143,7 +144,7 @@ impl Behaviour {
     }
 
     pub(crate) fn memory_of_cpus(self) -> bool {
-        self.era == Era::D
+        self.generation == Generation::D
     }
 
     // --- Map and unmap ---
@@ -151,29 +152,29 @@ impl Behaviour {
     /// `map` creates the CPU's mapping without access. It fails for addresses that are not
     /// page-aligned, and the memory stays claimed until the addresses are freed.
     pub(crate) fn map_prepares_cpu(self) -> bool {
-        self.era == Era::B
+        self.generation == Generation::B
     }
 
     /// A `map` that fails there leaks its claim of the memory.
     pub(crate) fn failed_map_keeps_memory(self) -> bool {
-        self.era == Era::B
+        self.generation == Generation::B
     }
 
     /// Generation D checks as B does, but only for memory of this process, and nothing stays
     /// claimed.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
-        self.era == Era::B || (self.era == Era::D && !imported)
+        self.generation == Generation::B || (self.generation == Generation::D && !imported)
     }
 
     /// `map` only records the mapping.
     pub(crate) fn map_is_bookkeeping(self) -> bool {
-        self.era >= Era::C
+        self.generation >= Generation::C
     }
 
     /// `map` exports the memory to itself, for which it needs a file descriptor for a moment (seen in
     /// 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn map_needs_descriptor(self) -> bool {
-        self.era <= Era::B
+        self.generation <= Generation::B
     }
 
     pub(crate) fn map_too_large_is_invalid_argument(self) -> bool {
@@ -188,19 +189,19 @@ impl Behaviour {
 
     /// Revoking the CPU's access unmaps the pages and leaves an address-space hole.
     pub(crate) fn cpu_revocation_leaves_hole(self) -> bool {
-        self.era == Era::A
+        self.generation == Generation::A
     }
 
     /// Granting a GPU access exports the memory to itself. From ROCm 7.14 on each handle has a
     /// descriptor already; ROCm 10 closes it again.
     pub(crate) fn grant_needs_descriptor(self) -> bool {
-        self.era != Era::C
+        self.generation != Generation::C
     }
 
     /// Without a free descriptor the process aborts: the runtime asserts that the export succeeds
     /// (seen in 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn grant_without_descriptor_aborts(self) -> bool {
-        self.era <= Era::B
+        self.generation <= Generation::B
     }
 
     pub(crate) fn sets_access_of_several(self) -> bool {
@@ -229,7 +230,7 @@ impl Behaviour {
 
     /// Granting a peer access fails once the owner has access.
     pub(crate) fn owner_must_be_last(self) -> bool {
-        self.era == Era::C
+        self.generation == Generation::C
     }
 
     pub(crate) fn allow_access_knows_vmem(self) -> bool {
@@ -238,7 +239,7 @@ impl Behaviour {
 
     /// The address past a mapping counts as part of it.
     pub(crate) fn get_access_includes_end(self) -> bool {
-        self.era < Era::D
+        self.generation < Generation::D
     }
 
     /// Whether `fill` supports virtual memory. 6.4.3 returns `INVALID_ALLOCATION` (seen); 6.1.2
@@ -248,7 +249,7 @@ impl Behaviour {
     }
 
     pub(crate) fn get_access_knows_cpus(self) -> bool {
-        self.era == Era::D
+        self.generation == Generation::D
     }
 
     pub(crate) fn get_access_refuses_never_set(self) -> bool {
@@ -259,12 +260,12 @@ impl Behaviour {
 
     /// A descriptor is first used when access is set.
     pub(crate) fn imports_lazily(self) -> bool {
-        self.era >= Era::C
+        self.generation >= Generation::C
     }
 
     /// The runtime uses the caller's descriptor instead of a duplicate.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
-        self.era == Era::C
+        self.generation == Generation::C
     }
 
     /// Import does not check for `hsa_init`, but fails without a driver.
@@ -274,16 +275,16 @@ impl Behaviour {
 
     /// Every export returns the same descriptor.
     pub(crate) fn export_repeats_descriptor(self) -> bool {
-        self.era == Era::C
+        self.generation == Generation::C
     }
 
     pub(crate) fn exports_imports(self) -> bool {
-        self.era < Era::D
+        self.generation < Generation::D
     }
 
     /// An import has no pool, instead of the GPU's last.
     pub(crate) fn imports_have_no_pool(self) -> bool {
-        self.era >= Era::C
+        self.generation >= Generation::C
     }
 
     // --- Other functions ---
@@ -313,18 +314,18 @@ impl Behaviour {
     /// A range that wraps around is found in a reservation that does not contain its start (not in
     /// 7.2.4).
     pub(crate) fn ranges_may_wrap(self) -> bool {
-        self.era == Era::A
+        self.generation == Generation::A
     }
 
     /// The address past a reservation counts as part of it (seen in 7.2.4).
     pub(crate) fn pointer_info_includes_end(self) -> bool {
-        self.era == Era::B
+        self.generation == Generation::B
     }
 
     /// `unlock` returns success for memory that is not locked (seen in 6.1.2 and 6.4.3; 7.2.4
     /// asserts that it is locked).
     pub(crate) fn unlocks_anything(self) -> bool {
-        self.era == Era::A
+        self.generation == Generation::A
     }
 
     /// `pointer_info` distinguishes mappings from reservations.
