@@ -34,6 +34,7 @@ mod descriptors;
 pub mod diff;
 mod filter;
 pub mod fuzz;
+mod hexdump;
 mod hip_calls;
 mod html;
 mod junit;

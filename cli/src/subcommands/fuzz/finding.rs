@@ -256,7 +256,7 @@ impl fmt::Display for Finding {
             writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
         }
         for (index, operation) in last.operations.iter().enumerate().take(SHOWN) {
-            writeln!(f, "  {}. {operation:?}", index + 1)?;
+            writeln!(f, "  {}. {operation}", index + 1)?;
         }
         if now > SHOWN {
             writeln!(f, "  and {} more", now - SHOWN)?;
