@@ -2,7 +2,9 @@
 
 use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A plan, and a counter of calls for each rule.
@@ -10,6 +12,15 @@ use std::time::Duration;
 pub struct Injector<C> {
     plan: Plan<C>,
     seen: Vec<AtomicU64>,
+    record: Option<Record>,
+}
+
+/// A file that lists the rules that have affected a call.
+#[derive(Debug)]
+struct Record {
+    file: File,
+    label: &'static str,
+    happened: Vec<AtomicBool>,
 }
 
 /// The faults of one call.
@@ -30,7 +41,16 @@ impl<C> Injector<C> {
     #[must_use]
     pub fn new(plan: Plan<C>) -> Self {
         let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { plan, seen }
+        Self { plan, seen, record: None }
+    }
+
+    /// Writes a line `LABEL NUMBER` to a file when a rule affects a call for the first time. Rules are
+    /// numbered from 1. Several processes can share a file that is open for appending.
+    #[must_use]
+    pub fn recording_to(mut self, file: File, label: &'static str) -> Self {
+        let happened = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
+        self.record = Some(Record { file, label, happened });
+        self
     }
 
     /// Returns whether the plan has no rules.
@@ -45,7 +65,7 @@ impl<C: Copy> Injector<C> {
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
         let mut injection = Injection { time: Duration::ZERO, outcome: Ok(None) };
-        for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
+        for (index, (rule, seen)) in self.plan.rules.iter().zip(&self.seen).enumerate() {
             if !rule.call.as_deref().is_none_or(|call| applies_to(name, call)) {
                 continue;
             }
@@ -54,12 +74,27 @@ impl<C: Copy> Injector<C> {
             }
             match rule.effect {
                 Effect::Delay(more) => injection.time = injection.time.saturating_add(more),
-                _ if !matches!(injection.outcome, Ok(None)) => {}
+                _ if !matches!(injection.outcome, Ok(None)) => continue,
                 Effect::Fail(code) => injection.outcome = Err(code),
                 Effect::Misbehave(wrong) => injection.outcome = Ok(Some(wrong)),
             }
+            if let Some(record) = &self.record {
+                record.add(index);
+            }
         }
         injection
+    }
+}
+
+impl Record {
+    /// Writes the line of a rule, once.
+    fn add(&self, index: usize) {
+        let Some(happened) = self.happened.get(index) else { return };
+        if !happened.load(Ordering::Relaxed) && !happened.swap(true, Ordering::Relaxed) {
+            // A single write, so that lines of several processes do not mix. A record that cannot be
+            // written must not make the call fail.
+            let _ = (&self.file).write_all(format!("{} {}\n", self.label, index + 1).as_bytes());
+        }
     }
 }
 
@@ -127,6 +162,25 @@ mod tests {
         let injector = rules(&[all("VA.MAP", 1), all("VA", 2)]);
         let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).apply());
         assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
+    }
+
+    #[test]
+    fn record_lists_each_rule_that_has_happened_once() {
+        let path = std::env::temp_dir().join(format!("hsa-faults-{}", std::process::id()));
+        let file = File::options().create_new(true).append(true).open(&path).unwrap();
+        let fail = Effect::Fail(5);
+        let injector = rules(&[
+            (Some("FREE"), Calls::ALL, fail),
+            (Some("MAP"), Calls::from(2), fail),
+            (Some("MAP"), Calls::from(2), Effect::Fail(6)),
+        ]);
+        let injector = injector.recording_to(file, "driver");
+        for _ in 0..3 {
+            let _ = injector.count("MAP");
+        }
+        let written = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(written, "driver 2\n", "not the first, and the third has no effect");
     }
 
     #[test]

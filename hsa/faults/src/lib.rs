@@ -14,4 +14,8 @@ mod plan;
 pub use current::{current_fault, has_fault, with_fault};
 pub use effect::{Effect, FaultKind};
 pub use injector::{Injection, Injector};
+/// The environment variable that names a file for [`Injector::recording_to`], so that a tester can
+/// name planned faults that never happened.
+pub const RECORD: &str = "HSA_FAULTS_RECORD";
+
 pub use plan::{Calls, Plan, PlanError, Rule, Target};

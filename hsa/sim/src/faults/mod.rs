@@ -14,6 +14,7 @@ use crate::status::HsaResult;
 use hsa_faults::{FaultKind, Injector, with_fault};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
+use std::fs::File;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
@@ -46,6 +47,20 @@ impl Faults {
         let mut state = self.state();
         self.any.store(!plan.is_empty(), Relaxed);
         *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
+    }
+
+    /// Sets the plan that the simulation starts with. Lists the rules that have had an effect in the file
+    /// that [`hsa_faults::RECORD`] names, if there is one and the process has only its caller's
+    /// privileges.
+    pub(crate) fn start(&self, plan: FaultPlan) {
+        let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
+        let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
+        let record = record.and_then(|path| File::options().append(true).open(path).ok());
+        self.set(plan.clone());
+        if let Some(file) = record {
+            let injector = Injector::new(plan.plan).recording_to(file, "runtime");
+            self.state().injector = Arc::new(injector);
+        }
     }
 
     pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {
