@@ -2,11 +2,15 @@
 
 mod arguments;
 mod choice;
+mod driver_log;
 mod executor;
+mod kernel_log;
 mod last_call;
 mod output;
+mod planned_faults;
 mod program;
 mod progress;
+mod provenance;
 mod screen;
 mod subcommands;
 mod table;
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Bringup(args) => subcommands::bringup::run(args),
         Command::Stress(args) => subcommands::stress::run(args),
         Command::Emulate(args) => subcommands::emulate::run(args),
+        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
         Command::Rocr(args) => subcommands::rocr::run(args),
         Command::Man(args) => subcommands::man::run(args),
         Command::Completions(args) => subcommands::completions::run(args),

@@ -37,7 +37,8 @@ pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
         }
     }
     if left_out > 0 {
-        let _ = write!(text, "\n    and {left_out} more lines of {LINE} bytes");
+        let plural = if left_out == 1 { "" } else { "s" };
+        let _ = write!(text, "\n    and {left_out} more line{plural} of {LINE} bytes");
     }
     Some(text)
 }
