@@ -6,6 +6,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The variable that tells a program which `hsa-vmm` subcommand and options started it.
@@ -112,8 +113,19 @@ fn repeating(words: impl IntoIterator<Item = String>) -> String {
     line.trim_end().to_owned()
 }
 
+/// Returns this program as a user types it: without its folder if that is in `PATH`.
 fn name() -> String {
-    quoted(&[env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned())])
+    let typed = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
+    let short = Path::new(&typed).file_name().map(|name| name.to_string_lossy().into_owned());
+    let found = short.as_ref().and_then(|name| {
+        let folders = env::var_os("PATH")?;
+        env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file())
+    });
+    let real = |path: &Path| path.canonicalize().ok();
+    match (short, found) {
+        (Some(short), Some(found)) if real(&found) == real(Path::new(&typed)) => quoted(&[short]),
+        _ => quoted(&[typed]),
+    }
 }
 
 /// Joins words so that a shell splits them again.

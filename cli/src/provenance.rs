@@ -87,7 +87,9 @@ pub fn write_json(
     privacy.clean(&mut provenance);
     out.for_programs();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
-    Ok(writeln!(out, "{}", privacy.text(&text))?)
+    // Programs open the files that the report names.
+    let text = if privacy.redact { privacy.text(&text) } else { text };
+    Ok(writeln!(out, "{text}")?)
 }
 
 /// Prints the planned faults, which nobody may overlook, in red.

@@ -25,6 +25,8 @@ pub fn command(arguments: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
+    // Reports do not contain the user's names, which may be a part of this folder's path.
+    command.env("HOME", "/nowhere").env_remove("USER").env_remove("LOGNAME");
     command.env("HSA_VMM_ROCR", folder()).env("LC_ALL", "C.UTF-8").args(arguments);
     command
 }

@@ -2,8 +2,7 @@
 
 use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
-use std::fs::File;
-use std::io::Write;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,12 +14,16 @@ pub struct Injector<C> {
     record: Option<Record>,
 }
 
-/// A file that lists the rules that have affected a call.
-#[derive(Debug)]
+/// What is called for each rule that has affected a call.
 struct Record {
-    file: File,
-    label: &'static str,
+    note: Box<dyn Fn(usize) + Send + Sync>,
     happened: Vec<AtomicBool>,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("happened", &self.happened).finish_non_exhaustive()
+    }
 }
 
 /// The faults of one call.
@@ -44,12 +47,12 @@ impl<C> Injector<C> {
         Self { plan, seen, record: None }
     }
 
-    /// Writes a line `LABEL NUMBER` to a file when a rule affects a call for the first time. Rules are
-    /// numbered from 1. Several processes can share a file that is open for appending.
+    /// Calls `note` with the number of a rule, counted from 1, when the rule affects a call for the first
+    /// time.
     #[must_use]
-    pub fn recording_to(mut self, file: File, label: &'static str) -> Self {
+    pub fn noting(mut self, note: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let happened = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
-        self.record = Some(Record { file, label, happened });
+        self.record = Some(Record { note: Box::new(note), happened });
         self
     }
 
@@ -87,13 +90,11 @@ impl<C: Copy> Injector<C> {
 }
 
 impl Record {
-    /// Writes the line of a rule, once.
+    /// Notes a rule, once.
     fn add(&self, index: usize) {
         let Some(happened) = self.happened.get(index) else { return };
         if !happened.load(Ordering::Relaxed) && !happened.swap(true, Ordering::Relaxed) {
-            // A single write, so that lines of several processes do not mix. A record that cannot be
-            // written must not make the call fail.
-            let _ = (&self.file).write_all(format!("{} {}\n", self.label, index + 1).as_bytes());
+            (self.note)(index + 1);
         }
     }
 }
@@ -165,22 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn record_lists_each_rule_that_has_happened_once() {
-        let path = std::env::temp_dir().join(format!("hsa-faults-{}", std::process::id()));
-        let file = File::options().create_new(true).append(true).open(&path).unwrap();
+    fn each_rule_that_has_happened_is_noted_once() {
         let fail = Effect::Fail(5);
         let injector = rules(&[
             (Some("FREE"), Calls::ALL, fail),
             (Some("MAP"), Calls::from(2), fail),
             (Some("MAP"), Calls::from(2), Effect::Fail(6)),
         ]);
-        let injector = injector.recording_to(file, "driver");
+        let noted = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let to = noted.clone();
+        let injector = injector.noting(move |rule| to.lock().unwrap().push(rule));
         for _ in 0..3 {
             let _ = injector.count("MAP");
         }
-        let written = std::fs::read_to_string(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(written, "driver 2\n", "not the first, and the third has no effect");
+        assert_eq!(*noted.lock().unwrap(), [2], "not the first, and the third has no effect");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::queue::without_signals;
 use crate::{drm, kfd};
 use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
 use std::fs::File;
+use std::io::Write;
 use std::thread;
 
 /// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
@@ -67,7 +68,10 @@ impl Faults {
 
     /// Lists the rules that have had an effect in a file ([`hsa_faults::RECORD`]).
     pub(crate) fn recording_to(self, file: File) -> Self {
-        Self { injector: self.injector.recording_to(file, "driver") }
+        // A single write, so that lines of several processes do not mix. A record that cannot be written
+        // must not make the call fail.
+        let write = move |rule| drop((&file).write_all(format!("driver {rule}\n").as_bytes()));
+        Self { injector: self.injector.noting(write) }
     }
 
     /// Returns whether nothing is planned.

@@ -15,7 +15,7 @@ use hsa_faults::{FaultKind, Injector, with_fault};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -55,11 +55,15 @@ impl Faults {
     pub(crate) fn start(&self, plan: FaultPlan) {
         let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
         let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
-        let record = record.and_then(|path| File::options().append(true).open(path).ok());
         self.set(plan.clone());
-        if let Some(file) = record {
-            let injector = Injector::new(plan.plan).recording_to(file, "runtime");
-            self.state().injector = Arc::new(injector);
+        if let Some(path) = record {
+            // Opened for each line: a simulation holds no descriptor that its user would count.
+            let note = move |rule| {
+                let file = File::options().append(true).open(&path);
+                // A record that cannot be written must not make the call fail.
+                drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
+            };
+            self.state().injector = Arc::new(Injector::new(plan.plan).noting(note));
         }
     }
 
