@@ -1,7 +1,7 @@
 //! Programs that replace this process, and command lines that repeat it.
 
 use crate::planned_faults;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -51,8 +51,26 @@ pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
 /// Replaces this process by a program, which then receives its signals and determines its exit status.
 /// Returns only on failure.
 pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
-    let error = command.exec();
-    Err(error).with_context(|| format!("cannot start {}", program.display()))
+    let source = command.exec();
+    Err(NotStarted { program: program.display().to_string(), source }.into())
+}
+
+/// A program that cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {program}: {source}")]
+pub struct NotStarted {
+    program: String,
+    source: io::Error,
+}
+
+impl NotStarted {
+    /// Returns the exit status that shells use.
+    pub fn exit_status(&self) -> u8 {
+        match self.source.kind() {
+            io::ErrorKind::NotFound => 127,
+            _ => 126,
+        }
+    }
 }
 
 /// Returns a command that starts this program again as a worker, which records the planned faults that

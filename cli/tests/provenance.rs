@@ -132,3 +132,13 @@ fn output_is_ascii_where_the_locale_is_not_utf8() {
     assert!(printed("C").is_ascii() && printed("C").contains("+ mapped"), "{}", printed("C"));
     assert!(printed("C.UTF-8").contains("✓ mapped"));
 }
+
+#[test]
+fn missing_program_ends_with_the_status_of_shells() {
+    for (program, status) in [("/nowhere/program", 127), ("/", 126)] {
+        let output = run(&["emulate", "--", program]);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let message = err(&output);
+        assert_eq!(message.matches("os error").count(), 1, "each cause once: {message}");
+    }
+}

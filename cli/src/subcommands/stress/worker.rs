@@ -40,7 +40,7 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     }
     let runtime = match args.common.runtime.open() {
         Ok(runtime) => runtime,
-        Err(error) => return Ok(answers.send(&Message::NoRuntime(format!("{error:#}")))?),
+        Err(error) => return Ok(answers.send(&Message::NoRuntime(crate::message(&error)))?),
     };
     let simulation = runtime.info().path.is_none();
     answers.send(&Message::Started { simulation })?;
