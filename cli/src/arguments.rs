@@ -9,6 +9,7 @@ use crate::subcommands::diff;
 use crate::subcommands::emulate::Emulate;
 use crate::subcommands::fuzz::arguments::Fuzz;
 use crate::subcommands::info::Info;
+use crate::subcommands::kfd_version::KfdVersion;
 use crate::subcommands::man::Man;
 use crate::subcommands::map::Map;
 use crate::subcommands::replay::Replay;
@@ -50,6 +51,15 @@ pub struct Common {
 }
 
 impl Common {
+    /// Returns the arguments to repeat a run in a report: those that differ from the default.
+    pub fn typed_words(&self) -> Vec<String> {
+        let mut words = self.runtime.typed_words();
+        if self.profile != HipProfile::default() {
+            words.extend(["--profile".to_owned(), self.profile.to_string()]);
+        }
+        words
+    }
+
     /// Returns the arguments that give the same options again.
     pub fn words(&self) -> Vec<OsString> {
         let mut words = self.runtime.words();
@@ -96,6 +106,9 @@ pub enum Command {
     /// Run sequences for another process of this command
     #[command(hide = true)]
     Worker(Common),
+    /// Print the version of /dev/kfd's interface for another process of this command
+    #[command(hide = true)]
+    KfdVersion(KfdVersion),
     /// Show the address space at the end of a recorded trace: reservations, mappings, access
     ///
     /// Replays a trace, or its beginning, and shows what is then reserved, mapped, allocated and
@@ -158,6 +171,7 @@ impl Command {
             Self::Bringup(_)
             | Self::Diff(_)
             | Self::Emulate(_)
+            | Self::KfdVersion(_)
             | Self::Rocr(_)
             | Self::Man(_)
             | Self::Completions(_) => None,

@@ -1,6 +1,7 @@
 //! The options that choose the runtime.
 
 use crate::arguments::word;
+use crate::program::{UNDER, reproducing};
 use crate::screen::Screen;
 use anstyle::Style;
 use anyhow::Context;
@@ -197,6 +198,35 @@ impl RuntimeOptions {
     /// Returns the simulation's configuration.
     pub fn config(&self) -> anyhow::Result<Config> {
         config(self.simulation().as_deref())
+    }
+
+    /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
+    pub fn typed_words(&self) -> Vec<String> {
+        // `emulate` and `rocr run` choose the library by this variable.
+        let chosen =
+            |path: &PathBuf| std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|it| it == *path);
+        let under = std::env::var_os(UNDER).is_some();
+        let choice = match &self.choice {
+            Choice::Auto => None,
+            Choice::Library(path) if under && chosen(path) => None,
+            Choice::Simulation => Some("sim".to_owned()),
+            Choice::Library(path) => Some(path.display().to_string()),
+        };
+        let gpus = self.gpus.map(|gpus| gpus.to_string());
+        [("--runtime", choice), ("--gpus", gpus), ("--sim", self.sim.clone())]
+            .into_iter()
+            .filter_map(|(option, value)| Some([option.to_owned(), value?]))
+            .flatten()
+            .collect()
+    }
+
+    /// Returns the `bringup` command for the same runtime.
+    pub fn bringup(&self, is_simulation: bool) -> String {
+        let mut words = self.typed_words();
+        if is_simulation && self.choice == Choice::Auto {
+            words.splice(..0, ["--runtime", "sim"].map(str::to_owned));
+        }
+        reproducing(["bringup".to_owned()].into_iter().chain(words))
     }
 
     /// Returns the arguments that choose the same runtime again.

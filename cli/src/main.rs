@@ -2,11 +2,15 @@
 
 mod arguments;
 mod choice;
+mod driver_log;
 mod executor;
+mod kernel_log;
 mod last_call;
 mod output;
+mod planned_faults;
 mod program;
 mod progress;
+mod provenance;
 mod screen;
 mod subcommands;
 mod table;
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Bringup(args) => subcommands::bringup::run(args),
         Command::Stress(args) => subcommands::stress::run(args),
         Command::Emulate(args) => subcommands::emulate::run(args),
+        Command::KfdVersion(args) => subcommands::kfd_version::run(args),
         Command::Rocr(args) => subcommands::rocr::run(args),
         Command::Man(args) => subcommands::man::run(args),
         Command::Completions(args) => subcommands::completions::run(args),
@@ -76,8 +81,15 @@ fn main() -> ExitCode {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
             let mut screen = Screen::stderr();
             // Ignore errors: standard error is the last resort.
-            let _ = screen.styled(red, "error").and_then(|()| writeln!(screen, ": {error:#}"));
-            ExitCode::from(if is_no_runtime(&error) { NO_RUNTIME } else { FAILED })
+            let _ = screen
+                .styled(red, "error")
+                .and_then(|()| writeln!(screen, ": {}", message(&error)));
+            let not_started = error.downcast_ref::<program::NotStarted>();
+            ExitCode::from(match not_started {
+                Some(program) => program.exit_status(),
+                None if is_no_runtime(&error) => NO_RUNTIME,
+                None => FAILED,
+            })
         }
     }
 }
@@ -106,6 +118,17 @@ fn exit_with(error: &clap::Error) -> ! {
         }
         _ => std::process::exit(error.exit_code()),
     }
+}
+
+/// Formats an error with its causes, without those that the message of their effect contains.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Returns whether the error means that there is no runtime, or that it does not start.

@@ -1,12 +1,44 @@
-//! Programs that replace this process.
+//! Programs that replace this process, and command lines that repeat it.
 
-use anyhow::{Context, bail};
+use crate::planned_faults;
+use anyhow::bail;
+use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 /// The variable that tells a program which `hsa-vmm` subcommand and options started it.
 pub const UNDER: &str = "HSA_VMM_UNDER";
+
+/// The variables of AMD's runtime that a command line must repeat.
+pub const RUNTIME_VARIABLES: &[&str] = &[
+    "HIP_VISIBLE_DEVICES",
+    "HSAKMT_DEBUG_LEVEL",
+    "HSA_CU_MASK",
+    "HSA_DISABLE_FRAGMENT_ALLOCATOR",
+    "HSA_ENABLE_DEBUG",
+    "HSA_ENABLE_INTERRUPT",
+    "HSA_ENABLE_MWAITX",
+    "HSA_ENABLE_PEER_SDMA",
+    "HSA_ENABLE_SDMA",
+    "HSA_ENABLE_SDMA_COPY_SIZE_OVERRIDE",
+    "HSA_ENABLE_SDMA_GANG",
+    "HSA_FORCE_FINE_GRAIN_PCIE",
+    "HSA_MAX_QUEUES",
+    "HSA_NO_SCRATCH_RECLAIM",
+    "HSA_OVERRIDE_GFX_VERSION",
+    "HSA_REV_COPY_DIR",
+    "HSA_SCRATCH_MEM",
+    "HSA_SDMA_WAIT_IDLE",
+    "HSA_SVM_GUARD_PAGES",
+    "HSA_TOOLS_LIB",
+    "HSA_USE_SVM",
+    "HSA_XNACK",
+    "ROCM_PATH",
+    "ROCR_VISIBLE_DEVICES",
+];
 
 /// Splits a command line into the program and its arguments.
 pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
@@ -19,6 +51,104 @@ pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
 /// Replaces this process by a program, which then receives its signals and determines its exit status.
 /// Returns only on failure.
 pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
-    let error = command.exec();
-    Err(error).with_context(|| format!("cannot start {}", program.display()))
+    let source = command.exec();
+    Err(NotStarted { program: program.display().to_string(), source }.into())
+}
+
+/// A program that cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {program}: {source}")]
+pub struct NotStarted {
+    program: String,
+    source: io::Error,
+}
+
+impl NotStarted {
+    /// Returns the exit status that shells use.
+    pub fn exit_status(&self) -> u8 {
+        match self.source.kind() {
+            io::ErrorKind::NotFound => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// Returns a command that starts this program again as a worker, which records the planned faults that
+/// happen.
+pub fn again() -> io::Result<Command> {
+    let mut command = hsa_rocr::again()?;
+    planned_faults::record(&mut command);
+    Ok(command)
+}
+
+/// Tells a program which options of `emulate` or `rocr run` started it.
+pub fn set_under(command: &mut Command, words: &[String]) {
+    let words = quoted(words);
+    command.env(
+        UNDER,
+        match env::var(UNDER) {
+            Ok(outer) => format!("{outer} -- {} {words}", name()),
+            Err(_) => words,
+        },
+    );
+}
+
+/// Returns this process's command line, with the `emulate` or `rocr run` that started it.
+pub fn command_line() -> String {
+    let arguments = env::args_os().skip(1);
+    repeating(arguments.map(|word| word.to_string_lossy().into_owned()))
+}
+
+/// Returns a command line that runs this program with other arguments under the same conditions: with
+/// the variables of the runtime, and under the same `emulate` or `rocr run`.
+pub fn reproducing(words: impl IntoIterator<Item = String>) -> String {
+    let under = env::var(UNDER).unwrap_or_default();
+    let has = |options: &[&str]| options.iter().any(|option| under.contains(option));
+    let mut names = RUNTIME_VARIABLES.to_vec();
+    if !has(&["--gpus", "--machine", "--vram"]) {
+        names.push("HSA_KFD");
+    }
+    if !has(&["--fault"]) {
+        names.push("HSA_KFD_FAULTS");
+    }
+    if under.is_empty() && planned_faults::is_driver_emulated() {
+        names.push("LD_PRELOAD");
+    }
+    let variable = |name: &&str| {
+        let value = env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some(format!("{name}={} ", quoted(&[value])))
+    };
+    names.iter().filter_map(variable).collect::<String>() + &repeating(words)
+}
+
+fn repeating(words: impl IntoIterator<Item = String>) -> String {
+    let words: Vec<_> = words.into_iter().collect();
+    let (name, words) = (name(), quoted(&words));
+    let line = match env::var(UNDER) {
+        Ok(under) => format!("{name} {under} -- {name} {words}"),
+        Err(_) => format!("{name} {words}"),
+    };
+    line.trim_end().to_owned()
+}
+
+/// Returns this program as a user types it: without its folder if that is in `PATH`.
+fn name() -> String {
+    let typed = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
+    let short = Path::new(&typed).file_name().map(|name| name.to_string_lossy().into_owned());
+    let found = short.as_ref().and_then(|name| {
+        let folders = env::var_os("PATH")?;
+        env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file())
+    });
+    let real = |path: &Path| path.canonicalize().ok();
+    match (short, found) {
+        (Some(short), Some(found)) if real(&found) == real(Path::new(&typed)) => quoted(&[short]),
+        _ => quoted(&[typed]),
+    }
+}
+
+/// Joins words so that a shell splits them again.
+fn quoted(words: &[String]) -> String {
+    // Only a NUL, which no argument contains, cannot be quoted.
+    let word = |word: &String| shlex::try_quote(word).map_or_else(|_| word.clone(), Into::into);
+    words.iter().map(word).collect::<Vec<_>>().join(" ")
 }

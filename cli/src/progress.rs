@@ -1,6 +1,6 @@
 //! Progress of long operations: a bar on a terminal, nothing in a pipe.
 
-use crate::screen::note;
+use crate::screen::{locale_is_utf8, note};
 use hsa_vmm_conformance::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
@@ -17,10 +17,18 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     };
     // Keep the default style if the template is invalid.
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        bar.set_style(signs(style));
     }
     bar.set_message(what);
     bar
+}
+
+/// Draws bars and spinners in ASCII where the locale has no UTF-8.
+pub fn signs(style: ProgressStyle) -> ProgressStyle {
+    match locale_is_utf8() {
+        true => style,
+        false => style.progress_chars("=> ").tick_chars("-\\|/ "),
+    }
 }
 
 /// Shows the steps of a long operation: the current one on a terminal, a line for each elsewhere.
@@ -34,6 +42,7 @@ impl Steps {
     pub fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_draw_target(ProgressDrawTarget::stderr());
+        bar.set_style(signs(ProgressStyle::default_spinner()));
         bar.enable_steady_tick(Duration::from_millis(100));
         Self { bar }
     }

@@ -15,20 +15,56 @@ use std::io::{self, Write};
 pub struct Screen<'a> {
     to: Box<dyn Write + 'a>,
     styled: bool,
+    /// Whether signs that are not ASCII are replaced.
+    ascii: bool,
 }
 
 impl Screen<'static> {
     /// Writes to standard output, with styles on a terminal.
     pub fn stdout() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stdout()));
-        Self { to: Box::new(io::stdout().lock()), styled }
+        Self { to: Box::new(io::stdout().lock()), styled, ascii: !locale_is_utf8() }
     }
 
     /// Writes to standard error, with styles on a terminal.
     pub fn stderr() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stderr()));
-        Self { to: Box::new(io::stderr()), styled }
+        Self { to: Box::new(io::stderr()), styled, ascii: !locale_is_utf8() }
     }
+}
+
+/// Returns whether the locale's character encoding is UTF-8.
+pub fn locale_is_utf8() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    is_utf8(["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).as_deref())
+}
+
+/// Returns whether a locale such as `de_DE.UTF-8` has that encoding; the default one is `C`.
+fn is_utf8(locale: Option<&str>) -> bool {
+    let locale = locale.unwrap_or_default().to_ascii_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}
+
+/// The signs that this command prints, and what replaces them where the locale has no UTF-8.
+const SIGNS: [(char, &str); 13] = [
+    ('✓', "+"),
+    ('✗', "x"),
+    ('–', "-"),
+    ('·', "."),
+    ('…', "..."),
+    ('→', "->"),
+    ('×', "x"),
+    ('µ', "u"),
+    ('−', "-"),
+    ('─', "-"),
+    ('│', "|"),
+    ('►', ">"),
+    ('▼', "v"),
+];
+
+/// Replaces signs that are not ASCII. Other letters, of names of files, stay.
+fn to_ascii(text: &str) -> String {
+    SIGNS.iter().fold(text.to_owned(), |text, (sign, by)| text.replace(*sign, by))
 }
 
 fn is_styled(choice: ColorChoice) -> bool {
@@ -38,7 +74,12 @@ fn is_styled(choice: ColorChoice) -> bool {
 impl<'a> Screen<'a> {
     /// Writes to a file or to memory, without styles.
     pub fn plain(to: impl Write + 'a) -> Self {
-        Self { to: Box::new(to), styled: false }
+        Self { to: Box::new(to), styled: false, ascii: false }
+    }
+
+    /// Writes the following for programs, which read UTF-8 in any locale.
+    pub fn for_programs(&mut self) {
+        self.ascii = false;
     }
 
     /// Writes text in a style.
@@ -54,6 +95,7 @@ impl<'a> Screen<'a> {
     /// Writes a table and a line break. Cells were escaped when they were added.
     pub fn table(&mut self, rows: &Rows) -> io::Result<()> {
         let text = rows.render();
+        let text = if self.ascii { to_ascii(&text) } else { text };
         if self.styled {
             writeln!(self.to, "{text}")
         } else {
@@ -70,7 +112,11 @@ impl Write for Screen<'_> {
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let text = String::from_utf8_lossy(bytes);
-        self.to.write_all(printable(&text).as_bytes())
+        let text = printable(&text);
+        match self.ascii {
+            true => self.to.write_all(to_ascii(&text).as_bytes()),
+            false => self.to.write_all(text.as_bytes()),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -100,7 +146,7 @@ mod tests {
     fn written(styled: bool) -> String {
         let mut bytes = Vec::new();
         {
-            let mut screen = Screen { to: Box::new(&mut bytes), styled };
+            let mut screen = Screen { to: Box::new(&mut bytes), styled, ascii: false };
             writeln!(screen, "{EVIL}").unwrap();
             screen.styled(Style::new().bold(), EVIL).unwrap();
             let mut rows = table(&["head"]);
@@ -118,6 +164,31 @@ mod tests {
         let shown = printable(&text);
         assert_ne!(text, shown);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn signs_are_ascii_where_the_locale_is_not_utf8() {
+        for (locale, expected) in [
+            (None, false),
+            (Some("C"), false),
+            (Some("de_DE"), false),
+            (Some("C.UTF-8"), true),
+            (Some("en_US.utf8"), true),
+        ] {
+            assert_eq!(is_utf8(locale), expected, "{locale:?}");
+        }
+        let mut bytes = Vec::new();
+        let mut screen = Screen { to: Box::new(&mut bytes), styled: false, ascii: true };
+        writeln!(screen, "✓ 2 × 4 µs … Ä").unwrap();
+        let mut rows = table(&["head"]);
+        rows.add_row(["– → ·"]);
+        screen.table(&rows).unwrap();
+        screen.for_programs();
+        writeln!(screen, "✓").unwrap();
+        drop(screen);
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.starts_with("+ 2 x 4 us ... Ä\n") && text.ends_with("\n✓\n"), "{text}");
+        assert!(text.contains("- -> ."), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::Context;
 use hsa_vmm::error::Rejected;
+use hsa_vmm::vmm::Quarantined;
 use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -150,4 +151,22 @@ macro_rules! ensure_eq {
     };
 }
 
-pub(crate) use {ensure, ensure_eq};
+/// Fails the case unless the found bytes are the expected ones.
+macro_rules! ensure_bytes {
+    ($found:expr, $expected:expr, $($text:tt)+) => {
+        if let Some(difference) = $crate::hexdump::difference(&$expected[..], &$found[..]) {
+            return Err($crate::NotPassed::Failed(format!(
+                "{}: {difference}",
+                format_args!($($text)+)
+            )));
+        }
+    };
+}
+
+/// Formats quarantined ranges: the operation, the failed call and its status.
+pub(crate) fn quarantined(ranges: &[Quarantined]) -> String {
+    let ranges: Vec<_> = ranges.iter().map(Quarantined::to_string).collect();
+    format!("in quarantine: {}", ranges.join("; "))
+}
+
+pub(crate) use {ensure, ensure_bytes, ensure_eq};

@@ -1,6 +1,6 @@
 //! Checks the contents of memory through the CPU and the GPUs.
 
-use crate::case::ensure_eq;
+use crate::case::ensure_bytes;
 use crate::context::offset;
 use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::{Access, Address, AgentId};
@@ -26,7 +26,7 @@ impl Context {
             for inside in [0, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
                 self.vmm().copy_to_host(gpu, &mut found, offset(at, start + inside))?;
-                ensure_eq!(found, expected, "for GPU {gpu}, {:#x} bytes on", start + inside);
+                ensure_bytes!(found, expected, "for GPU {gpu}, {:#x} bytes on", start + inside);
             }
         }
         Ok(())
@@ -39,7 +39,7 @@ impl Context {
             for inside in [0, self.granule() / 2, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
                 self.vmm().read(offset(at, start + inside), &mut found)?;
-                ensure_eq!(found, expected, "in the memory, {:#x} bytes on", start + inside);
+                ensure_bytes!(found, expected, "in the memory, {:#x} bytes on", start + inside);
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The context of a case: a new `Vmm`, memory in granules, and checks that rejected calls change nothing.
 
-use crate::case::{ensure, ensure_eq};
+use crate::case::{ensure, ensure_eq, quarantined};
 use crate::peer::Peer;
 use crate::snapshot::Snapshot;
 use crate::{NotPassed, Options, Verdict};
@@ -322,7 +322,8 @@ impl Context {
         let left = usage.reservations + usage.handles + usage.mappings;
         ensure!(left == 0, "left behind: {usage:?}");
         ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
-        ensure!(vmm.quarantine().is_empty(), "in quarantine: {:?}", vmm.quarantine());
+        let quarantine = vmm.quarantine();
+        ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
         Ok(())
     }
 }

@@ -18,6 +18,9 @@ pub(crate) fn junit(report: &Report) -> String {
         suite.set_time(time);
         suite.add_property(("runtime", &*printable(&report.runtime.name)));
         suite.add_property(("extension", &*printable(&report.runtime.extension)));
+        for (name, value) in properties(report) {
+            suite.add_property((name, &*printable(&value)));
+        }
         all += time;
         whole.add_test_suite(suite);
     }
@@ -26,6 +29,23 @@ pub(crate) fn junit(report: &Report) -> String {
     whole.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     })
+}
+
+/// How the report was produced.
+fn properties(report: &Report) -> Vec<(&str, String)> {
+    let Some(provenance) = report.provenance() else { return Vec::new() };
+    let mut properties = vec![("command", provenance.command.clone())];
+    let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
+    add("machine", provenance.machine.map(|machine| machine.to_string()));
+    add("kernel", Some(provenance.kernel.clone()).filter(|kernel| !kernel.is_empty()));
+    add("kfd version", provenance.kfd_version.clone());
+    for fault in &provenance.planned_faults {
+        add("planned fault", Some(fault.to_string()));
+    }
+    for (name, value) in &provenance.environment {
+        properties.push((name, value.clone()));
+    }
+    properties
 }
 
 fn duration(case: &CaseReport) -> Duration {
@@ -50,5 +70,8 @@ fn test_case(case: &CaseReport) -> TestCase {
     let mut test = TestCase::new(printable(&case.name), status);
     test.set_classname(printable(case.area())).set_time(duration(case));
     test.add_property(("source", &*printable(&case.source)));
+    if let Some(output) = &case.output {
+        test.set_system_err(printable(output));
+    }
     test
 }

@@ -26,6 +26,7 @@
 
 mod case;
 mod cases;
+mod causes;
 pub mod contain;
 mod contents;
 mod context;
@@ -34,6 +35,7 @@ mod descriptors;
 pub mod diff;
 mod filter;
 pub mod fuzz;
+mod hexdump;
 mod hip_calls;
 mod html;
 mod junit;
@@ -45,6 +47,7 @@ pub mod peer;
 pub mod picture;
 mod plan;
 mod process_maps;
+mod provenance;
 pub mod replay;
 mod report;
 mod results;
@@ -56,9 +59,11 @@ pub mod worker;
 
 pub use case::{Case, NotPassed, Status, Verdict};
 pub use cases::cases;
+pub use causes::Cause;
 pub use context::Context;
 pub use hsa_vmm::runtime::printable;
 pub use known::{BadKnown, Known, KnownFailures};
+pub use provenance::{FaultTarget, Machine, PlannedFault, Provenance};
 pub use report::{CaseReport, ReadError, Repetitions, Report, Run, Summary};
 pub use run::{Options, Progress, run};
 pub use run_case::{Ended, Lost};

@@ -2,6 +2,7 @@
 
 use crate::Status;
 use crate::describe::{AgentDescription, RuntimeDescription};
+use crate::provenance::Provenance;
 use crate::run_case::Lost;
 use chrono::{DateTime, Utc};
 use hsa_vmm::hip::HipError;
@@ -36,6 +37,9 @@ pub struct CaseReport {
     /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
+    /// The log of runtime, driver and kernel during a failed case; the end of a long one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
     /// The HIP errors that were expected and returned, in order. Not serialised.
     #[serde(skip)]
     pub refused: Vec<HipError>,
@@ -62,6 +66,7 @@ impl CaseReport {
             lost: None,
             known_passed: false,
             address_space: None,
+            output: None,
             refused: Vec::new(),
         }
     }
@@ -130,6 +135,9 @@ pub struct Run {
     /// The seed of the order, if it was random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+    /// The command, its environment, and the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 /// The report of a run.
@@ -217,6 +225,21 @@ impl Report {
             return Err(ReadError::TooLarge { path: path.into(), limit: LARGEST });
         }
         Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
+    }
+
+    /// Returns the command that runs one case again.
+    #[must_use]
+    pub fn reproduce(&self, case: &CaseReport) -> String {
+        let begin = self.provenance().map(|it| it.reproduce.as_str()).filter(|it| !it.is_empty());
+        let begin = begin.unwrap_or("hsa-vmm conform");
+        let repeat = case.repetitions.map(|it| format!(" --repeat {}", it.ran));
+        format!("{begin}{} --filter {}", repeat.unwrap_or_default(), case.name)
+    }
+
+    /// Returns how the report was produced, if it says so.
+    #[must_use]
+    pub fn provenance(&self) -> Option<&Provenance> {
+        self.run.as_ref()?.provenance.as_ref()
     }
 
     /// Formats the report as JUnit XML with one suite per area.

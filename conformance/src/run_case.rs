@@ -23,6 +23,9 @@ pub(crate) struct CaseResult {
     /// A drawing (SVG) of the address space when it failed.
     #[serde(default)]
     pub address_space: Option<String>,
+    /// What runtime, driver and kernel logged meanwhile; set by the parent process.
+    #[serde(skip)]
+    pub output: String,
     /// How the process ended, if the case crashed or hung it.
     #[serde(default)]
     pub lost: Option<Lost>,
@@ -78,7 +81,8 @@ impl CaseResult {
         let detail = lost.to_string();
         let status = Status::Fail;
         let (address_space, refused) = (None, Vec::new());
-        Self { status, detail, duration_us, address_space, lost: Some(lost), refused }
+        let output = String::new();
+        Self { status, detail, duration_us, address_space, output, lost: Some(lost), refused }
     }
 }
 
@@ -98,7 +102,8 @@ pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> Cas
     };
     let address_space = picture.take().filter(|_| status == Status::Fail);
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-    CaseResult { status, detail, duration_us, address_space, lost: None, refused }
+    let (output, lost) = (String::new(), None);
+    CaseResult { status, detail, duration_us, address_space, output, lost, refused }
 }
 
 /// Turns a panic into a failure.

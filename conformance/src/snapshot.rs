@@ -1,5 +1,6 @@
 //! The state that a rejected operation must not change.
 
+use crate::case::quarantined;
 use crate::descriptors;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
@@ -44,7 +45,7 @@ impl Snapshot {
             return Some(format!("the mappings {:?} became {:?}", self.mappings, later.mappings));
         }
         if self.quarantine != later.quarantine {
-            return Some(format!("in quarantine now: {:?}", later.quarantine));
+            return Some(quarantined(&later.quarantine));
         }
         if self.descriptors != later.descriptors {
             let (before, after) = (self.descriptors, later.descriptors);

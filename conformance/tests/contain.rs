@@ -41,7 +41,7 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let mut command = || Ok(worker(start, zero, stop));
     let time_limit = Duration::from_secs(3);
     let (mut notes, mut lost) = (Vec::new(), Vec::new());
-    let containment = Containment { command: &mut command, time_limit };
+    let containment = Containment { command: &mut command, time_limit, logs: &mut Vec::new };
     let report = run(containment, &options, &mut |event| match event {
         Event::Started(note) => notes.push(note.to_owned()),
         Event::Lost { case, .. } => lost.push(case.to_owned()),
@@ -117,4 +117,20 @@ fn invalid_stop_is_a_failed_case() {
         assert_eq!(first.detail, expected);
         assert_eq!(report.summary.failed, 1, "{stop}");
     }
+}
+
+#[test]
+fn output_is_in_the_report_of_its_case() {
+    let crash = "echo about to crash >&2; kill -SEGV $$";
+    let report = contained(STARTS, crash, STOPS).unwrap();
+    let lost: Vec<_> = report.cases.iter().filter(|case| case.lost.is_some()).collect();
+    assert!(!lost.is_empty());
+    for case in lost {
+        assert_eq!(case.output.as_deref(), Some("about to crash"), "{}", case.name);
+    }
+    let others = report.cases.iter().filter(|case| case.lost.is_none());
+    assert!(others.into_iter().all(|case| case.output.is_none()));
+    assert!(report.junit().contains("<system-err>about to crash</system-err>"));
+    let html = report.html().unwrap();
+    assert!(html.contains("<pre tabindex=\"0\">about to crash</pre>"), "{html}");
 }

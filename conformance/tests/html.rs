@@ -3,7 +3,8 @@
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::describe::{Driver, QuirkDescription};
-use hsa_vmm_conformance::{Options, Report, Status, run};
+use hsa_vmm_conformance::{FaultTarget, Machine, Options, PlannedFault, Provenance};
+use hsa_vmm_conformance::{Report, Status, run};
 
 const EVIL: &str = "</td><script>alert('1')</script>\"'&lt;<img src=x onerror=alert(1)>";
 
@@ -142,4 +143,39 @@ fn html_accepts_minimal_report() {
     assert!(report.html().unwrap().contains("GPUs below it are emulated"));
     report.runtime.driver = Some(Driver::Amdkfd);
     assert!(!report.html().unwrap().contains("No hardware"));
+}
+
+#[test]
+fn html_shows_provenance_and_planned_faults() {
+    let mut report = failing();
+    let reproduce = "<code>hsa-vmm conform --filter map.";
+    let html = report.html().unwrap();
+    assert!(html.contains(reproduce) && !html.contains("class=\"faults\""), "{html}");
+    let rule = "hsa_amd_vmem_map=<b>".to_owned();
+    let planned = PlannedFault { by: FaultTarget::Runtime, rule, happened: Some(true) };
+    report.run.as_mut().unwrap().provenance = Some(Provenance {
+        command: format!("hsa-vmm {EVIL}"),
+        reproduce: "hsa-vmm emulate --gpus 2 -- hsa-vmm conform".to_owned(),
+        environment: [("HSA_XNACK".to_owned(), EVIL.to_owned())].into(),
+        planned_faults: vec![planned],
+        machine: Some(Machine::Simulation),
+        ..Provenance::default()
+    });
+    let html = report.html().unwrap();
+    assert!(html.contains("class=\"faults\" role=\"alert\""), "{html}");
+    assert!(html.contains("hsa_amd_vmem_map=&#60;b&#62; (simulated runtime)"), "{html}");
+    assert!(html.contains("<code>hsa-vmm emulate --gpus 2 -- hsa-vmm conform --filter map."));
+    assert!(html.contains("HSA_XNACK") && !html.contains(EVIL), "{html}");
+}
+
+#[test]
+fn html_names_each_cause_once() {
+    let report = failing();
+    let causes = report.causes();
+    let largest = causes.first().unwrap();
+    assert!(largest.cases.len() > 5, "{causes:?}");
+    let html = report.html().unwrap();
+    let head = format!("{} cases: {}", largest.cases.len(), largest.what);
+    assert_eq!(html.matches(&head).count(), 1, "{head}");
+    assert_eq!(html.matches("<details").count(), html.matches("</details>").count());
 }

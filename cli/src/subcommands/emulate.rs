@@ -2,8 +2,10 @@
 
 use super::rocr;
 use crate::Exit;
+use crate::arguments::Arguments;
 use crate::screen::note;
-use clap::{Args, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, ValueEnum};
 use hsa_rocr::{Emulation, Installation, Release, folder};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -76,12 +78,30 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     };
     command.args(arguments);
     emulation(args).apply(&mut command)?;
-    command.env(crate::program::UNDER, words(args));
+    crate::program::set_under(&mut command, &words(args));
+    check(args)?;
     crate::program::become_program(command, program)
 }
 
+/// Has the emulated driver read its configuration in a process of this program, and exits with its message
+/// if that is invalid: a fault that is misspelt would otherwise be found late, or never.
+fn check(args: &Emulate) -> anyhow::Result<()> {
+    let mut command = hsa_rocr::again()?;
+    command.args(["kfd-version", "--open"]);
+    emulation(args).apply(&mut command)?;
+    command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");
+    let output = command.output()?;
+    if output.status.code() != Some(i32::from(crate::BAD_USAGE)) {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    let message = message.trim().trim_start_matches("hsa-kfd: ");
+    let message = message.replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
+    Arguments::command().error(ErrorKind::InvalidValue, message).exit()
+}
+
 /// Returns the options as they would be typed, without output files.
-fn words(args: &Emulate) -> String {
+fn words(args: &Emulate) -> Vec<String> {
     let mut words = vec!["emulate".to_owned()];
     let mut add = |option: &str, value: Option<String>| {
         words.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
@@ -91,9 +111,9 @@ fn words(args: &Emulate) -> String {
     add("vram", args.vram.clone());
     add("rocr", args.rocr.map(|release| release.to_string()));
     for plan in &args.fault {
-        add("fault", Some(format!("'{plan}'")));
+        add("fault", Some(plan.clone()));
     }
-    words.join(" ")
+    words
 }
 
 fn emulation(args: &Emulate) -> Emulation {

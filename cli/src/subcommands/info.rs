@@ -24,6 +24,7 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
+            out.for_programs();
             serde_json::to_writer_pretty(&mut out, &describe(&runtime))?;
             writeln!(out)?;
         }

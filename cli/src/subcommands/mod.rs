@@ -8,6 +8,7 @@ pub mod diff;
 pub mod emulate;
 pub mod fuzz;
 pub mod info;
+pub mod kfd_version;
 pub mod man;
 pub mod map;
 pub mod replay;

@@ -94,6 +94,9 @@ fn start(args: &RocrRun) -> anyhow::Result<Exit> {
     let (program, arguments) = crate::program::split(&args.program)?;
     let mut command = self::command(&installation, program);
     command.args(arguments);
+    let release = installation.release().to_string();
+    let words = ["rocr", "run", "--version", &release].map(str::to_owned);
+    crate::program::set_under(&mut command, &words);
     crate::program::become_program(command, program)
 }
 

@@ -124,7 +124,7 @@ fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
         command.env_remove(variable);
     }
     command.env("PATH", std::env::join_paths(path).unwrap());
-    command.env("HSA_VMM_ROCR", hsa_rocr::folder());
+    command.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
     let output = command.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (out, err) = (out(&output), err(&output));
     // If the page shows output, a failure can be part of it.

@@ -16,6 +16,7 @@ pub fn command(arguments: &[&str]) -> Command {
         "HSA_SIM",
         "HSA_VMM_PROFILE",
         "HSA_VMM_LOG",
+        "HSA_VMM_UNDER",
         "ROCM_PATH",
         "HSA_KFD",
         "HSA_KFD_LOG",
@@ -24,7 +25,9 @@ pub fn command(arguments: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
-    command.env("HSA_VMM_ROCR", folder()).args(arguments);
+    // Reports do not contain the user's names, which may be a part of this folder's path.
+    command.env("HOME", "/nowhere").env_remove("USER").env_remove("LOGNAME");
+    command.env("HSA_VMM_ROCR", folder()).env("LC_ALL", "C.UTF-8").args(arguments);
     command
 }
 

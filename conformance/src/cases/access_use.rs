@@ -1,7 +1,7 @@
 //! What CPU and GPUs can do with memory under each access.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::context::offset;
 use hsa_vmm::Access;
 use hsa_vmm::error::Argument;
@@ -112,7 +112,7 @@ fn cpu_writes(context: &Context) -> Verdict {
     context.vmm().write(at, &pattern)?;
     let mut found = vec![0; pattern.len()];
     context.vmm().read(at, &mut found)?;
-    ensure!(found == pattern, "the CPU reads something other than it wrote");
+    ensure_bytes!(found, pattern, "the CPU reads something other than it wrote");
     // A GPU sees it too.
     let copy = context.reserve(2)?;
     let other = context.create(2)?;

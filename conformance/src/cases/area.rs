@@ -1,6 +1,6 @@
 //! Areas with the behaviour of AML's areas for HIP (`aml/area/hip.h`).
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::{AgentId, Area, ErrorKind};
@@ -101,7 +101,7 @@ pub(super) fn holds(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
         memory.write(offset, &written)?;
         let mut read = vec![0; part];
         memory.read(offset, &mut read)?;
-        ensure!(read == written, "of {size} bytes, those at {offset} are not what was written");
+        ensure_bytes!(read, written, "of {size} bytes, those at {offset}");
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ fn device_sees(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
     let (mut here, mut there) = (vec![0; memory.size()], vec![1; memory.size()]);
     memory.read(0, &mut here)?;
     device.read(0, &mut there)?;
-    ensure!(here == there, "the device reads something else");
+    ensure_bytes!(there, here, "the device reads something else");
     Ok(())
 }
 
@@ -226,10 +226,10 @@ fn existing_memory(context: &Context) -> Verdict {
     let mut expected = vec![1; 5000];
     expected[600..1600].fill(5);
     expected[4096..4100].copy_from_slice(b"last");
-    ensure!(own == expected, "the bytes are not what the device wrote");
+    ensure_bytes!(own, expected, "the bytes are not what the device wrote");
     let mut read = vec![0; 1000];
     device.read(0, &mut read)?;
-    ensure!(read == expected[3100..4100], "the device has read something else");
+    ensure_bytes!(read, expected[3100..4100], "the device has read something else");
     Ok(())
 }
 
@@ -291,7 +291,7 @@ fn between_kinds(context: &Context) -> Verdict {
             other.copy(10, &memory, 1000, 2000)?;
             let mut found = vec![0; 2000];
             other.read(10, &mut found)?;
-            ensure!(found == expected[1000..], "from {flags} to {others}");
+            ensure_bytes!(found, expected[1000..], "from {flags} to {others}");
         }
     }
     Ok(())

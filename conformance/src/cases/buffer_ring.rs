@@ -1,7 +1,7 @@
 //! Ring buffers, mapped twice so that the end is followed by the beginning.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::Problem;
@@ -75,12 +75,12 @@ fn no_seam(context: &Context) -> Verdict {
         for turn in 0..times as u64 {
             let position = start + turn * ring.size() as u64;
             ring.read(position, &mut found)?;
-            ensure!(found == text, "turn {turn} of {times} has something else");
+            ensure_bytes!(found, text, "turn {turn} of {times} has something else");
         }
         for turn in 0..times {
             let mut found = [0; 4];
             context.vmm().read(context.on(ring.address(), turn), &mut found)?;
-            ensure_eq!(found, text[100..104], "at the start of turn {turn}");
+            ensure_bytes!(found, text[100..104], "at the start of turn {turn}");
         }
     }
     Ok(())
@@ -105,7 +105,7 @@ fn gpus_see_no_seam(context: &Context) -> Verdict {
         context.vmm().copy(gpu, to, ring.address_of(start), ring.size())?;
         let mut found = vec![0; ring.size()];
         context.vmm().read(to, &mut found)?;
-        ensure!(found == text, "GPU {gpu} copied something else");
+        ensure_bytes!(found, text, "GPU {gpu} copied something else");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `hipMemImportFromShareableHandle`.
 
 use super::sharing::{KIND, export, import, shared, show};
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -199,7 +199,8 @@ fn another_vmm(context: &Context) -> Verdict {
     other.unmap(there, size)?;
     other.release(imported)?;
     other.address_free(there, size)?;
-    ensure!(other.quarantine().is_empty(), "in quarantine: {:?}", other.quarantine());
+    let quarantine = other.quarantine();
+    ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
     Ok(())
 }
 

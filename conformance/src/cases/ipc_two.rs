@@ -2,7 +2,7 @@
 
 use super::ipc::{ipc, refuses};
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
 use hsa_vmm::ipc::OpenedMemory;
 
@@ -44,9 +44,9 @@ fn same_memory(context: &Context) -> Verdict {
     let opened = OpenedMemory::open(&ipc(context)?, &handle)?;
     let mut text = vec![0; HELLO.len()];
     opened.read(0, &mut text)?;
-    ensure_eq!(text, HELLO.as_bytes(), "the exporter's text");
+    ensure_bytes!(text, HELLO.as_bytes(), "the exporter's text");
     opened.write(0, ANSWER.as_bytes())?;
-    ensure_eq!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "the importer's text");
+    ensure_bytes!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "the importer's text");
     Ok(())
 }
 
@@ -62,7 +62,7 @@ fn twice(context: &Context) -> Verdict {
     ensure_eq!(opened.address(), first, "the address after closing once");
     let mut text = vec![0; HELLO.len()];
     opened.read(0, &mut text)?;
-    ensure_eq!(text, HELLO.as_bytes(), "closed once");
+    ensure_bytes!(text, HELLO.as_bytes(), "closed once");
     drop(opened);
     ipc.close_mem_handle(first)?;
     ensure!(ipc.close_mem_handle(first).is_err(), "closed more often than it was opened");

@@ -1,7 +1,7 @@
 //! `hipMemMap`: valid calls.
 
 use crate::Context;
-use crate::case::{Case, Verdict, ensure_eq};
+use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
 use hsa_vmm::Access;
 
 pub(super) const CASES: &[Case] = &[
@@ -94,7 +94,7 @@ fn whole(context: &Context) -> Verdict {
         context.vmm().write(hsa_vmm::Address::new(middle), text)?;
         let mut found = vec![0; text.len()];
         context.vmm().read(hsa_vmm::Address::new(middle), &mut found)?;
-        ensure_eq!(found, text, "the CPU's text");
+        ensure_bytes!(found, text, "the CPU's text");
     }
     context.fill(at, 4, 0x5566_7788)?;
     context.holds(at, 4, 0x5566_7788)

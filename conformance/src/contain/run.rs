@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 
 /// The worker command and the time limit.
 pub struct Containment<'a> {
-    /// A command whose process calls [`serve`](super::serve). Its output goes to this process's standard
-    /// error.
+    /// A command whose process calls [`serve`](super::serve). Its output is captured
+    /// ([`Event::Output`]).
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
     /// The time limit of a case, of the start of the runtime, and of its stop. After three cases have
     /// hung in a native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
+    /// Returns what the kernel or its driver has logged since the last call, a line each.
+    pub logs: &'a mut dyn FnMut() -> Vec<String>,
 }
 
 impl fmt::Debug for Containment<'_> {
@@ -38,6 +40,16 @@ pub enum Event<'a> {
     Started(&'a str),
     /// A case has ended.
     Case(Progress<'a>),
+    /// The runtime or the tester has printed something: while a case ran, or while the runtime started
+    /// or stopped.
+    Output {
+        /// The case's name.
+        case: Option<&'a str>,
+        /// Whether the report has it, too: as the output of a failed case.
+        reported: bool,
+        /// What was printed.
+        text: &'a str,
+    },
     /// A case has crashed or hung the worker. [`Case`](Self::Case) follows.
     Lost {
         /// The case's name.
@@ -75,6 +87,9 @@ pub enum NotRun {
 /// The number of failed starts in a row after which the run ends.
 const MAX_STARTS: usize = 3;
 
+/// The maximum number of lines of the output of a case in a report, from the end.
+const OUTPUT_LINES: usize = 200;
+
 const STARTS_NO_MORE: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
@@ -90,10 +105,12 @@ pub fn run(
     options: &Options,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, NotRun> {
-    let Containment { command, time_limit } = containment;
+    let Containment { command, time_limit, logs } = containment;
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
-    let (worker, note, runtime) = begin(command, time_limit)?;
+    let (worker, note, runtime) = begin(command, time_limit, on_event)?;
+    // What was logged before the first case is not its output.
+    logs();
     on_event(Event::Started(&note));
     let mut worker = Some(worker);
     let mut hangs = Hangs::default();
@@ -103,7 +120,7 @@ pub fn run(
         let Some(case) = plan.chosen.get(index) else { continue };
         let working = match &mut worker {
             Some(working) => working,
-            none => match begin_again(command, time_limit) {
+            none => match begin_again(command, time_limit, on_event) {
                 Ok(working) => none.insert(working),
                 Err((result, error)) => {
                     results.add_more(&STARTS, failed(result, &error), &runtime);
@@ -114,11 +131,20 @@ pub fn run(
         };
         let began = Instant::now();
         working.send(&Request::Run(case.name.to_owned()));
-        let result = match answer_unless(&hangs, working, time_limit) {
+        let mut result = match answer_unless(&hangs, working, time_limit) {
             Ok(Answer::Ended(result)) => result,
             Ok(other) => unexpected(&other),
             Err(lost) => lost_at(lost, began),
         };
+        let printed = working.new_output();
+        if !printed.is_empty() {
+            let reported = result.status == Status::Fail;
+            on_event(Event::Output { case: Some(case.name), reported, text: &printed });
+        }
+        let logged = logs();
+        if result.status == Status::Fail {
+            result.output = last_lines(printed.lines().chain(logged.iter().map(String::as_str)));
+        }
         if let Some(lost) = &result.lost {
             worker = None;
             on_event(Event::Lost { case: case.name, lost });
@@ -134,8 +160,14 @@ pub fn run(
     }
     if let Some(worker) = worker {
         let began = Instant::now();
-        if let Err(lost) = stop(worker, time_limit) {
-            results.add_more(&STOPS, lost_at(lost, began), &runtime);
+        let (stopped, printed) = stop(worker, time_limit);
+        if !printed.is_empty() {
+            let reported = stopped.is_err();
+            on_event(Event::Output { case: None, reported, text: &printed });
+        }
+        if let Err(lost) = stopped {
+            let output = last_lines(printed.lines());
+            results.add_more(&STOPS, CaseResult { output, ..lost_at(lost, began) }, &runtime);
         }
     }
     Ok(results.report(&plan, runtime, untried))
@@ -144,9 +176,15 @@ pub fn run(
 fn begin(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Worker, String, Description), NotRun> {
-    let mut worker = Worker::start(command()?, Output::Inherit)?;
-    match answer(&mut worker, limit) {
+    let mut worker = Worker::start(command()?, Output::Capture)?;
+    let started = answer(&mut worker, limit);
+    let printed = worker.new_output();
+    if !printed.is_empty() {
+        on_event(Event::Output { case: None, reported: false, text: &printed });
+    }
+    match started {
         Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
         Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
         Ok(Answer::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
@@ -159,10 +197,11 @@ fn begin(
 fn begin_again(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Worker, (usize, NotRun)> {
     let mut tried = 1;
     loop {
-        match begin(command, limit) {
+        match begin(command, limit, on_event) {
             Ok((worker, ..)) => return Ok(worker),
             Err(error) if tried == MAX_STARTS => return Err((tried, error)),
             Err(_) => tried += 1,
@@ -170,15 +209,27 @@ fn begin_again(
     }
 }
 
-fn stop(mut worker: Worker, limit: Duration) -> Result<(), Lost> {
-    ask(&mut worker, &Request::Stop, limit)?;
-    match worker.receive::<Answer>(limit) {
-        Received::Exited(End::Exited(0)) => Ok(()),
-        other => Err(match answered(&worker, other, limit) {
-            Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
-            Err(lost) => lost,
-        }),
-    }
+/// Stops the runtime. Also returns what the worker has printed meanwhile.
+fn stop(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, String) {
+    let stopped = ask(&mut worker, &Request::Stop, limit).and_then(|_| {
+        match worker.receive::<Answer>(limit) {
+            Received::Exited(End::Exited(0)) => Ok(()),
+            other => Err(match answered(&worker, other, limit) {
+                Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
+                Err(lost) => lost,
+            }),
+        }
+    });
+    let printed = worker.new_output();
+    (stopped, printed)
+}
+
+/// Joins the last lines, after a line with the number of those left out.
+fn last_lines<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let lines: Vec<_> = lines.collect();
+    let left_out = lines.len().saturating_sub(OUTPUT_LINES);
+    let shown = lines[left_out..].join("\n");
+    if left_out > 0 { format!("({left_out} earlier lines)\n{shown}") } else { shown }
 }
 
 /// Sends a request and waits for the answer.

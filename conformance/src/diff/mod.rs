@@ -143,5 +143,12 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     if !run.kernel.is_empty() {
         facts.push(Fact::new("kernel", &run.kernel));
     }
+    // What older reports do not say is no difference.
+    if let Some(provenance) = &run.provenance {
+        facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
+        facts.extend(provenance.kfd_version.as_ref().map(|it| Fact::new("/dev/kfd version", it)));
+        let planned = provenance.planned().unwrap_or_else(|| "no planned faults".to_owned());
+        facts.push(Fact::new("faults", planned));
+    }
     facts
 }

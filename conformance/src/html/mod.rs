@@ -6,7 +6,7 @@
 mod charts;
 
 use crate::describe::{Driver, Fact, labels, size};
-use crate::{CaseReport, Report, Status, Summary};
+use crate::{CaseReport, Cause, Report, Status, Summary};
 use askama::Template;
 use charts::{Histogram, Timed};
 use std::borrow::Borrow;
@@ -49,6 +49,7 @@ struct Page<'a> {
     histogram: Histogram,
     bars: [Bars<'a>; 2],
     facts: Vec<Fact>,
+    causes: Vec<Cause<'a>>,
 }
 
 /// The largest number of failures whose drawings are initially unfolded.
@@ -73,6 +74,7 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
             Bars { caption: "By area", head: "Area", all: charts::relative(by_area) },
         ],
         facts: report.runtime.facts(),
+        causes: report.causes(),
         areas,
     };
     page.render().map_err(|_| fmt::Error)
@@ -100,10 +102,6 @@ impl Page<'_> {
             Status::Skip => skipped,
             Status::Known => known,
         }
-    }
-
-    fn failures(&self) -> impl Iterator<Item = &CaseReport> {
-        self.report.cases.iter().filter(|case| case.status == Status::Fail)
     }
 
     fn milliseconds(&self, microseconds: impl Borrow<u64>) -> String {

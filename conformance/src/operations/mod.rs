@@ -7,6 +7,7 @@
 
 pub(crate) mod choices;
 mod differential;
+mod display;
 mod draw;
 mod names;
 mod operation;

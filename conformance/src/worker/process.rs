@@ -38,6 +38,8 @@ pub struct Worker {
     last_call: LastCall,
     /// The captured output.
     output: Option<File>,
+    /// How much of it [`Worker::new_output`] has returned.
+    output_read: u64,
     /// Bytes that were read and are not a whole line yet.
     unread: Vec<u8>,
     /// The socket is closed: no more messages arrive.
@@ -92,8 +94,17 @@ impl Worker {
         command.stdin(OwnedFd::from(theirs)).stdout(stdio(to)).stderr(stdio(and_errors));
         let child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let (unread, closed, ended) = (Vec::new(), false, None);
-        Ok(Self { child, pid, socket, last_call, output: captured, unread, closed, ended })
+        Ok(Self {
+            child,
+            pid,
+            socket,
+            last_call,
+            output: captured,
+            output_read: 0,
+            unread: Vec::new(),
+            closed: false,
+            ended: None,
+        })
     }
 
     /// Sends a request. If the worker has exited, [`receive`](Self::receive) reports that.
@@ -149,6 +160,18 @@ impl Worker {
             io::Result::Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
         read().unwrap_or_else(|error| format!("(cannot read the captured output: {error})"))
+    }
+
+    /// Returns the output that was captured since the last call of this function.
+    pub fn new_output(&mut self) -> String {
+        let Some(file) = &self.output else { return String::new() };
+        match read_from(file, self.output_read) {
+            Ok((end, bytes)) => {
+                self.output_read = end;
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Err(error) => format!("(cannot read the captured output: {error})"),
+        }
     }
 
     /// Kills the worker and all processes that it has started. Answers that it sent before can still
@@ -251,6 +274,16 @@ fn wait_for(sockets: &mut [PollFd<'_>], limit: Duration) {
     let _ = poll(sockets, limit.as_ref());
 }
 
+/// Reads captured output from an offset on. Returns it and its end.
+fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
+    // A very long output was truncated: what is there is new.
+    let offset = if file.metadata()?.len() < offset { 0 } else { offset };
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.take(2 * MAX_OUTPUT).read_to_end(&mut bytes)?;
+    Ok((offset + bytes.len() as u64, bytes))
+}
+
 fn invalid<A>(line: &[u8]) -> Received<A> {
     let shown = line.get(..SHOWN).unwrap_or(line);
     Received::Invalid(String::from_utf8_lossy(shown).trim().to_owned())
@@ -283,6 +316,8 @@ mod tests {
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(7)));
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(7)));
         assert_eq!(worker.captured_output(), "words\nno\n");
+        assert_eq!(worker.new_output(), "words\nno\n");
+        assert_eq!(worker.new_output(), "");
         worker.send(&5);
     }
 

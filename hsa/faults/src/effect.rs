@@ -60,6 +60,17 @@ const NAMES: [(&str, FaultKind); 11] = [
 ];
 
 impl FaultKind {
+    /// Every kind; `late` with an example of its delay.
+    pub(crate) const ALL: [Self; 1 + NAMES.len()] = {
+        let mut all = [Self::Late(Duration::from_millis(5)); 1 + NAMES.len()];
+        let mut index = 0;
+        while index < NAMES.len() {
+            all[1 + index] = NAMES[index].1;
+            index += 1;
+        }
+        all
+    };
+
     /// Returns the fault of this name.
     #[must_use]
     pub fn from_name(word: &str) -> Option<Self> {

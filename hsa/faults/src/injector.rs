@@ -2,7 +2,8 @@
 
 use crate::effect::{Effect, FaultKind};
 use crate::plan::Plan;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A plan, and a counter of calls for each rule.
@@ -10,6 +11,19 @@ use std::time::Duration;
 pub struct Injector<C> {
     plan: Plan<C>,
     seen: Vec<AtomicU64>,
+    record: Option<Record>,
+}
+
+/// What is called for each rule that has affected a call.
+struct Record {
+    note: Box<dyn Fn(usize) + Send + Sync>,
+    happened: Vec<AtomicBool>,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("happened", &self.happened).finish_non_exhaustive()
+    }
 }
 
 /// The faults of one call.
@@ -30,7 +44,16 @@ impl<C> Injector<C> {
     #[must_use]
     pub fn new(plan: Plan<C>) -> Self {
         let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { plan, seen }
+        Self { plan, seen, record: None }
+    }
+
+    /// Calls `note` with the number of a rule, counted from 1, when the rule affects a call for the first
+    /// time.
+    #[must_use]
+    pub fn noting(mut self, note: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        let happened = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
+        self.record = Some(Record { note: Box::new(note), happened });
+        self
     }
 
     /// Returns whether the plan has no rules.
@@ -45,7 +68,7 @@ impl<C: Copy> Injector<C> {
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
         let mut injection = Injection { time: Duration::ZERO, outcome: Ok(None) };
-        for (rule, seen) in self.plan.rules.iter().zip(&self.seen) {
+        for (index, (rule, seen)) in self.plan.rules.iter().zip(&self.seen).enumerate() {
             if !rule.call.as_deref().is_none_or(|call| applies_to(name, call)) {
                 continue;
             }
@@ -54,12 +77,25 @@ impl<C: Copy> Injector<C> {
             }
             match rule.effect {
                 Effect::Delay(more) => injection.time = injection.time.saturating_add(more),
-                _ if !matches!(injection.outcome, Ok(None)) => {}
+                _ if !matches!(injection.outcome, Ok(None)) => continue,
                 Effect::Fail(code) => injection.outcome = Err(code),
                 Effect::Misbehave(wrong) => injection.outcome = Ok(Some(wrong)),
             }
+            if let Some(record) = &self.record {
+                record.add(index);
+            }
         }
         injection
+    }
+}
+
+impl Record {
+    /// Notes a rule, once.
+    fn add(&self, index: usize) {
+        let Some(happened) = self.happened.get(index) else { return };
+        if !happened.load(Ordering::Relaxed) && !happened.swap(true, Ordering::Relaxed) {
+            (self.note)(index + 1);
+        }
     }
 }
 
@@ -127,6 +163,23 @@ mod tests {
         let injector = rules(&[all("VA.MAP", 1), all("VA", 2)]);
         let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).apply());
         assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
+    }
+
+    #[test]
+    fn each_rule_that_has_happened_is_noted_once() {
+        let fail = Effect::Fail(5);
+        let injector = rules(&[
+            (Some("FREE"), Calls::ALL, fail),
+            (Some("MAP"), Calls::from(2), fail),
+            (Some("MAP"), Calls::from(2), Effect::Fail(6)),
+        ]);
+        let noted = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let to = noted.clone();
+        let injector = injector.noting(move |rule| to.lock().unwrap().push(rule));
+        for _ in 0..3 {
+            let _ = injector.count("MAP");
+        }
+        assert_eq!(*noted.lock().unwrap(), [2], "not the first, and the third has no effect");
     }
 
     #[test]

@@ -160,9 +160,22 @@ impl<C> Rule<C> {
             .map(Effect::Misbehave)
             .or_else(|| time(effect).map(Effect::Delay))
             .or_else(|| target.code(effect).map(Effect::Fail))
-            .ok_or(
-                "unknown effect: expected an error code, a time such as 20us, or a fault such as `lost`",
-            )?;
+            .ok_or_else(|| {
+                let supports = |wrong: &FaultKind| {
+                    let any = matches!(wrong, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash);
+                    any || named.is_some_and(|call| target.can(call, *wrong))
+                };
+                let those: Vec<_> = FaultKind::ALL.into_iter().filter(supports).collect();
+                let word = |wrong: FaultKind| match wrong {
+                    FaultKind::Late(_) => "late:5ms",
+                    wrong => wrong.name(),
+                };
+                let those: Vec<_> = those.into_iter().map(word).collect();
+                format!(
+                    "unknown effect; {call} supports an error code, a time such as 20us, and: {}",
+                    those.join(", ")
+                )
+            })?;
         Ok(Self { call: named.map(Into::into), which, effect })
     }
 }

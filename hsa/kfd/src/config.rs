@@ -1,8 +1,10 @@
 //! The configuration from the environment.
 
-use crate::environment;
 use crate::faults::Faults;
+use crate::log::complain;
 use crate::profile::{self, PROFILES, Profile};
+use crate::{environment, own};
+use std::fs::File;
 use std::path::PathBuf;
 
 /// The machine to emulate.
@@ -33,6 +35,14 @@ impl Config {
             Self::read(&read("HSA_KFD")?).map_err(|wrong| format!("HSA_KFD: {wrong}"))?;
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
+        let record = environment::variable(hsa_faults::RECORD);
+        if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
+            match File::options().append(true).open(&path).and_then(own::keep_file) {
+                Ok(file) => config.faults = config.faults.recording_to(file),
+                // The one who wanted it may have ended already.
+                Err(error) => complain(format_args!("{}: {error}", hsa_faults::RECORD)),
+            }
+        }
         if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
             // The process may have changed its folder when it exits.
             let path = std::path::absolute(path)

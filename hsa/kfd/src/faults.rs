@@ -8,6 +8,8 @@ use crate::page_table::{READABLE, WRITABLE};
 use crate::queue::without_signals;
 use crate::{drm, kfd};
 use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
+use std::fs::File;
+use std::io::Write;
 use std::thread;
 
 /// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
@@ -62,6 +64,19 @@ impl Faults {
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
         let plan = Plan::parse(text, &Driver).map_err(|error| error.to_string())?;
         Ok(Self { injector: Injector::new(plan) })
+    }
+
+    /// Lists the rules that have had an effect in a file ([`hsa_faults::RECORD`]).
+    pub(crate) fn recording_to(self, file: File) -> Self {
+        // A single write, so that lines of several processes do not mix. A record that cannot be written
+        // must not make the call fail.
+        let write = move |rule| drop((&file).write_all(format!("driver {rule}\n").as_bytes()));
+        Self { injector: self.injector.noting(write) }
+    }
+
+    /// Returns whether nothing is planned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.injector.is_empty()
     }
 
     /// Counts a call and applies its planned delay; returns its error or its misbehaviour.

@@ -15,6 +15,7 @@
 //! * `HSA_KFD`: what the machine has, as `gpus=2,profile=mi300x,vram=64GiB`.
 //! * `HSA_KFD_LOG`: a file that gets one line for each `ioctl`, with its arguments and its result.
 //! * `HSA_KFD_FAULTS`: calls that are to go wrong, as `GEM_VA#3=ENOMEM,COPY=garbled`.
+//! * `HSA_FAULTS_RECORD`: an existing file that gets a line for each rule of these that has had an effect.
 //! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process ends.
 //!
 //! What is not understood there ends the process when it first names one of the driver's paths.

@@ -96,7 +96,7 @@ impl Instance {
             }),
             config,
         };
-        instance.set_faults(instance.config.faults.clone());
+        instance.faults.start(instance.config.faults.clone());
         Ok(Arc::new(instance))
     }
 

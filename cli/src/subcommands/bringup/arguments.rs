@@ -3,6 +3,7 @@
 use super::level::Level;
 use crate::arguments::Format;
 use crate::choice::{Choice, RuntimeOptions};
+use crate::provenance::Privacy;
 use clap::Args;
 use hsa_sys::Search;
 use hsa_vmm::simulation::Config;
@@ -35,6 +36,8 @@ pub struct Bringup {
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+    #[command(flatten)]
+    pub privacy: Privacy,
     /// Write all calls of all levels to this file, with the logs of driver and runtime
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<PathBuf>,

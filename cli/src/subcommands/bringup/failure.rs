@@ -1,11 +1,11 @@
 //! The report of a failed level, for people and as JSON.
 
 use super::interface::{Interface, is_logged, rests_on};
-use super::kernel_log::KernelLog;
 use super::level::Level;
 use super::level_run::{Call, Cause, LevelRun, Outcome};
 use super::machine::{self, Finding};
 use super::record::{Argument, status};
+use crate::kernel_log::KernelLog;
 use serde::Serialize;
 
 /// The number of log lines shown, from the end.
@@ -99,7 +99,9 @@ impl Failure {
     /// Collects the report of a failed run; checks the machine now.
     pub fn of(run: &LevelRun, kernel: &mut KernelLog) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
-        let call = cause.call().map(|index| &run.calls[index]);
+        let failed = cause.call().map(|index| &run.calls[index]);
+        // A comparison by the CPU that fails after a copy is a failure of the copy.
+        let call = failed.map(|failed| run.copy_before(failed).unwrap_or(failed));
         let driver = run.driver.as_ref().map(|all| match call {
             Some(call) => owned(run.driver_during(call)),
             None => all.iter().map(|(_, line)| line.clone()).collect(),
@@ -120,11 +122,11 @@ impl Failure {
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
         let kernel = kernel.lines();
-        let try_next = advise(run, cause, call, &driver, &findings, &kernel);
+        let try_next = advise(run, cause, failed, &driver, &findings, &kernel);
         let checks = findings.into_iter().map(|Finding { well, what, .. }| Check { well, what });
         Some(Self {
             kind: cause.kind(),
-            what: cause.describe(&run.calls),
+            what: describe(run, cause),
             call: call.map(FailedCall::of),
             also_in: cause.also_in(&run.calls),
             rests_on,
@@ -180,6 +182,16 @@ impl FailedCall {
             returned: end.is_some(),
             other_process: call.begin.number.0 != 0,
         }
+    }
+}
+
+/// Describes the failure, and names the copy if it is one.
+fn describe(run: &LevelRun, cause: &Cause) -> String {
+    let what = cause.describe(&run.calls);
+    let last = cause.call().map(|index| &run.calls[index]);
+    match last.and_then(|last| run.copy_before(last)) {
+        Some(copy) => format!("{} copied wrong data: {what}", copy.begin.call),
+        None => what,
     }
 }
 
@@ -267,6 +279,18 @@ impl LevelRun {
             Outcome::Failed(cause) => cause.call(),
             _ => None,
         }
+    }
+
+    /// Returns the copy whose result a comparison has found to be wrong.
+    fn copy_before(&self, comparison: &Call) -> Option<&Call> {
+        let (process, thread) = (comparison.begin.number.0, comparison.begin.thread);
+        let own = |call: &&Call| call.begin.number.0 == process && call.begin.thread == thread;
+        let is_comparison = comparison.begin.call == "compare";
+        let before = |call: &&Call| call.begin.number.1 < comparison.begin.number.1;
+        let earlier = self.calls.iter().rev().filter(own).filter(before);
+        // A comparison right after the CPU has filled the memory concerns no copy.
+        let mut since = earlier.take_while(|call| call.begin.call != "fill");
+        since.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }
 
     /// Returns the calls up to the one that failed, without queries of agents and pools. Of several

@@ -11,7 +11,6 @@ mod arguments;
 mod failure;
 mod hsa;
 mod interface;
-mod kernel_log;
 mod level;
 mod level_run;
 mod machine;
@@ -23,14 +22,16 @@ mod run_level;
 mod show;
 
 pub use arguments::{ABOUT, Bringup};
+pub use failure::answered_error;
 
 use crate::arguments::Format;
+use crate::kernel_log::KernelLog;
 use crate::screen::Screen;
-use crate::{Exit, output};
+use crate::{Exit, output, planned_faults, provenance};
 use anyhow::Context;
 use failure::Failure;
+use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::begin;
-use kernel_log::KernelLog;
 use level::Level;
 use level_run::{LevelRun, Outcome, supervise};
 use recorder::Recorder;
@@ -61,6 +62,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
         if table {
             if runs.is_empty() {
+                let planned = planned_faults::planned(args.runtime.simulation().as_deref());
+                provenance::banner(&mut out, &unknown(planned))?;
                 name_runtime(&mut out, &run)?;
             }
             show::level(&mut out, &run)?;
@@ -71,12 +74,16 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             break;
         }
     }
+    let text = args.runtime.simulation();
+    let faults = planned_faults::planned(text.as_deref());
     let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
     if table {
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
             show::not_tried(&mut out, run.level, args.until)?;
             show::failure(&mut out, run.level, failure)?;
+            let until = ["--until".to_owned(), run.level.name()];
+            writeln!(out, "\nreproduce: {} {}", args.runtime.bringup(false), until.join(" "))?;
             match &args.program {
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
@@ -87,10 +94,14 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             }
         }
     } else {
-        serde_json::to_writer_pretty(&mut out, &report(&runs, failure.as_ref(), args.until))?;
-        writeln!(out)?;
+        let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
+        let driver = simulation.map(provenance::driver);
+        let how = provenance::gather(driver, text.as_deref(), args.runtime.bringup(false));
+        let report = report(&runs, failure.as_ref(), args.until);
+        provenance::write_json(&mut out, &report, how, &args.privacy)?;
     }
     out.flush()?;
+    planned_faults::note_missing(&faults);
     if let (Some(run), Some(path)) = (failed_run, &args.program) {
         output::save(path, reproduce::program(run).as_bytes())?;
     }
@@ -100,6 +111,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
         Some(_) => Exit::Failure,
     })
+}
+
+/// Returns faults of a run that has just begun: whether they happen is not known yet.
+fn unknown(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
+    faults.iter_mut().for_each(|fault| fault.happened = None);
+    faults
 }
 
 /// Runs a level in this process, which is its worker.

@@ -3,6 +3,7 @@
 use crate::arguments::Common;
 use crate::arguments::time;
 use crate::output::Output;
+use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
 use hsa_vmm_conformance::KnownFailures;
 use std::num::NonZeroUsize;
@@ -47,6 +48,8 @@ pub struct Conform {
     pub format: ReportFormat,
     #[command(flatten)]
     pub output: Output,
+    #[command(flatten)]
+    pub privacy: Privacy,
 }
 
 /// Reads a list of known failures.

@@ -1,22 +1,25 @@
 //! `hsa-vmm conform`: runs the conformance cases.
 
 mod arguments;
+mod show;
 mod worker;
 
 pub use arguments::Conform;
 
 use crate::arguments::Arguments;
 use crate::choice::print_info;
+use crate::driver_log::DriverLog;
 use crate::screen::{Screen, note};
-use crate::table::{Cell, table};
-use crate::{Exit, progress};
-use anstyle::{AnsiColor, Style};
+use crate::table::table;
+use crate::{Exit, planned_faults, program, progress, provenance};
 use anyhow::bail;
 use arguments::ReportFormat;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
-use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, Status, cases, run as run_cases};
+use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, cases, run as run_cases};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::Write;
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
@@ -38,8 +41,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if let Some(seed) = options.shuffle {
         print_info(&format!("order: --shuffle {seed}"));
     }
-    let report = run_all(args, &options)?;
-    let written = args.output.write(|out| write(out, args.format, &report));
+    let mut report = run_all(args, &options)?;
+    add_provenance(args, &mut report);
+    let written = args.output.write(|out| write(out, args, &report));
     for case in report.cases.iter().filter(|case| case.known_passed) {
         note!("{}: {}", case.name, case.detail);
     }
@@ -48,13 +52,34 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         note!("{} known defects of this runtime", summary.known);
     }
     note!("{summary}");
+    if let Some(provenance) = report.provenance() {
+        planned_faults::note_missing(&provenance.planned_faults);
+    }
     written?;
     Ok(if summary.failed == 0 { Exit::Success } else { Exit::Failure })
 }
 
-fn write(out: &mut Screen<'_>, format: ReportFormat, report: &Report) -> anyhow::Result<()> {
-    match format {
-        ReportFormat::Table => print(out, report)?,
+/// Adds how the report was produced, and removes names from it.
+fn add_provenance(args: &Conform, report: &mut Report) {
+    let words = ["conform".to_owned()].into_iter().chain(args.common.typed_words());
+    let driver = report.runtime.driver;
+    let simulation = args.common.runtime.simulation();
+    let reproduce = program::reproducing(words);
+    if let Some(run) = &mut report.run {
+        run.provenance = Some(provenance::gather(driver, simulation.as_deref(), reproduce));
+    }
+    args.privacy.clean_report(report);
+}
+
+fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Result<()> {
+    if args.format != ReportFormat::Table {
+        out.for_programs();
+    }
+    match args.format {
+        ReportFormat::Table => {
+            let is_simulation = report.runtime.path.is_none();
+            show::report(out, report, &args.common.runtime.bringup(is_simulation))?;
+        }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;
@@ -99,13 +124,28 @@ fn run_all(args: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
         bar.finish_and_clear();
         return Ok(report);
     }
-    let mut command = || worker::command(&args.common);
-    let containment = Containment { command: &mut command, time_limit: args.time_limit };
+    let log = RefCell::new(DriverLog::from_now());
+    let mut command = || {
+        let mut command = worker::command(&args.common)?;
+        log.borrow().apply(&mut command);
+        Ok(command)
+    };
+    let mut printed = BTreeSet::new();
+    let mut logs = || log.borrow_mut().lines();
+    let time_limit = args.time_limit;
+    let containment = Containment { command: &mut command, time_limit, logs: &mut logs };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| print_info(note)),
         Event::Case(progress) => advance(progress),
-        // Print it at once: if many cases hang, the report comes late.
-        Event::Lost { case, lost } => bar.suspend(|| print_info(&format!("{case}: {lost}"))),
+        Event::Output { reported, text, .. } if !reported || args.common.log.is_some() => {
+            bar.suspend(|| print_output(text));
+        }
+        Event::Output { .. } => {}
+        // Print it at once, because the report comes late if many cases hang; but each cause once.
+        Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
+            bar.suspend(|| print_info(&format!("{case}: {lost}")));
+        }
+        Event::Lost { .. } => {}
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
             let why = "several cases have hung in it; from now on, cases still in it after";
@@ -114,6 +154,12 @@ fn run_all(args: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
     });
     bar.finish_and_clear();
     Ok(report?)
+}
+
+/// Prints what the runtime or the library's log has printed.
+fn print_output(text: &str) {
+    // Ignore errors: standard error is the last resort.
+    let _ = write!(Screen::stderr(), "{text}");
 }
 
 fn is_chosen(args: &Conform, case: &Case) -> bool {
@@ -142,33 +188,4 @@ fn list(args: &Conform) -> anyhow::Result<Exit> {
         }
     })?;
     Ok(Exit::Success)
-}
-
-fn print(out: &mut Screen<'_>, report: &Report) -> anyhow::Result<()> {
-    let mut results = table(&["case", "", "ms", "detail"]);
-    for case in &report.cases {
-        results.add_row([
-            Cell::from(&case.name),
-            crate::table::status(case.status),
-            Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
-            Cell::from(&case.detail),
-        ]);
-    }
-    results.unbroken([0, 1, 2]);
-    out.table(&results)?;
-    let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    for case in report.cases.iter().filter(|case| case.status == Status::Fail) {
-        writeln!(out)?;
-        out.styled(bold, &case.name)?;
-        writeln!(out, " ({})\n  {}", case.source, case.detail)?;
-        if !cases().iter().any(|known| known.name == case.name) {
-            continue;
-        }
-        writeln!(out, "  again: hsa-vmm conform --filter {}", case.name)?;
-        if case.lost.is_some() {
-            let name = &case.name;
-            writeln!(out, "  in gdb: gdb --args hsa-vmm conform --in-process --filter {name}")?;
-        }
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
     let open = || {
         args.common.runtime.open_with_description().map_err(|error| NotOpened {
             no_runtime: is_no_runtime(&error),
-            error: format!("{error:#}"),
+            error: crate::message(&error),
         })
     };
     serve(open, &options(&args.common)?)?;
@@ -24,7 +24,7 @@ pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
 pub fn run_peer(args: &Conform) -> anyhow::Result<Exit> {
     let open = || match args.common.runtime.open_with_description() {
         Ok((runtime, _)) => Ok(runtime),
-        Err(error) => Err(format!("{error:#}")),
+        Err(error) => Err(crate::message(&error)),
     };
     peer::serve(open)?;
     Ok(Exit::Success)
@@ -44,7 +44,7 @@ pub fn command(common: &Common) -> io::Result<Command> {
 }
 
 fn again(common: &Common, role: &str) -> io::Result<Command> {
-    let mut command = hsa_rocr::again()?;
+    let mut command = crate::program::again()?;
     command.args(["conform", role]).args(common.words());
     Ok(command)
 }

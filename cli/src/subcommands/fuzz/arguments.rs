@@ -2,6 +2,7 @@
 
 use crate::arguments::time;
 use crate::arguments::{Common, Format};
+use crate::provenance::Privacy;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -52,4 +53,6 @@ pub struct Fuzz {
     /// The format of the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+    #[command(flatten)]
+    pub privacy: Privacy,
 }

@@ -1,11 +1,10 @@
 //! Shrinks and saves a failing sequence.
 
 use super::arguments::Fuzz;
-use crate::choice::Choice;
 use crate::executor::Executor;
+use crate::program;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
-use std::env;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -226,17 +225,12 @@ fn shrink_all(
 
 /// Returns the command that repeats the failure.
 fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
-    let program = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
-    // The options of `hsa-vmm emulate` or `hsa-vmm rocr run`.
-    let under = env::var(crate::program::UNDER).map(|words| format!("{program} {words} -- "));
-    let runtime = match (&drawing.machine, &args.common.runtime.choice) {
-        // Under these, a variable names the library.
-        (Machine::Loaded, Choice::Library(path)) if under.is_err() => {
-            format!(" --runtime {}", path.display())
-        }
-        _ => String::new(),
+    let runtime = match &drawing.machine {
+        Machine::Loaded => args.common.runtime.typed_words(),
+        _ => Vec::new(),
     };
-    format!("{}{program} replay{runtime} {}", under.unwrap_or_default(), file.display())
+    let words = ["replay".to_owned()].into_iter().chain(runtime);
+    program::reproducing(words.chain([file.display().to_string()]))
 }
 
 impl fmt::Display for Finding {
@@ -256,7 +250,7 @@ impl fmt::Display for Finding {
             writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
         }
         for (index, operation) in last.operations.iter().enumerate().take(SHOWN) {
-            writeln!(f, "  {}. {operation:?}", index + 1)?;
+            writeln!(f, "  {}. {operation}", index + 1)?;
         }
         if now > SHOWN {
             writeln!(f, "  and {} more", now - SHOWN)?;
@@ -272,6 +266,6 @@ impl fmt::Display for Finding {
             )?,
             _ => {}
         }
-        write!(f, "again: {}", self.command)
+        write!(f, "reproduce: {}", self.command)
     }
 }

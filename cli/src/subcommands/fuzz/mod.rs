@@ -8,7 +8,7 @@ mod workers;
 use crate::arguments::Format;
 use crate::choice::{Selected, print_info};
 use crate::screen::{Screen, note};
-use crate::{Exit, output};
+use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
@@ -71,6 +71,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             Some(Finding::of(args, &drawing, threads as u64, number, found)?)
         }
     };
+    let faults = planned_faults::planned(simulation(&drawing.machine));
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
@@ -82,16 +83,34 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "seconds": progress.seconds(),
                 "finding": finding.as_ref().map(Finding::json),
             });
-            serde_json::to_writer_pretty(&mut out, &summary)?;
-            writeln!(out)?;
+            let driver = provenance::driver(drawing.machine != Machine::Loaded);
+            let words = ["fuzz".to_owned()].into_iter().chain(args.common.typed_words());
+            let words = words.chain(["--seed".to_owned(), seed.to_string()]);
+            let text = simulation(&drawing.machine);
+            let how = provenance::gather(Some(driver), text, program::reproducing(words));
+            provenance::write_json(&mut out, &summary, how, &args.privacy)?;
         }
         Format::Table => {
+            provenance::banner(&mut out, &faults)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
+                if drawing.machine == Machine::Loaded {
+                    let bringup = args.common.runtime.bringup(false);
+                    writeln!(out, "To find the first HSA call that fails: {bringup}")?;
+                }
             }
             writeln!(out, "seed {seed}: {progress}")?;
         }
     }
     out.flush()?;
+    planned_faults::note_missing(&faults);
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
+}
+
+/// Returns the configuration of the simulation that all sequences run on.
+fn simulation(machine: &Machine) -> Option<&str> {
+    match machine {
+        Machine::Simulated(text) => Some(text),
+        _ => None,
+    }
 }

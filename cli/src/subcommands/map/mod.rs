@@ -61,7 +61,8 @@ pub struct Map {
 }
 
 pub fn run(args: &Map) -> anyhow::Result<Exit> {
-    // Check the file before starting a runtime.
+    // Check the files before starting a runtime.
+    args.output.check()?;
     let recorded = recorded(args)?;
     let all = match &recorded {
         Recorded::Trace(trace) => trace.ops.len(),
@@ -129,8 +130,12 @@ fn write(
 ) -> anyhow::Result<()> {
     match format {
         MapFormat::Table => write!(out, "{report}")?,
-        MapFormat::Svg => write!(out, "{}", picture::draw(report))?,
+        MapFormat::Svg => {
+            out.for_programs();
+            write!(out, "{}", picture::draw(report))?;
+        }
         MapFormat::Json => {
+            out.for_programs();
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;
         }

@@ -47,6 +47,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
     match args.format {
         Format::Json => {
+            out.for_programs();
             let result = serde_json::json!({
                 "sequences": sequences.len(),
                 "operations": operations,

@@ -3,6 +3,7 @@
 use super::scenario::Scenario;
 use crate::arguments::time;
 use crate::arguments::{Common, Format};
+use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Stress {
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+    #[command(flatten)]
+    pub privacy: Privacy,
     /// Run one process of a scenario; used by `stress` itself
     #[arg(long, value_name = "PART", value_parser = part, hide = true)]
     pub worker: Option<Part>,

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "snake_case")]
 pub enum Message {
     /// The runtime has started.
-    Started,
+    Started {
+        /// Whether it is a simulation.
+        simulation: bool,
+    },
     /// There is no runtime. Contains the reason.
     NoRuntime(String),
     /// The progress so far.

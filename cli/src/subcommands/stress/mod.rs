@@ -20,9 +20,9 @@ mod worker;
 
 pub use arguments::{ABOUT, Stress};
 
-use crate::Exit;
 use crate::arguments::Format;
 use crate::screen::{Screen, note};
+use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
 use bar::Bar;
@@ -60,7 +60,14 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         if args.scenario.is_empty() { Scenario::ALL.to_vec() } else { args.scenario.clone() };
     let share = args.time / u32::try_from(scenarios.len()).unwrap_or(u32::MAX);
     let before = memory_in_use();
-    let mut report = Report { seed, interrupted: false, scenarios: Vec::new(), leaks: Vec::new() };
+    let mut report = Report {
+        seed,
+        interrupted: false,
+        scenarios: Vec::new(),
+        leaks: Vec::new(),
+        command: reproducing(args, seed),
+        bringup: String::new(),
+    };
     for scenario in scenarios {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -74,15 +81,33 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     report.interrupted = stop.load(Ordering::Relaxed);
     report.leaks.extend(machine_leak(before));
+    let simulation = report.scenarios.iter().find_map(|result| result.simulation);
+    let options = &args.common.runtime;
+    report.bringup = options.bringup(simulation == Some(true));
+    let text = options.simulation();
+    let faults = planned_faults::planned(text.as_deref());
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
+            let driver = simulation.map(provenance::driver);
+            let how = provenance::gather(driver, text.as_deref(), report.command.clone());
+            provenance::write_json(&mut out, &report, how, &args.privacy)?;
         }
-        Format::Table => report.table(&mut out)?,
+        Format::Table => {
+            provenance::banner(&mut out, &faults)?;
+            report.table(&mut out)?;
+        }
     }
+    out.flush()?;
+    planned_faults::note_missing(&faults);
     Ok(if report.is_well() { Exit::Success } else { Exit::Failure })
+}
+
+/// Returns the command that repeats the run with the same random choices.
+fn reproducing(args: &Stress, seed: u64) -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let seed = args.seed.is_none().then(|| ["--seed".to_owned(), seed.to_string()]);
+    program::reproducing(words.chain(seed.into_iter().flatten()))
 }
 
 /// The error of a worker process that found no runtime.
@@ -127,7 +152,7 @@ fn run_scenario(
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         let part = serde_json::to_string(&Part { number, scenario, milliseconds, seed })?;
         let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
-        let worker = hsa_rocr::again().and_then(|mut command| {
+        let worker = crate::program::again().and_then(|mut command| {
             command.args(arguments);
             Worker::start(command, Output::Capture)
         });
@@ -162,7 +187,9 @@ impl Process {
     fn receive(&mut self, result: &mut ScenarioResult, number: u32, late: bool) {
         loop {
             match self.worker.receive(Duration::ZERO) {
-                Received::Answer(Message::Started) => {}
+                Received::Answer(Message::Started { simulation }) => {
+                    result.simulation = Some(simulation);
+                }
                 Received::Answer(Message::NoRuntime(error)) => result.no_runtime = Some(error),
                 Received::Answer(Message::Progress(progress) | Message::Releasing(progress)) => {
                     self.progress = progress;

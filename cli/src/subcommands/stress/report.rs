@@ -23,6 +23,9 @@ pub struct ScenarioResult {
     pub unexpected: BTreeMap<String, u64>,
     pub leaks: Vec<Leak>,
     pub skipped: Option<String>,
+    /// Whether the runtime is a simulation, once it has started.
+    #[serde(skip)]
+    pub simulation: Option<bool>,
     #[serde(skip)]
     pub no_runtime: Option<String>,
 }
@@ -39,6 +42,7 @@ impl ScenarioResult {
             unexpected: BTreeMap::new(),
             leaks: Vec::new(),
             skipped: None,
+            simulation: None,
             no_runtime: None,
         }
     }
@@ -89,6 +93,12 @@ pub struct Report {
     pub scenarios: Vec<ScenarioResult>,
     /// Leaks on the machine after all processes have ended.
     pub leaks: Vec<Leak>,
+    /// The command that repeats the run with the same random choices.
+    #[serde(skip)]
+    pub command: String,
+    /// The command to try next after a failure.
+    #[serde(skip)]
+    pub bringup: String,
 }
 
 impl Report {
@@ -125,6 +135,10 @@ impl Report {
             result.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))?;
         }
         self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
+        if !self.is_well() {
+            writeln!(out, "reproduce: {}", self.command)?;
+            writeln!(out, "To find the first HSA call that fails: {}", self.bringup)?;
+        }
         if self.interrupted {
             writeln!(out, "interrupted; all resources were released and counted")?;
         }

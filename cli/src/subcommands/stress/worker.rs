@@ -40,9 +40,10 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     }
     let runtime = match args.common.runtime.open() {
         Ok(runtime) => runtime,
-        Err(error) => return Ok(answers.send(&Message::NoRuntime(format!("{error:#}")))?),
+        Err(error) => return Ok(answers.send(&Message::NoRuntime(crate::message(&error)))?),
     };
-    answers.send(&Message::Started)?;
+    let simulation = runtime.info().path.is_none();
+    answers.send(&Message::Started { simulation })?;
     let vmm = Vmm::open(&runtime)?;
     let done = match skipped(&runtime, scenario) {
         Some(why) => Done { skipped: Some(why), ..Done::default() },

@@ -34,6 +34,6 @@ pub(super) fn same_bytes(
     Err(Difference::State {
         what: format!("value read at {:#x}", address + place),
         expected: format!("{expected:#x}"),
-        found: format!("{found:#x}"),
+        found: format!("{found:#x} (XOR {:#x})", expected ^ found),
     })
 }

@@ -14,7 +14,8 @@ use crate::status::HsaResult;
 use hsa_faults::{FaultKind, Injector, with_fault};
 use hsa_sys::hsa_access_permission_t;
 use plan::Status;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -46,6 +47,24 @@ impl Faults {
         let mut state = self.state();
         self.any.store(!plan.is_empty(), Relaxed);
         *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
+    }
+
+    /// Sets the plan that the simulation starts with. Lists the rules that have had an effect in the file
+    /// that [`hsa_faults::RECORD`] names, if there is one and the process has only its caller's
+    /// privileges.
+    pub(crate) fn start(&self, plan: FaultPlan) {
+        let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
+        let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
+        self.set(plan.clone());
+        if let Some(path) = record {
+            // Opened for each line: a simulation holds no descriptor that its user would count.
+            let note = move |rule| {
+                let file = File::options().append(true).open(&path);
+                // A record that cannot be written must not make the call fail.
+                drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
+            };
+            self.state().injector = Arc::new(Injector::new(plan.plan).noting(note));
+        }
     }
 
     pub(crate) fn failed(&self) -> Vec<(&'static str, u64)> {

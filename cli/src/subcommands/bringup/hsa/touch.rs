@@ -35,8 +35,9 @@ impl Hsa<'_> {
         match wrong {
             None => Ok(()),
             Some((offset, expected, found)) => Err(self.recorder.wrong(format!(
-                "at offset {offset:#x} of {}: expected {expected:#x}, found {found:#x}",
-                at.c
+                "at offset {offset:#x} of {}: expected {expected:#x}, found {found:#x} (XOR {:#x})",
+                at.c,
+                expected ^ found,
             ))),
         }
     }

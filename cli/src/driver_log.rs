@@ -1,0 +1,73 @@
+//! What the kernel and its driver log while cases run: the kernel's log, or the emulated driver's.
+
+use crate::kernel_log::KernelLog;
+use crate::planned_faults::is_driver_emulated;
+use crate::subcommands::bringup::answered_error;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::env;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+/// The variable with the path of the emulated driver's log.
+const VARIABLE: &str = "HSA_KFD_LOG";
+/// The number of the emulated driver's requests that are returned, from the end. Failed ones are always
+/// returned.
+const SHOWN: usize = 12;
+
+/// What precedes a line of the driver's log.
+const PREFIX: &str = "driver: ";
+
+/// Returns whether a line of output is a failure that the emulated driver has logged; `None` if it is not
+/// from the driver.
+pub fn is_driver_failure(line: &str) -> Option<bool> {
+    line.strip_prefix(PREFIX).map(is_failure)
+}
+
+/// Returns whether the driver has answered an error, or a GPU has accessed an address without a page.
+fn is_failure(line: &str) -> bool {
+    answered_error(line) || line.contains(" fault at ")
+}
+
+/// The log of the kernel, or of the emulated driver in worker processes.
+#[derive(Debug)]
+pub struct DriverLog {
+    kernel: KernelLog,
+    emulated: Option<File>,
+}
+
+impl DriverLog {
+    /// Starts with empty logs. A user who has the emulated driver log to a file reads it there.
+    pub fn from_now() -> Self {
+        let wanted = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
+        let memory = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
+        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| wanted) }
+    }
+
+    /// Makes the emulated driver of a worker process log here.
+    pub fn apply(&self, command: &mut Command) {
+        if let Some(file) = &self.emulated {
+            command.env(VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        }
+    }
+
+    /// Returns the lines since the last call.
+    pub fn lines(&mut self) -> Vec<String> {
+        let kernel = self.kernel.lines().unwrap_or_default();
+        let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();
+        let Some(file) = &mut self.emulated else { return lines };
+        let mut bytes = Vec::new();
+        let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
+        // Workers append, so that the file can be emptied meanwhile.
+        let emptied = read.and_then(|_| file.set_len(0));
+        if let Err(error) = emptied {
+            lines.push(format!("driver: (cannot read its log: {error})"));
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        let last = text.lines().count().saturating_sub(SHOWN);
+        let shown = text.lines().enumerate().filter(|(at, line)| *at >= last || is_failure(line));
+        lines.extend(shown.map(|(_, line)| format!("{PREFIX}{line}")));
+        lines
+    }
+}

@@ -1,0 +1,78 @@
+//! The faults that are planned in the emulated driver and in the simulation, and which of them happened.
+//!
+//! Worker processes note in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
+
+use crate::screen::note;
+use hsa_vmm::simulation::Config;
+use hsa_vmm_conformance::{FaultTarget, PlannedFault};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::env;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The variable with the path of the record: `hsa_faults::RECORD`.
+const RECORD: &str = "HSA_FAULTS_RECORD";
+/// The variable with the plan of the emulated driver.
+pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
+/// The maximum size of a record that is read: a line for each rule and process.
+const MAX_RECORD: usize = 1 << 20;
+
+/// The record of this process's workers.
+static FILE: OnceLock<Option<File>> = OnceLock::new();
+
+/// Returns whether the emulated driver is preloaded.
+pub fn is_driver_emulated() -> bool {
+    env::var_os("LD_PRELOAD").is_some_and(|list| {
+        let is_driver = |object: std::path::PathBuf| object.ends_with("libhsa_kfd.so");
+        env::split_paths(&list).any(is_driver)
+    })
+}
+
+/// Makes a worker process note which planned faults have had an effect.
+pub fn record(command: &mut Command) {
+    let file =
+        FILE.get_or_init(|| Some(memfd_create("planned faults", MemfdFlags::CLOEXEC).ok()?.into()));
+    if let Some(file) = file {
+        command.env(RECORD, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    }
+}
+
+/// Returns the planned faults, and whether they happened in this process's workers so far.
+/// `simulation` is the configuration of the simulation.
+pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
+    let driver = env::var(DRIVER_PLAN).ok().filter(|_| is_driver_emulated());
+    let runtime = simulation.and_then(|text| text.parse::<Config>().ok());
+    let runtime = runtime.map(|config| config.faults.to_string());
+    let plans =
+        [(FaultTarget::Driver, "driver", driver), (FaultTarget::Runtime, "runtime", runtime)];
+    let happened = FILE.get().and_then(Option::as_ref).and_then(read);
+    let mut faults = Vec::new();
+    for (by, label, plan) in plans {
+        let plan = plan.unwrap_or_default();
+        // As `hsa_faults::Plan::parse` counts the rules.
+        let rules = plan.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
+        for (rule, number) in rules.zip(1..) {
+            let line = format!("{label} {number}");
+            let happened = happened.as_ref().map(|lines| lines.lines().any(|it| it == line));
+            faults.push(PlannedFault { by, rule: rule.to_owned(), happened });
+        }
+    }
+    faults
+}
+
+fn read(file: &File) -> Option<String> {
+    let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD);
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+/// Prints the planned faults that never happened to standard error.
+pub fn note_missing(faults: &[PlannedFault]) {
+    for fault in faults.iter().filter(|fault| fault.happened == Some(false)) {
+        note!("planned fault {} never happened: no such call was made", fault.rule);
+    }
+}

@@ -1,0 +1,287 @@
+//! How a report was produced, and what is removed from it for privacy.
+
+use crate::planned_faults::{self, is_driver_emulated};
+use crate::program::{self, RUNTIME_VARIABLES};
+use crate::screen::Screen;
+use anstyle::{AnsiColor, Style};
+use clap::Args;
+use hsa_vmm_conformance::describe::Driver;
+use hsa_vmm_conformance::worker::{Output, Received, Worker};
+use hsa_vmm_conformance::{Machine, PlannedFault, Provenance, Report};
+use serde::Serialize;
+use std::env;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// What replaces a value that is removed.
+const REDACTED: &str = "(redacted)";
+/// The time limit of asking the driver for its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(5);
+
+/// The variables, besides those of the runtime, that are part of a report.
+const OWN_VARIABLES: &[&str] = &[
+    "HSA_KFD",
+    "HSA_KFD_FAULTS",
+    "HSA_SIM",
+    "HSA_VMM_KFD",
+    "HSA_VMM_LOG",
+    "HSA_VMM_PROFILE",
+    "HSA_VMM_RUNTIME",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+];
+
+/// The option `--redact`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Privacy {
+    /// Remove folders, serial numbers, PCI addresses and captured output from the report
+    ///
+    /// The names of the user and of the home folder are always replaced.
+    #[arg(long, help_heading = "Output")]
+    redact: bool,
+}
+
+/// Describes this run. `reproduce` is the beginning of a command that repeats a part of it.
+pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
+    let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
+    let names = RUNTIME_VARIABLES.iter().chain(OWN_VARIABLES);
+    let variable = |name: &&str| {
+        let value = env::var_os(name)?.to_string_lossy().into_owned();
+        (!value.is_empty()).then(|| ((*name).to_owned(), value))
+    };
+    Provenance {
+        command: program::command_line(),
+        reproduce,
+        environment: names.filter_map(variable).collect(),
+        planned_faults: planned_faults::planned(simulation),
+        kfd_version: match machine {
+            Some(Machine::Simulation) => None,
+            _ => kfd_version(),
+        },
+        kernel: read("/proc/sys/kernel/osrelease"),
+        machine,
+        redacted: false,
+    }
+}
+
+/// A report for programs, and how it was produced.
+#[derive(Serialize)]
+struct WithProvenance<'a, T> {
+    #[serde(flatten)]
+    report: &'a T,
+    provenance: &'a Provenance,
+}
+
+/// Writes a report as JSON, with its provenance.
+pub fn write_json(
+    out: &mut Screen<'_>,
+    report: &impl Serialize,
+    mut provenance: Provenance,
+    privacy: &Privacy,
+) -> anyhow::Result<()> {
+    privacy.clean(&mut provenance);
+    out.for_programs();
+    let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
+    // Programs open the files that the report names.
+    let text = if privacy.redact { privacy.text(&text) } else { text };
+    Ok(writeln!(out, "{text}")?)
+}
+
+/// Prints the planned faults, which nobody may overlook, in red.
+pub fn banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let rules: Vec<_> = faults.iter().map(PlannedFault::to_string).collect();
+    let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    out.styled(style, format_args!("PLANNED FAULTS: {}", rules.join("; ")))?;
+    writeln!(out, "\nThis is not a test of the runtime or the driver.\n")
+}
+
+/// Returns the driver of a runtime that runs in other processes.
+pub fn driver(simulation: bool) -> Driver {
+    match simulation {
+        true => Driver::Simulated,
+        false if is_driver_emulated() => Driver::Emulated,
+        false => Driver::Amdkfd,
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn machine(driver: Driver) -> Machine {
+    match driver {
+        Driver::Simulated => Machine::Simulation,
+        Driver::Emulated => Machine::EmulatedDriver,
+        Driver::Amdkfd if is_virtual() => Machine::Virtual,
+        Driver::Amdkfd => Machine::Real,
+    }
+}
+
+/// Returns whether a hypervisor runs this kernel.
+fn is_virtual() -> bool {
+    let flags = read("/proc/cpuinfo");
+    let mut flags = flags.lines().filter(|line| line.starts_with("flags"));
+    flags.next().is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
+        || Path::new("/sys/hypervisor/type").exists()
+        || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
+}
+
+/// Asks a process of this program for the version, because a defective driver may not answer.
+fn kfd_version() -> Option<String> {
+    let mut command = hsa_rocr::again().ok()?;
+    command.arg("kfd-version");
+    // Neither faults nor logs are of this process.
+    for name in ["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {
+        command.env_remove(name);
+    }
+    let mut worker = Worker::start(command, Output::Capture).ok()?;
+    match worker.receive::<()>(VERSION_LIMIT) {
+        Received::Exited(_) => {}
+        _ => return None,
+    }
+    let text = worker.captured_output();
+    let version = text.lines().last()?.trim();
+    let is_number = |part: &str| part.parse::<u32>().is_ok();
+    version.split_once('.').filter(|(major, minor)| is_number(major) && is_number(minor))?;
+    Some(version.to_owned())
+}
+
+impl Privacy {
+    /// Removes names, and with `--redact` more, from a report of cases.
+    pub fn clean_report(&self, report: &mut Report) {
+        if let Some(provenance) = report.run.as_mut().and_then(|run| run.provenance.as_mut()) {
+            self.clean(provenance);
+        }
+        if let Some(path) = &mut report.runtime.path {
+            *path = self.text(&path.display().to_string()).into();
+        }
+        for case in &mut report.cases {
+            case.detail = self.text(&case.detail);
+            let output = case.output.take().filter(|_| !self.redact);
+            case.output = output.map(|output| self.text(&output));
+        }
+        if self.redact {
+            for agent in &mut report.agents {
+                agent.uuid = REDACTED.to_owned();
+                agent.pci = agent.pci.take().map(|_| REDACTED.to_owned());
+            }
+        }
+    }
+
+    /// Removes names, and with `--redact` folders, from a description of a run.
+    pub fn clean(&self, provenance: &mut Provenance) {
+        provenance.redacted = self.redact;
+        let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
+        let texts = [&mut provenance.command, &mut provenance.reproduce];
+        let values = provenance.environment.values_mut();
+        texts.into_iter().chain(values).chain(faults).for_each(|text| *text = self.text(text));
+    }
+
+    /// Replaces the home folder by `~` and the user's name in paths by `USER`; with `--redact`, removes
+    /// the folders of all absolute paths.
+    pub fn text(&self, text: &str) -> String {
+        let names = without_names(
+            text,
+            env::var("HOME").ok().as_deref(),
+            env::var("USER").or_else(|_| env::var("LOGNAME")).ok().as_deref(),
+        );
+        if self.redact { without_folders(&names) } else { names }
+    }
+}
+
+/// Returns whether a path ends before this character.
+fn ends_path(letter: char) -> bool {
+    letter.is_whitespace() || "'\":;,=()<>\\".contains(letter)
+}
+
+fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
+    let mut text = text.to_owned();
+    if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {
+        text = replace_whole(&text, home, "~");
+    }
+    if let Some(user) = user.filter(|user| !user.is_empty() && *user != "root") {
+        text = replace_whole(&text, &format!("/{user}"), "/USER");
+    }
+    text
+}
+
+/// Replaces `part` where a component of a path ends after it.
+fn replace_whole(text: &str, part: &str, by: &str) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(part) {
+        let (before, after) = (&rest[..at], &rest[at + part.len()..]);
+        let is_whole = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
+        result.push_str(before);
+        result.push_str(if is_whole { by } else { part });
+        rest = after;
+    }
+    result + rest
+}
+
+/// Reduces absolute paths, and those below the home folder, to their last component. Devices and files of
+/// the kernel stay.
+fn without_folders(text: &str) -> String {
+    let mut result = String::new();
+    for piece in text.split_inclusive(ends_path) {
+        let end = piece.chars().next_back().filter(|last| ends_path(*last));
+        let path = end.map_or(piece, |end| &piece[..piece.len() - end.len_utf8()]);
+        let is_path = path.starts_with('/') || path.starts_with("~/");
+        let is_kernels = ["/dev/", "/proc/", "/sys/"].iter().any(|it| path.starts_with(it));
+        match path.rsplit_once('/') {
+            Some((_, name)) if is_path && !is_kernels => result.push_str(name),
+            _ => result.push_str(path),
+        }
+        result.extend(end);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_user_and_home_are_replaced_in_paths() {
+        for (text, expected) in [
+            ("LD_PRELOAD=/home/anna/a.so:/home/anna", "LD_PRELOAD=~/a.so:~"),
+            ("/home/annabel/a /scratch/anna/b", "/home/annabel/a /scratch/USER/b"),
+            ("'/data/anna' anna", "'/data/USER' anna"),
+        ] {
+            assert_eq!(without_names(text, Some("/home/anna/"), Some("anna")), expected);
+        }
+        assert_eq!(without_names("/root/a /", Some("/root"), Some("root")), "~/a /");
+        assert_eq!(without_names("/a", Some("/"), None), "/a");
+    }
+
+    #[test]
+    fn redact_removes_folders() {
+        let text = "hsa-vmm emulate --log '/var/log/kfd' -- ~/bin/hsa-vmm --runtime=/opt/x.so:/b/c";
+        let expected = "hsa-vmm emulate --log 'kfd' -- hsa-vmm --runtime=x.so:c";
+        assert_eq!(without_folders(text), expected);
+        assert_eq!(without_folders("open /dev/kfd, 1/2"), "open /dev/kfd, 1/2");
+    }
+
+    #[test]
+    fn reports_keep_no_serial_numbers_with_redact() {
+        let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::default()).unwrap();
+        let options = hsa_vmm_conformance::Options {
+            filters: vec!["map.handle.zero".to_owned()],
+            ..hsa_vmm_conformance::Options::default()
+        };
+        let mut report = hsa_vmm_conformance::run(&runtime, &options, &mut |_| ());
+        let uuid = report.agents[0].uuid.clone();
+        Privacy::default().clean_report(&mut report);
+        assert_eq!(report.agents[0].uuid, uuid);
+        Privacy { redact: true }.clean_report(&mut report);
+        assert!(report.agents.iter().all(|agent| agent.uuid == REDACTED), "{:?}", report.agents);
+    }
+}

@@ -1,0 +1,45 @@
+//! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`.
+//!
+//! A process of its own for other subcommands, because a defective driver may not answer. It also loads the
+//! emulated driver's configuration, so that `emulate` can check it.
+
+use crate::Exit;
+use crate::screen::Screen;
+use clap::Args;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+
+/// `AMDKFD_IOC_GET_VERSION`: reads eight bytes, group `K`, number 1.
+const GET_VERSION: libc::c_ulong = 2 << 30 | 8 << 16 | (b'K' as libc::c_ulong) << 8 | 1;
+
+#[derive(Args, Debug)]
+pub struct KfdVersion {
+    /// Only open the device
+    #[arg(long)]
+    pub open: bool,
+}
+
+/// The argument of `AMDKFD_IOC_GET_VERSION`.
+#[repr(C)]
+#[derive(Default)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
+    let device = File::options().read(true).write(true).open("/dev/kfd")?;
+    if args.open {
+        return Ok(Exit::Success);
+    }
+    let mut version = Version::default();
+    // Not through rustix, whose system calls the emulated driver does not see.
+    // SAFETY: the request writes two numbers of 32 bits to its argument, which has these.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), GET_VERSION, &raw mut version) };
+    if result != 0 {
+        return Err(io::Error::last_os_error().into());
+    }
+    writeln!(Screen::stdout(), "{}.{}", version.major, version.minor)?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,144 @@
+//! How reports say that they were made, and faults that are planned.
+
+mod hsa_vmm;
+
+use hsa_rocr::test;
+use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use std::process::Output;
+
+const SIMULATED: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.memory"];
+
+/// Runs a subcommand on AMD's runtime and the emulated driver, with a fault plan.
+fn emulated(plan: &str, arguments: &[&str]) -> Output {
+    run(&[&["emulate", "--rocr", "6.4.3", "--fault", plan, "--", HSA_VMM], arguments].concat())
+}
+
+#[test]
+fn invalid_fault_plan_is_rejected_before_the_start() {
+    for (plan, words) in [
+        ("GEM_V=EIO", "GEM_VA.MAP"),
+        ("COPY=leek", "garbled"),
+        ("GEM_VA.UNMAP=wide", "these calls do: "),
+    ] {
+        let output = run(&["emulate", "--fault", plan, "--", "echo", "started"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(err(&output).contains(plan) && err(&output).contains(words), "{}", err(&output));
+        assert!(!out(&output).contains("started"), "{output:?}");
+    }
+    let output = run(&["emulate", "--fault", "COPY=garbled", "--", "echo", "started"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("started\n", Some(0)));
+}
+
+#[test]
+fn planned_faults_of_the_simulation_are_reported() {
+    let plan = "faults=hsa_amd_vmem_map#2=0x1000;hsa_amd_vmem_map#99999=lost";
+    let simulated = [&SIMULATED[..], &["--sim", plan, "--format"]].concat();
+    let output = run(&[&simulated[..], &["json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let never = "planned fault hsa_amd_vmem_map#99999=lost never happened";
+    assert!(err(&output).contains(never), "{}", err(&output));
+    let how = &json(&output)["run"]["provenance"];
+    assert_eq!(how["machine"], "simulation");
+    assert_eq!(how["kfd_version"], serde_json::Value::Null);
+    let faults: Vec<_> = how["planned_faults"].as_array().unwrap().iter().collect();
+    assert_eq!(faults.len(), 2, "{how}");
+    assert_eq!((&faults[0]["by"], &faults[0]["happened"]), (&"runtime".into(), &true.into()));
+    assert_eq!(faults[1]["happened"], false);
+    let text = out(&run(&[&simulated[..], &["table"]].concat()));
+    assert!(text.starts_with("PLANNED FAULTS: hsa_amd_vmem_map#2=0x1000"), "{text}");
+    // Without faults, nothing is said.
+    let output = run(&SIMULATED);
+    assert!(!out(&output).contains("PLANNED") && !err(&output).contains("planned"), "{output:?}");
+}
+
+#[test]
+fn reports_on_amd_are_complete() {
+    if test::installations("reports_on_amd_are_complete").is_none() {
+        return;
+    }
+    let output = emulated(
+        "GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO",
+        &["conform", "--filter", "map.memory", "--format", "json"],
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let never = "planned fault EXPORT_DMABUF#9999=EIO never happened";
+    assert!(err(&output).contains(never), "{}", err(&output));
+    let report = json(&output);
+    let how = &report["run"]["provenance"];
+    assert_eq!(how["machine"], "emulated_driver");
+    assert_eq!(how["kfd_version"], "1.17");
+    let started = "emulate --rocr 6.4.3 --fault 'GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO' -- ";
+    for key in ["command", "reproduce"] {
+        assert!(how[key].as_str().unwrap().contains(started), "{how}");
+    }
+    let cases = report["cases"].as_array().unwrap();
+    let failed = cases.iter().find(|case| case["status"] == "fail").unwrap();
+    assert!(failed["detail"].as_str().unwrap().contains("XOR"), "{failed}");
+    assert!(failed["output"].as_str().unwrap().contains("driver: "), "{failed}");
+    for (name, arguments) in [
+        ("bringup", &["bringup", "--until", "agents", "--format", "json"][..]),
+        ("fuzz", &["fuzz", "--sequences", "2", "--format", "json"]),
+        ("stress", &["stress", "--time", "100ms", "--scene", "mixed", "--format", "json"]),
+    ] {
+        let output = emulated("GEM_VA#99999999=EIO", arguments);
+        let how = &json(&output)["provenance"];
+        assert_eq!(how["planned_faults"][0]["happened"], false, "{name}: {how}");
+        assert_eq!(how["machine"], "emulated_driver", "{name}");
+        assert!(how["command"].as_str().unwrap().contains("emulate --rocr 6.4.3"), "{name}: {how}");
+    }
+}
+
+#[test]
+fn bringup_attributes_wrong_data_to_the_copy() {
+    let plan = "faults=hsa_amd_memory_async_copy#2=garbled";
+    let simulated = ["bringup", "--runtime", "sim", "--sim", plan, "--until", "gpu", "--format"];
+    let failure = &json(&run(&[&simulated[..], &["json"]].concat()))["failure"];
+    assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{failure}");
+    let what = failure["what"].as_str().unwrap();
+    assert!(what.starts_with("hsa_amd_memory_async_copy copied wrong data: "), "{what}");
+    assert!(what.contains("XOR"), "{what}");
+    let calls = failure["calls"].as_array().unwrap();
+    assert!(calls.last().unwrap().as_str().unwrap().starts_with("compare("), "{failure}");
+}
+
+#[test]
+fn names_are_removed_from_reports() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("report.json");
+    let report = |more: &[&str]| {
+        let mut command = command(&[&SIMULATED[..], &["--format", "json", "-o"]].concat());
+        command.arg(&file).args(more).env("HOME", home.path()).env("HSA_TOOLS_LIB", &file);
+        assert!(command.output().unwrap().status.success());
+        std::fs::read_to_string(&file).unwrap()
+    };
+    let text = report(&[]);
+    assert!(!text.contains(home.path().to_str().unwrap()), "{text}");
+    assert!(text.contains("~/report.json"), "{text}");
+    let uuids = |text: &str| {
+        let report: serde_json::Value = serde_json::from_str(text).unwrap();
+        let agents = report["agents"].as_array().unwrap().clone();
+        agents.iter().map(|agent| agent["uuid"].to_string()).collect::<Vec<_>>()
+    };
+    assert!(uuids(&text).iter().all(|uuid| !uuid.contains("redacted")), "{text}");
+    let text = report(&["--redact"]);
+    assert!(!text.contains("~/"), "{text}");
+    assert!(uuids(&text).iter().all(|uuid| uuid == "\"(redacted)\""), "{text}");
+}
+
+#[test]
+fn output_is_ascii_where_the_locale_is_not_utf8() {
+    let arguments = ["bringup", "--runtime", "sim", "--until", "mapped"];
+    let printed = |locale: &str| out(&command(&arguments).env("LC_ALL", locale).output().unwrap());
+    assert!(printed("C").is_ascii() && printed("C").contains("+ mapped"), "{}", printed("C"));
+    assert!(printed("C.UTF-8").contains("✓ mapped"));
+}
+
+#[test]
+fn missing_program_ends_with_the_status_of_shells() {
+    for (program, status) in [("/nowhere/program", 127), ("/", 126)] {
+        let output = run(&["emulate", "--", program]);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let message = err(&output);
+        assert_eq!(message.matches("os error").count(), 1, "each cause once: {message}");
+    }
+}

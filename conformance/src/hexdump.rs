@@ -1,0 +1,75 @@
+//! Differences between expected and found bytes, as hexdump lines.
+
+use std::fmt::Write;
+
+/// The number of bytes in a line.
+const LINE: usize = 16;
+/// The maximum number of lines that are shown.
+const SHOWN: usize = 3;
+
+/// Describes how the bytes differ: the first difference, then lines of the expected bytes, the found
+/// bytes and their XOR. Returns `None` if they are equal.
+pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
+    if expected.len() != found.len() {
+        return Some(format!("{} bytes instead of {}", found.len(), expected.len()));
+    }
+    let first = expected.iter().zip(found).position(|(expected, found)| expected != found)?;
+    let count = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
+    let mut text = format!(
+        "{count} of {} bytes differ, first at offset {first:#x}: {:#04x} instead of {:#04x} (XOR {:#04x})",
+        expected.len(),
+        found[first],
+        expected[first],
+        expected[first] ^ found[first],
+    );
+    let lines = expected.chunks(LINE).zip(found.chunks(LINE)).enumerate();
+    let different = lines.filter(|(_, (expected, found))| expected != found);
+    let mut left_out = 0;
+    for (index, (number, (expected, found))) in different.enumerate() {
+        if index >= SHOWN {
+            left_out += 1;
+            continue;
+        }
+        let xor: Vec<u8> = expected.iter().zip(found).map(|(one, other)| one ^ other).collect();
+        for (name, bytes) in [("expected", expected), ("found", found), ("XOR", &xor)] {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n    {:#06x} {name:8}{}", number * LINE, hex(bytes));
+        }
+    }
+    if left_out > 0 {
+        let plural = if left_out == 1 { "" } else { "s" };
+        let _ = write!(text, "\n    and {left_out} more line{plural} of {LINE} bytes");
+    }
+    Some(text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!(" {byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::difference;
+
+    #[test]
+    fn difference_shows_the_first_byte_and_xor() {
+        let expected = [0x5a; 40];
+        assert_eq!(difference(&expected, &expected), None);
+        let mut found = expected;
+        found[18] = 0x58;
+        found[39] = 0;
+        let text = difference(&expected, &found).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let first = "2 of 40 bytes differ, first at offset 0x12: 0x58 instead of 0x5a (XOR 0x02)";
+        assert_eq!((lines.len(), lines[0]), (7, first), "{text}");
+        assert_eq!(lines[3], format!("    0x0010 XOR      00 00 02{}", " 00".repeat(13)), "{text}");
+        assert_eq!(lines[5], "    0x0020 found    5a 5a 5a 5a 5a 5a 5a 00");
+    }
+
+    #[test]
+    fn many_different_lines_are_counted() {
+        let text = difference(&[0; 160], &[1; 160]).unwrap();
+        assert!(text.ends_with("and 7 more lines of 16 bytes"), "{text}");
+        assert_eq!(difference(&[0; 3], &[0; 2]).unwrap(), "2 bytes instead of 3");
+    }
+}

@@ -1,0 +1,128 @@
+//! How a result was produced: the command, its environment, and the machine.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How a result was produced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The command line, with the `emulate` or `rocr run` that started it.
+    pub command: String,
+    /// The beginning of a command that repeats a part of the run; options that choose the part follow.
+    #[serde(default)]
+    pub reproduce: String,
+    /// The environment variables that have an influence on the result.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// The faults that were planned: such a result says nothing of the runtime or the driver.
+    #[serde(default)]
+    pub planned_faults: Vec<PlannedFault>,
+    /// The version of the interface of `/dev/kfd`, as `1.17`; null if there is none.
+    #[serde(default)]
+    pub kfd_version: Option<String>,
+    /// The kernel's release; empty if it is unknown.
+    #[serde(default)]
+    pub kernel: String,
+    /// What the runtime ran on; null if it is unknown.
+    #[serde(default)]
+    pub machine: Option<Machine>,
+    /// Whether `--redact` has removed paths, serial numbers, PCI addresses and output.
+    #[serde(default)]
+    pub redacted: bool,
+}
+
+/// A rule of a fault plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedFault {
+    /// What makes the fault happen.
+    pub by: FaultTarget,
+    /// The rule: `GEM_VA.MAP=lost`.
+    pub rule: String,
+    /// Whether it had an effect on any call; null if that is unknown.
+    #[serde(default)]
+    pub happened: Option<bool>,
+}
+
+/// What makes planned faults happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultTarget {
+    /// The emulated kernel driver.
+    Driver,
+    /// The simulated runtime.
+    Runtime,
+}
+
+/// What a runtime ran on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Machine {
+    /// A machine and the kernel's own driver.
+    Real,
+    /// A virtual machine and the kernel's own driver.
+    Virtual,
+    /// The driver emulated in user space.
+    EmulatedDriver,
+    /// No driver: the runtime is simulated.
+    Simulation,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Real => "real machine, kernel's driver",
+            Self::Virtual => "virtual machine, kernel's driver",
+            Self::EmulatedDriver => "emulated driver",
+            Self::Simulation => "simulation",
+        })
+    }
+}
+
+impl fmt::Display for PlannedFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match self.by {
+            FaultTarget::Driver => "emulated driver",
+            FaultTarget::Runtime => "simulated runtime",
+        };
+        write!(f, "{} ({by})", self.rule)?;
+        match self.happened {
+            Some(false) => f.write_str(", which never happened"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Provenance {
+    /// Returns the planned faults in a sentence, or `None` if nothing was planned.
+    #[must_use]
+    pub fn planned(&self) -> Option<String> {
+        let faults: Vec<_> = self.planned_faults.iter().map(PlannedFault::to_string).collect();
+        (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
+    }
+
+    /// Returns the planned faults that never happened.
+    pub fn missing_faults(&self) -> impl Iterator<Item = &PlannedFault> {
+        self.planned_faults.iter().filter(|fault| fault.happened == Some(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planned_faults_are_listed_with_their_target() {
+        let mut provenance = Provenance::default();
+        assert_eq!(provenance.planned(), None);
+        let fault = |by, rule: &str, happened| PlannedFault { by, rule: rule.into(), happened };
+        provenance.planned_faults = vec![
+            fault(FaultTarget::Driver, "GEM_VA=EIO", Some(true)),
+            fault(FaultTarget::Runtime, "hsa_init#9=lost", Some(false)),
+        ];
+        let expected = "planned faults: GEM_VA=EIO (emulated driver); \
+                        hsa_init#9=lost (simulated runtime), which never happened";
+        assert_eq!(provenance.planned().as_deref(), Some(expected));
+        assert_eq!(provenance.missing_faults().count(), 1);
+    }
+}
