@@ -138,6 +138,20 @@ fn misbehaving_driver_call_fails_its_level() {
             "different memory at one address",
         ),
         ("GEM_VA.UNMAP=lost", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
+        (
+            "GEM_VA.UNMAP=stale:50ms",
+            "unmapped",
+            "hsa_amd_vmem_unmap",
+            "amdgpu_gem_va_ioctl",
+            "still",
+        ),
+        (
+            "PRIME_FD_TO_HANDLE=evict",
+            "peer",
+            "hsa_amd_vmem_set_access",
+            "drm_prime_fd_to_handle_ioctl",
+            "no longer reaches its memory",
+        ),
         ("GEM_VA.UNMAP=late:5ms", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
         (
             "FREE_MEMORY_OF_GPU=leak",

@@ -71,11 +71,12 @@ fn is_counted(context: &Context) -> Verdict {
         let handle = context.create(granules(context, MUCH))?;
         seen = left(context, gpu)?;
         context.vmm().release(handle)?;
-        if seen + MUCH / 2 <= before {
+        // A runtime that counts half of each allocation is wrong, too.
+        if seen + MUCH / 4 * 3 <= before {
             return Ok(());
         }
     }
-    Err(NotPassed::Failed(format!("with {MUCH} bytes held {seen} are left, as before")))
+    Err(NotPassed::Failed(format!("with {MUCH} bytes held {seen} are left of {before}")))
 }
 
 fn comes_back(context: &Context) -> Verdict {

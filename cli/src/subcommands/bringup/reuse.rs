@@ -27,7 +27,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.map(&alias, size, &memory)?;
         hsa.grant(&va, size, &[gpu])?;
         hsa.grant(&alias, size, &[gpu])?;
-        host.write_by(gpu, &va, KEPT)?;
+        host.write_and_read(gpu, &va, KEPT)?;
         host.read_by(gpu, &alias, KEPT)?;
         hsa.unmap(&va, size)?;
         let occupied = |_| {
@@ -42,7 +42,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 format!("a GPU still reaches memory by an address that was unmapped: {what}");
             return Err(hsa.recorder.blame(UNMAP, what));
         }
-        host.read_by(gpu, &va, OTHER)?;
+        host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
             hsa.unmap(va, size)?;
             hsa.release(memory)?;

@@ -1,7 +1,7 @@
 //! The calls of each level, made in the level's worker process.
 
 use super::arguments::Bringup;
-use super::data::{self, Host, with_host};
+use super::data::{self, GRANT, Host, with_host};
 use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
@@ -260,8 +260,7 @@ fn cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 fn gpu(hsa: &Hsa<'_>, resources: &Resources, va: &Address, host: &Host<'_>) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
-    host.write_by(gpu, va, 0x6900_0001)?;
-    host.read_by(gpu, va, 0x6900_0001)
+    host.write_and_read(gpu, va, 0x6900_0001)
 }
 
 fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
@@ -283,7 +282,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         peers.len(),
         others.len()
     ));
-    mapped(hsa, resources, |va, _| {
+    mapped(hsa, resources, |va, memory| {
         // The owner last: some releases grant access to no other agent after it.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
@@ -295,9 +294,35 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 host.write_by(peer, va, back)?;
                 host.read_by(owner, va, back)?;
             }
-            Ok(())
+            shared_again(hsa, resources, (va, memory), (owner, peers[0]), host)
         })
     })
+}
+
+/// Maps the memory once more, for another GPU alone: the driver may move it, and the first mapping must
+/// still lead to it.
+fn shared_again(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    (va, memory): (&Address, &Handle),
+    (owner, peer): (&Agent, &Agent),
+    host: &Host<'_>,
+) -> Result<()> {
+    let (first, size) = (0x9ee4_0001, resources.size);
+    host.write_by(owner, va, first)?;
+    let again = hsa.reserve(size, "va2")?;
+    hsa.map(&again, size, memory)?;
+    hsa.grant(&again, size, &[peer])?;
+    if let Some(what) = host.difference(owner, va, first, 1)? {
+        let what = format!(
+            "{} no longer reaches its memory after this call mapped it for {}: {what}",
+            owner.c, peer.c
+        );
+        return Err(hsa.recorder.blame(GRANT, what));
+    }
+    host.read_by(peer, &again, first)?;
+    hsa.unmap(&again, size)?;
+    hsa.free(&again, size)
 }
 
 fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
