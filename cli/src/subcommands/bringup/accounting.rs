@@ -36,10 +36,18 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         return Err(hsa.recorder.blame(INFO, what));
     }
     allocation_is_counted(hsa, resources, size)?;
-    for (call, with_mapping) in [("hsa_amd_vmem_handle_release", false), (UNMAP, true)] {
-        let lost = returned(hsa, resources, size, with_mapping)?;
+    for (call, how) in [
+        ("hsa_amd_vmem_handle_release", How::Released),
+        ("hsa_amd_vmem_unmap", How::Unmapped),
+        ("hsa_amd_memory_pool_free", How::PoolMemory),
+    ] {
+        let lost = returned(hsa, resources, size, how)?;
         if lost > size as u64 / 2 {
-            let how = if with_mapping { "mapped, unmapped and released" } else { "released" };
+            let how = match how {
+                How::Released => "released",
+                How::Unmapped => "mapped, unmapped and released",
+                How::PoolMemory => "freed",
+            };
             let what = format!("{lost} bytes are missing after {size} were allocated and {how}");
             return Err(hsa.recorder.blame(call, what));
         }
@@ -48,7 +56,16 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-const UNMAP: &str = "hsa_amd_vmem_unmap";
+/// How memory is taken and returned.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// A handle that is not mapped.
+    Released,
+    /// A handle that was mapped for a GPU.
+    Unmapped,
+    /// Memory of a pool.
+    PoolMemory,
+}
 
 fn allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<()> {
     let gpu = &resources.gpus[0];
@@ -68,21 +85,29 @@ fn allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> R
 }
 
 /// Allocates and returns memory. Returns the number of bytes that are not available again.
-fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, with_mapping: bool) -> Result<u64> {
+fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Result<u64> {
     let gpu = &resources.gpus[0];
     let mut lost = 0;
     for _ in 0..TRIES {
         let before = hsa.available(gpu).unwrap_or_default();
-        let memory = hsa.create(&resources.pool, size, "memory")?;
-        if with_mapping {
-            let va = hsa.reserve(size, "va")?;
-            hsa.map(&va, size, &memory)?;
-            hsa.grant(&va, size, &[gpu])?;
-            hsa.unmap(&va, size)?;
-            hsa.release(&memory)?;
-            hsa.free(&va, size)?;
-        } else {
-            hsa.release(&memory)?;
+        match how {
+            How::Released => {
+                let memory = hsa.create(&resources.pool, size, "memory")?;
+                hsa.release(&memory)?;
+            }
+            How::Unmapped => {
+                let memory = hsa.create(&resources.pool, size, "memory")?;
+                let va = hsa.reserve(size, "va")?;
+                hsa.map(&va, size, &memory)?;
+                hsa.grant(&va, size, &[gpu])?;
+                hsa.unmap(&va, size)?;
+                hsa.release(&memory)?;
+                hsa.free(&va, size)?;
+            }
+            How::PoolMemory => {
+                let memory = hsa.allocate(&resources.pool, size, "filled")?;
+                hsa.pool_free(&memory)?;
+            }
         }
         let began = Instant::now();
         loop {
