@@ -11,9 +11,29 @@ use serde_json::Value;
 use std::process::Output;
 
 /// The names of all levels in JSON.
-const LEVELS: [&str; 12] = [
-    "library", "runtime", "agents", "pools", "reserved", "handle", "mapped", "cpu", "gpu", "peer",
-    "shared", "load",
+const LEVELS: [&str; 22] = [
+    "library",
+    "runtime",
+    "agents",
+    "pools",
+    "reserved",
+    "handle",
+    "mapped",
+    "cpu",
+    "gpu",
+    "data",
+    "sdma",
+    "blit",
+    "unmapped",
+    "at_once",
+    "reused",
+    "counted",
+    "descriptors",
+    "peer",
+    "shared",
+    "load",
+    "pressure",
+    "killed",
 ];
 
 /// Returns the level that failed. Checks that all levels before it were reached or skipped, and none

@@ -2,7 +2,7 @@
 //! a driver.
 
 use super::{LEVELS, failed, report, says};
-use crate::hsa_vmm::{HSA_VMM, err, json, out, run};
+use crate::hsa_vmm::{HSA_VMM, command, err, json, out, run};
 use hsa_rocr::{Installation, Release, test};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,16 +19,19 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
     for installation in test::installations(name).unwrap_or_default() {
-        for (profile, skipped) in [("mi300x", None), ("apu", Some("peer"))] {
+        // Memory of other processes is counted only if they are on one machine.
+        for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
             let release = installation.release();
             assert_eq!(failed(&report), None, "{release}: {report:#}");
             let path = report["runtime"].as_str().unwrap();
-            assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
+            // The folder may be a link.
+            let root = std::fs::canonicalize(installation.root()).unwrap();
+            assert!(Path::new(path).starts_with(root), "{release}: {path}");
             for level in report["levels"].as_array().unwrap() {
-                let expected =
-                    if level["level"].as_str() == skipped { "skipped" } else { "reached" };
+                let skips = level["level"].as_str().is_some_and(|level| skipped.contains(&level));
+                let expected = if skips { "skipped" } else { "reached" };
                 assert_eq!(level["status"], expected, "{release}, {profile}: {level:#}");
                 let unlisted = level["asked_besides"].as_array().unwrap();
                 assert!(unlisted.is_empty(), "{release}: not in the table: {unlisted:?}");
@@ -61,7 +64,7 @@ fn driver_fault_fails_its_level() {
         ("mapped", "EXPORT_DMABUF", "EMFILE", "hsa_amd_vmem_map"),
         ("cpu", "MMAP", "ENOMEM", "hsa_amd_vmem_set_access"),
         ("gpu", "GEM_VA", "EINVAL", "hsa_amd_vmem_set_access"),
-        ("peer", "PRIME_FD_TO_HANDLE", "EIO", "hsa_amd_vmem_set_access"),
+        ("at_once", "PRIME_FD_TO_HANDLE", "EIO", "hsa_amd_vmem_"),
         ("shared", "IMPORT_DMABUF", "EINVAL", "hsa_amd_vmem_import_shareable_handle"),
         ("load", "PRIME_FD_TO_HANDLE", "ENOSPC", "hsa_amd_vmem_"),
     ];
@@ -114,6 +117,97 @@ fn driver_fault_fails_its_level() {
             says(failed[0]["log"].as_str().unwrap(), &[request]);
             says(&failure["try_next"].to_string(), &[error, request]);
         }
+    }
+}
+
+#[test]
+fn misbehaving_driver_call_fails_its_level() {
+    let name = "on_amd::misbehaving_driver_call_fails_its_level";
+    // The fault, the level that detects it, the call that is named, its kernel function, and the message.
+    let plans = [
+        ("COPY=garbled", "data", "hsa_amd_memory_async_copy", "", "copied wrong data to va"),
+        ("COPY=half", "gpu", "hsa_amd_memory_async_copy", "", "copied wrong data from va"),
+        ("FILL=garbled", "blit", "hsa_amd_memory_fill", "", "memory was not filled"),
+        ("GEM_VA.MAP=lost", "gpu", "hsa_amd_vmem_set_access", "amdgpu_gem_va_ioctl", "faulted"),
+        ("GEM_VA.MAP=half", "data", "hsa_amd_vmem_set_access", "amdgpu_gem_va_ioctl", "faulted"),
+        (
+            "GEM_VA.MAP=shifted",
+            "data",
+            "hsa_amd_vmem_set_access",
+            "amdgpu_gem_va_ioctl",
+            "different memory at one address",
+        ),
+        ("GEM_VA.UNMAP=lost", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
+        (
+            "GEM_VA.UNMAP=stale:50ms",
+            "unmapped",
+            "hsa_amd_vmem_unmap",
+            "amdgpu_gem_va_ioctl",
+            "still",
+        ),
+        (
+            "PRIME_FD_TO_HANDLE=evict",
+            "peer",
+            "hsa_amd_vmem_set_access",
+            "drm_prime_fd_to_handle_ioctl",
+            "no longer reaches its memory",
+        ),
+        ("GEM_VA.UNMAP=late:5ms", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
+        (
+            "FREE_MEMORY_OF_GPU=leak",
+            "counted",
+            "hsa_amd_vmem_handle_release",
+            "kfd_ioctl_free_memory_of_gpu",
+            "bytes are missing",
+        ),
+        ("GEM_CLOSE=leak", "counted", "hsa_amd_vmem_unmap", "drm_gem_close_ioctl", "are missing"),
+        (
+            "AVAILABLE_MEMORY=half",
+            "counted",
+            "hsa_agent_get_info",
+            "kfd_ioctl_get_available_memory",
+            "of the available memory",
+        ),
+        (
+            "EXPORT_DMABUF=leak",
+            "descriptors",
+            "hsa_amd_vmem_map",
+            "kfd_ioctl_export_dmabuf",
+            "open",
+        ),
+        (
+            "EXPORT_DMABUF=other",
+            "shared",
+            "hsa_amd_vmem_export_shareable_handle",
+            "kfd_ioctl_export_dmabuf",
+            "other memory",
+        ),
+    ];
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release();
+        for (plan, level, call, function, words) in plans {
+            let output = emulated(installation, &["--fault", plan], &["--format", "json"]);
+            let report = report(&output, 1);
+            assert_eq!(failed(&report), Some(level), "{release}, {plan}: {report:#}");
+            let failure = &report["failure"];
+            assert_eq!(failure["call"]["name"], call, "{release}, {plan}: {failure:#}");
+            says(failure["what"].as_str().unwrap(), &[words]);
+            says(&failure["rests_on"].to_string(), &[function]);
+        }
+    }
+}
+
+#[test]
+fn memory_of_killed_process_is_counted_on_one_machine() {
+    let name = "on_amd::memory_of_killed_process_is_counted_on_one_machine";
+    for installation in test::installations(name).unwrap_or_default() {
+        let release = installation.release().version();
+        let machine = format!("machine=killed{}", std::process::id());
+        let words = ["emulate", "--rocr", release, "--", HSA_VMM, "bringup", "--format", "json"];
+        let output = command(&words).env("HSA_KFD", machine).output().unwrap();
+        let report = report(&output, 0);
+        let level = report["levels"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!((&level["level"], &level["status"]), (&"killed".into(), &"reached".into()));
     }
 }
 

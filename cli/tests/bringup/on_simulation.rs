@@ -13,9 +13,10 @@ fn every_generation_reaches_every_level() {
         let output = simulated(&format!("era={generation},gpus=3"), &["--format", "json"]);
         let report = report(&output, 0);
         assert_eq!(failed(&report), None, "{generation}: {report:#}");
-        let skipped =
-            report["levels"].as_array().unwrap().iter().filter(|l| l["status"] == "skipped");
-        assert_eq!(skipped.count(), 0, "{generation}: {report:#}");
+        let levels = report["levels"].as_array().unwrap().iter();
+        let skipped: Vec<_> = levels.filter(|level| level["status"] == "skipped").collect();
+        // Each process of a simulation has its own GPUs.
+        assert!(skipped.iter().all(|level| level["level"] == "killed"), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
     }
 }
@@ -45,7 +46,7 @@ fn failing_call_is_reported_at_its_level() {
         ("hsa_amd_vmem_set_access", "cpu"),
         ("hsa_amd_memory_pool_allocate", "gpu"),
         ("hsa_amd_memory_async_copy", "gpu"),
-        ("hsa_amd_vmem_export_shareable_handle", "shared"),
+        ("hsa_amd_vmem_export_shareable_handle", "descriptors"),
         ("hsa_amd_vmem_import_shareable_handle", "shared"),
     ] {
         let output = simulated(&format!("gpus=2,faults={call}=0x1008"), &["--format", "json"]);

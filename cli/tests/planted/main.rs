@@ -5,8 +5,12 @@
 //! `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or plan contains
 //! it.
 
+mod detection;
 #[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
+mod page;
+mod pairs;
+mod reasons;
 mod table;
 
 use hsa_rocr::test;
@@ -35,6 +39,15 @@ struct Ran {
 
 /// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills it after the time limit.
 fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
+    run_within(LIMIT, target, plan, arguments)
+}
+
+fn run_within(
+    limit: Duration,
+    target: Target,
+    plan: &str,
+    arguments: &[&str],
+) -> Result<Ran, String> {
     let simulation;
     let words: Vec<&str> = match target {
         Target::Simulation(config) => {
@@ -62,10 +75,10 @@ fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
     let status = loop {
         match child.try_wait().expect("a child to wait for") {
             Some(status) => break status,
-            None if began.elapsed() > LIMIT => {
+            None if began.elapsed() > limit => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("not within {LIMIT:?}"));
+                return Err(format!("not within {limit:?}"));
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }
@@ -226,7 +239,7 @@ fn table_covers_all_effects_and_releases() {
     assert_eq!(names.len(), PLANTED.len(), "a name is not unique");
     let kinds = [
         "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
-        "garbled", "double", "=E",
+        "garbled", "double", "=E", "unseen", "stale", "evict",
     ];
     for kind in kinds {
         assert!(PLANTED.iter().any(|it| it.plan.contains(kind)), "{kind}");

@@ -92,6 +92,24 @@ pub const PLANTED: &[Planted] = &[
         Conform("unmap.gpu.page_table_forgets", ""),
     ),
     planted(
+        "the engines see a mapping late",
+        NEW,
+        "GEM_VA.MAP=unseen:50ms",
+        Conform("map.memory.whole_handle", "in the memory"),
+    ),
+    planted(
+        "the engines still use what is unmapped",
+        MIDDLE,
+        "GEM_VA.UNMAP=stale:50ms",
+        Conform("map.again.other_handles", "in the memory"),
+    ),
+    planted(
+        "an import moves the memory",
+        OLD,
+        "PRIME_FD_TO_HANDLE=evict",
+        Conform("access.gpus.peer_after_the_owner", "for GPU GPU 0"),
+    ),
+    planted(
         "the twentieth mapping is lost",
         SIM,
         "hsa_amd_vmem_map#20=lost",

@@ -74,13 +74,12 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
         let handle = context.create(granules(context, ALLOCATION))?;
         seen = available(context, gpu)?;
         context.vmm().release(handle)?;
-        if seen + ALLOCATION / 2 <= before {
+        // A runtime that counts half of each allocation is wrong, too.
+        if seen + ALLOCATION / 4 * 3 <= before {
             return Ok(());
         }
     }
-    Err(NotPassed::Failed(format!(
-        "{seen} bytes are available with {ALLOCATION} bytes allocated, as before"
-    )))
+    Err(NotPassed::Failed(format!("{seen} bytes are available with {ALLOCATION} bytes allocated; {before} before")))
 }
 
 fn memory_is_freed(context: &Context) -> Verdict {

@@ -21,6 +21,12 @@ pub enum Effect<C> {
 pub enum FaultKind {
     /// Performed this long after it has returned.
     Late(Duration),
+    /// Takes effect this long after it has returned; until then, accesses reach no memory and do not fault.
+    Unseen(Duration),
+    /// What it removes can still be used for this long.
+    Stale(Duration),
+    /// Moves the memory; mappings of other devices lead to other memory until they are validated.
+    Evict,
     /// Not performed.
     Lost,
     /// Never returns.
@@ -45,7 +51,8 @@ pub enum FaultKind {
     Double,
 }
 
-const NAMES: [(&str, FaultKind); 11] = [
+const NAMES: [(&str, FaultKind); 12] = [
+    ("evict", FaultKind::Evict),
     ("lost", FaultKind::Lost),
     ("hang", FaultKind::Hang),
     ("crash", FaultKind::Crash),
@@ -60,30 +67,49 @@ const NAMES: [(&str, FaultKind); 11] = [
 ];
 
 impl FaultKind {
-    /// Every kind; `late` with an example of its delay.
-    pub(crate) const ALL: [Self; 1 + NAMES.len()] = {
-        let mut all = [Self::Late(Duration::from_millis(5)); 1 + NAMES.len()];
-        let mut index = 0;
-        while index < NAMES.len() {
-            all[1 + index] = NAMES[index].1;
-            index += 1;
-        }
-        all
-    };
+    /// Every kind, with an example of its time.
+    pub const ALL: [Self; 15] = [
+        Self::Late(Duration::from_millis(5)),
+        Self::Unseen(Duration::from_millis(50)),
+        Self::Stale(Duration::from_millis(50)),
+        Self::Evict,
+        Self::Lost,
+        Self::Hang,
+        Self::Crash,
+        Self::Wide,
+        Self::Narrow,
+        Self::Shifted,
+        Self::Other,
+        Self::Leak,
+        Self::Garbled,
+        Self::Half,
+        Self::Double,
+    ];
 
     /// Returns the fault of this name.
     #[must_use]
     pub fn from_name(word: &str) -> Option<Self> {
-        if let Some(delay) = word.strip_prefix("late:") {
-            return time(delay).map(Self::Late);
+        if let Some((name, duration)) = word.split_once(':') {
+            let kind = match name {
+                "late" => Self::Late,
+                "unseen" => Self::Unseen,
+                "stale" => Self::Stale,
+                _ => return None,
+            };
+            return time(duration).map(kind);
         }
         NAMES.iter().find(|known| known.0 == word).map(|known| known.1)
     }
 
-    /// Returns the name, without the delay of `late`.
+    /// Returns the name, without a time.
     #[must_use]
     pub fn name(self) -> &'static str {
-        NAMES.iter().find(|known| known.1 == self).map_or("late", |known| known.0)
+        match self {
+            Self::Late(_) => "late",
+            Self::Unseen(_) => "unseen",
+            Self::Stale(_) => "stale",
+            _ => NAMES.iter().find(|known| known.1 == self).map_or("", |known| known.0),
+        }
     }
 }
 
@@ -91,7 +117,9 @@ impl fmt::Display for FaultKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())?;
         match self {
-            Self::Late(delay) => write!(formatter, ":{}us", delay.as_micros()),
+            Self::Late(time) | Self::Unseen(time) | Self::Stale(time) => {
+                write!(formatter, ":{}us", time.as_micros())
+            }
             _ => Ok(()),
         }
     }
@@ -117,5 +145,25 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
         "ms" => Some(Duration::from_millis(number)),
         "s" => Some(Duration::from_secs(number)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_contains_every_name() {
+        let names = NAMES.iter().map(|known| known.0).chain([
+            "late:5000us",
+            "unseen:50000us",
+            "stale:50000us",
+        ]);
+        for name in names {
+            let kind = FaultKind::from_name(name).unwrap();
+            assert!(FaultKind::ALL.contains(&kind), "{name}");
+            assert_eq!(FaultKind::from_name(&kind.to_string()), Some(kind));
+        }
+        assert_eq!(FaultKind::ALL.len(), NAMES.len() + 3);
     }
 }

@@ -11,6 +11,7 @@ use hsa_faults::{FaultKind, Injector, Plan, Target, with_fault};
 use std::fs::File;
 use std::io::Write;
 use std::thread;
+use std::time::Duration;
 
 /// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
 /// GPU's engines.
@@ -47,6 +48,9 @@ impl Target for Driver {
             FaultKind::Late(_) => {
                 call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine
             }
+            FaultKind::Unseen(_) => maps,
+            FaultKind::Stale(_) => call == "GEM_VA" || call == "GEM_VA.UNMAP",
+            FaultKind::Evict => call == "PRIME_FD_TO_HANDLE",
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => maps || call == "MMAP",
             FaultKind::Other => EXPORTING.contains(&call),
             FaultKind::Leak => FREEING.contains(&call) || EXPORTING.contains(&call),
@@ -90,6 +94,26 @@ impl Faults {
     /// Returns whether the current call has this fault.
     pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
         !self.injector.is_empty() && hsa_faults::has_fault(wrong)
+    }
+
+    /// Returns how long the current call's mapping stays unseen.
+    pub(crate) fn unseen(&self) -> Option<Duration> {
+        match self.current()? {
+            FaultKind::Unseen(time) => Some(time),
+            _ => None,
+        }
+    }
+
+    /// Returns how long what the current call removes stays usable.
+    pub(crate) fn stale(&self) -> Option<Duration> {
+        match self.current()? {
+            FaultKind::Stale(time) => Some(time),
+            _ => None,
+        }
+    }
+
+    fn current(&self) -> Option<FaultKind> {
+        if self.injector.is_empty() { None } else { hsa_faults::current_fault() }
     }
 
     /// Returns the size that the call reports.
@@ -156,7 +180,7 @@ mod tests {
     use crate::errno::ENOMEM;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn only_the_named_call_fails() {

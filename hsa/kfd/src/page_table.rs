@@ -3,7 +3,8 @@
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -41,10 +42,35 @@ impl Entry {
     }
 }
 
+/// Where an access of a GPU's engine leads.
+#[derive(Debug)]
+pub(crate) enum Translation {
+    /// To an entry, which starts at this address.
+    Entry(u64, Entry),
+    /// To no memory for this many bytes: reads return zeros, writes are lost.
+    Nowhere(u64),
+}
+
+/// A translation that an engine still has, although its entry is gone. The memory may be freed meanwhile.
+#[derive(Debug)]
+struct Stale {
+    address: u64,
+    size: u64,
+    offset: u64,
+    flags: u32,
+    buffer: Weak<Buffer>,
+    until: Instant,
+}
+
 /// Entries that never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
+    /// Entries, by their addresses, that the engines do not see yet.
+    unseen: BTreeMap<u64, Instant>,
+    /// Entries, by their addresses, whose memory has moved.
+    moved: BTreeSet<u64>,
+    stale: Vec<Stale>,
     /// The addresses of the entries of each buffer, by its token.
     addresses: HashMap<u64, BTreeSet<u64>>,
 }
@@ -78,6 +104,8 @@ impl PageTable {
 
     fn remove(&mut self, address: u64) -> Option<Entry> {
         let entry = self.entries.remove(&address)?;
+        self.unseen.remove(&address);
+        self.moved.remove(&address);
         if let Some(buffer) = &entry.buffer
             && let Some(addresses) = self.addresses.get_mut(&buffer.label.token)
         {
@@ -93,6 +121,56 @@ impl PageTable {
     pub(crate) fn find(&self, address: u64) -> Option<(u64, Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address - start < entry.size).then(|| (*start, entry.clone()))
+    }
+
+    /// Finds where an engine's access to an address leads, with planned faults: translations that are
+    /// outdated, not seen yet or of memory that has moved.
+    pub(crate) fn translate(&mut self, address: u64) -> Option<Translation> {
+        let now = Instant::now();
+        self.stale.retain(|stale| stale.until > now);
+        let contains =
+            |stale: &&Stale| (stale.address..stale.address + stale.size).contains(&address);
+        if let Some(stale) = self.stale.iter().find(contains) {
+            let Stale { size, offset, flags, .. } = *stale;
+            return Some(match stale.buffer.upgrade() {
+                Some(buffer) => {
+                    let entry = Entry { size, offset, flags, buffer: Some(buffer) };
+                    Translation::Entry(stale.address, entry)
+                }
+                None => Translation::Nowhere(stale.address + size - address),
+            });
+        }
+        let (start, entry) = self.find(address)?;
+        let unseen = self.unseen.get(&start).is_some_and(|from| *from > now);
+        if unseen || self.moved.contains(&start) {
+            return Some(Translation::Nowhere(start + entry.size - address));
+        }
+        Some(Translation::Entry(start, entry))
+    }
+
+    /// Hides an entry from the engines for a time.
+    pub(crate) fn hide(&mut self, address: u64, time: Duration) {
+        self.unseen.insert(address, Instant::now() + time);
+    }
+
+    /// Lets the engines use an entry that was removed for a time.
+    pub(crate) fn keep_stale(&mut self, address: u64, entry: &Entry, time: Duration) {
+        let Some(buffer) = entry.buffer.as_ref().map(Arc::downgrade) else { return };
+        let Entry { size, offset, flags, .. } = *entry;
+        let until = Instant::now() + time;
+        self.stale.push(Stale { address, size, offset, flags, buffer, until });
+    }
+
+    /// Marks the entries of a buffer as outdated: its memory has moved.
+    pub(crate) fn invalidate(&mut self, buffer: &Buffer) {
+        self.moved.extend(self.addresses.get(&buffer.label.token).into_iter().flatten());
+    }
+
+    /// Updates the entries of a buffer whose memory has moved.
+    pub(crate) fn validate(&mut self, buffer: &Buffer) {
+        for address in self.addresses.get(&buffer.label.token).into_iter().flatten() {
+            self.moved.remove(address);
+        }
     }
 
     /// Shifts an entry by one page of its memory, wrapping at the end.
@@ -144,6 +222,8 @@ impl PageTable {
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
         for address in self.addresses.remove(&buffer.label.token).unwrap_or_default() {
             self.entries.remove(&address);
+            self.unseen.remove(&address);
+            self.moved.remove(&address);
         }
     }
 
@@ -190,6 +270,40 @@ mod tests {
         assert_eq!(ranges(&table), [(0x10000, 0x1000), (0x12000, 0x2000), (0x14000, 0x1000)]);
         assert!(table.unmap(0x10000, None).is_ok());
         assert_eq!(table.unmap(0x10000, None).map(drop), Err(ENOENT));
+    }
+
+    #[test]
+    fn outdated_translations_last_for_their_time() {
+        let vram = Vram::new(Memory::alone(), 0, 8 * PAGE);
+        let buffers = Buffers::new();
+        let [old, new] =
+            [(); 2].map(|()| buffers.create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap());
+        let of = |buffer: &Arc<Buffer>| Entry { buffer: Some(buffer.clone()), ..entry(PAGE) };
+        let leads_to = |table: &mut PageTable| match table.translate(0x10000).unwrap() {
+            Translation::Entry(_, entry) => Some(entry.buffer.unwrap().label.token),
+            Translation::Nowhere(_) => None,
+        };
+        let (ever, never) = (Duration::from_secs(600), Duration::ZERO);
+        let mut table = PageTable::default();
+        table.map(0x10000, of(&old)).unwrap();
+        table.hide(0x10000, ever);
+        assert_eq!(leads_to(&mut table), None);
+        table.hide(0x10000, never);
+        assert_eq!(leads_to(&mut table), Some(old.label.token));
+        table.invalidate(&old);
+        assert_eq!(leads_to(&mut table), None);
+        table.validate(&old);
+        assert_eq!(leads_to(&mut table), Some(old.label.token));
+        let removed = table.unmap(0x10000, Some(&old)).unwrap();
+        table.keep_stale(0x10000, &removed, ever);
+        drop(removed);
+        table.map(0x10000, of(&new)).unwrap();
+        assert_eq!(leads_to(&mut table), Some(old.label.token));
+        drop(old);
+        assert_eq!(leads_to(&mut table), None, "the memory was freed");
+        assert_eq!(vram.available(), 7 * PAGE, "and is not kept by the translation");
+        table.stale.iter_mut().for_each(|stale| stale.until = Instant::now());
+        assert_eq!(leads_to(&mut table), Some(new.label.token));
     }
 
     /// Numbers that look random and are the same each time.

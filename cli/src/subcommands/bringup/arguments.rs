@@ -27,7 +27,7 @@ pub struct Bringup {
     #[command(flatten)]
     pub runtime: RuntimeOptions,
     /// The last level to run
-    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Load)]
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Killed)]
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::time,
@@ -47,9 +47,9 @@ pub struct Bringup {
     /// Run this level in this process; used by `bringup` itself
     #[arg(long = "climb", value_enum, hide = true)]
     pub run_level: Option<Level>,
-    /// Be the second process of the level "shared"; used by `bringup` itself
+    /// Be another process of the level, of this number; used by `bringup` itself
     #[arg(long, hide = true)]
-    pub other_process: bool,
+    pub other_process: Option<u8>,
 }
 
 impl Bringup {

@@ -12,13 +12,11 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The same for the runtime's output, whose description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
-/// What AMD's runtime prints when a GPU has accessed an address that is not mapped.
-const GPU_FAULT: &str = "Memory access fault";
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// `status`, `wrong`, `crash`, `hang` or `library`.
+    /// `status`, `wrong`, `gpu_fault`, `crash`, `hang` or `library`.
     pub kind: &'static str,
     /// The failure in one sentence.
     pub what: String,
@@ -201,6 +199,7 @@ impl Cause {
             Self::NoLibrary(_) => "library",
             Self::Status(..) => "status",
             Self::Wrong(..) => "wrong",
+            Self::GpuFault(..) => "gpu_fault",
             Self::Crash(..) => "crash",
             Self::Hang(..) => "hang",
         }
@@ -219,6 +218,10 @@ impl Cause {
                 format!("{} returned {}", calls[*index].begin.call, status(*value))
             }
             Self::Wrong(_, what) => what.clone(),
+            Self::GpuFault(index, address, _) => format!(
+                "a GPU faulted at {address:#x}, although {} had granted it access",
+                calls[*index].begin.call
+            ),
             Self::Crash(in_flight, end) => format!("{end} {}", place(in_flight)),
             Self::Hang(in_flight, limit) => format!("hangs {} (after {limit:?})", place(in_flight)),
         }
@@ -228,6 +231,9 @@ impl Cause {
         match self {
             Self::Crash(in_flight, _) | Self::Hang(in_flight, _) => {
                 in_flight.iter().skip(1).map(|index| calls[*index].line()).collect()
+            }
+            Self::GpuFault(_, _, in_flight) => {
+                in_flight.iter().map(|index| calls[*index].line()).collect()
             }
             _ => Vec::new(),
         }
@@ -366,10 +372,10 @@ fn advise(
                     .to_owned(),
             );
         }
-        Cause::Crash(..) if run.output.contains(GPU_FAULT) => advice.push(
+        Cause::GpuFault(..) => advice.push(
             "the GPU accessed an address without a page: check its page table \
-             (/sys/kernel/debug/dri/*/amdgpu_vm_info), whether GEM_VA was called for it, and whether \
-             the TLB was flushed"
+             (/sys/kernel/debug/dri/*/amdgpu_vm_info), whether GEM_VA was called for it (or \
+             MAP_MEMORY_TO_GPU), whether its fence was waited for, and whether the TLB was flushed"
                 .to_owned(),
         ),
         Cause::Crash(..) => advice.push(

@@ -25,17 +25,37 @@ pub enum Level {
     Cpu,
     /// A GPU writes and reads the memory
     Gpu,
+    /// GPU and CPU see the same data in several pages
+    Data,
+    /// The same, with copies by DMA engines
+    Sdma,
+    /// The same, with copies by the runtime's own kernels
+    Blit,
+    /// Unmapped memory can no longer be accessed
+    Unmapped,
+    /// A GPU uses memory at once after it was granted access
+    AtOnce,
+    /// Freed memory can be allocated again
+    Reused,
+    /// The available memory is counted exactly
+    Counted,
+    /// No call leaks a file descriptor
+    Descriptors,
     /// Another GPU writes and reads the memory
     Peer,
     /// Another process writes and reads the memory
     Shared,
     /// Several threads do all of this at once
     Load,
+    /// Several processes fill the memory at once
+    Pressure,
+    /// The memory of a killed process is returned
+    Killed,
 }
 
 impl Level {
     /// All levels, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 22] = [
         Self::Library,
         Self::Runtime,
         Self::Agents,
@@ -45,9 +65,19 @@ impl Level {
         Self::Mapped,
         Self::Cpu,
         Self::Gpu,
+        Self::Data,
+        Self::Sdma,
+        Self::Blit,
+        Self::Unmapped,
+        Self::AtOnce,
+        Self::Reused,
+        Self::Counted,
+        Self::Descriptors,
         Self::Peer,
         Self::Shared,
         Self::Load,
+        Self::Pressure,
+        Self::Killed,
     ];
 
     /// Returns the title shown in reports.
@@ -62,9 +92,36 @@ impl Level {
             Self::Mapped => "mapped",
             Self::Cpu => "CPU access",
             Self::Gpu => "GPU access",
+            Self::Data => "data, both views",
+            Self::Sdma => "copies by SDMA",
+            Self::Blit => "copies by kernels",
+            Self::AtOnce => "used at once",
+            Self::Unmapped => "unmapped",
+            Self::Reused => "freed and reused",
+            Self::Counted => "memory counted",
+            Self::Descriptors => "descriptors",
             Self::Peer => "peer access",
             Self::Shared => "shared",
             Self::Load => "under load",
+            Self::Pressure => "memory pressure",
+            Self::Killed => "process killed",
+        }
+    }
+
+    /// Returns the number of granules of the level's memory.
+    pub fn granules(self) -> usize {
+        match self {
+            Self::Data | Self::Sdma | Self::Blit => 4,
+            _ => 1,
+        }
+    }
+
+    /// Returns the environment variable that the level's process needs.
+    pub fn variable(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Sdma => Some(("HSA_ENABLE_SDMA", "1")),
+            Self::Blit => Some(("HSA_ENABLE_SDMA", "0")),
+            _ => None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::arguments::Bringup;
 use super::failure::answered_error;
+use super::gpu_fault;
 use super::level::Level;
 use super::record::{Begin, Number, Record, Return};
 use anyhow::Context;
@@ -36,6 +37,9 @@ pub enum Cause {
     Status(usize, u32),
     /// All calls succeeded, but the result is wrong; with the index of the last call.
     Wrong(Option<usize>, String),
+    /// A GPU faulted at this address, to which the call at this index had granted access; with the calls
+    /// that the process was in.
+    GpuFault(usize, u64, Vec<usize>),
     /// The process crashed in these calls, the latest first.
     Crash(Vec<usize>, End),
     /// The process was in these calls when the time limit expired.
@@ -74,6 +78,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
     let mut command = crate::program::again().context("cannot start this program again")?;
     command.args(arguments).env("HSA_KFD_LOG", &driver_log);
+    command.envs(level.variable());
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
@@ -96,6 +101,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let driver = driver_lines(&driver_log, driver_from, &records);
     let Records { calls, facts, runtime, .. } = records;
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
+    run.attribute_gpu_fault();
     run.order_by_driver_errors();
     Ok(run)
 }
@@ -127,6 +133,7 @@ struct Records {
     no_library: Option<String>,
     failed: Option<Number>,
     wrong: Option<(Option<Number>, String)>,
+    blamed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
 }
@@ -144,6 +151,10 @@ impl Records {
             // The first is what the others followed from.
             Record::Failed(number) => drop(self.failed.get_or_insert(number)),
             Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
+            Record::Blame { task, call, what } if self.blamed.is_none() => {
+                self.blamed = Some((self.latest(&task, &call), what));
+            }
+            Record::Blame { .. } => {}
             Record::Skip(why) => self.skipped = Some(why),
             Record::Fact(fact) => self.facts.push(fact),
             Record::Runtime(path) => self.runtime = Some(path),
@@ -155,6 +166,9 @@ impl Records {
     fn outcome(&self, end: End, limit: Duration) -> Outcome {
         if let Some(tried) = &self.no_library {
             return Outcome::Failed(Cause::NoLibrary(tried.clone()));
+        }
+        if let Some((index, what)) = &self.blamed {
+            return Outcome::Failed(Cause::Wrong(*index, what.clone()));
         }
         if let Some(number) = self.failed {
             let index = self.index(number);
@@ -187,6 +201,13 @@ impl Records {
         }
     }
 
+    /// Returns the index of the last call of a function, of this task if it made one.
+    fn latest(&self, task: &str, function: &str) -> Option<usize> {
+        let of = |call: &Call| call.begin.call == function;
+        let own = self.calls.iter().rposition(|call| of(call) && call.begin.task == task);
+        own.or_else(|| self.calls.iter().rposition(of))
+    }
+
     fn index(&self, number: Number) -> Option<usize> {
         self.calls.iter().position(|call| call.begin.number == number)
     }
@@ -206,7 +227,7 @@ impl Cause {
     pub fn call(&self) -> Option<usize> {
         match self {
             Self::NoLibrary(_) => None,
-            Self::Status(index, _) => Some(*index),
+            Self::Status(index, _) | Self::GpuFault(index, ..) => Some(*index),
             Self::Wrong(index, _) => *index,
             Self::Crash(calls, _) | Self::Hang(calls, _) => calls.first().copied(),
         }
@@ -214,6 +235,16 @@ impl Cause {
 }
 
 impl LevelRun {
+    /// Attributes a crash to the call that granted a GPU access to the address at which it faulted.
+    fn attribute_gpu_fault(&mut self) {
+        let Outcome::Failed(Cause::Crash(in_flight, _)) = &self.outcome else { return };
+        let Some(address) = gpu_fault::address(&self.output) else { return };
+        if let Some(call) = gpu_fault::granted_by(&self.calls, address) {
+            let cause = Cause::GpuFault(call, address, in_flight.clone());
+            self.outcome = Outcome::Failed(cause);
+        }
+    }
+
     /// Moves calls for which the driver returned an error to the front.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };

@@ -1,4 +1,4 @@
-//! `hsa-vmm bringup`: runs levels from "the library loads" to "under load" and reports where they stop.
+//! `hsa-vmm bringup`: runs levels from "the library loads" to "process killed" and reports where they stop.
 //!
 //! ```text
 //!   bringup ── a level ──► supervise ─── a worker ───► run_level ── hsa ──► the runtime
@@ -7,17 +7,22 @@
 //!                failure: the call, interface, logs, machine ──► show, JSON, reproduce
 //! ```
 
+mod accounting;
 mod arguments;
+mod data;
 mod failure;
+mod gpu_fault;
 mod hsa;
 mod interface;
 mod level;
 mod level_run;
 mod machine;
 mod other_process;
+mod processes;
 mod record;
 mod recorder;
 mod reproduce;
+mod reuse;
 mod run_level;
 mod show;
 
@@ -122,9 +127,9 @@ fn unknown(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
 /// Runs a level in this process, which is its worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, answers) = begin()?;
-    let recorder = Recorder::new(answers, u8::from(args.other_process));
-    if args.other_process {
-        return run_level::run_other_process(args, &recorder, &requests);
+    let recorder = Recorder::new(answers, args.other_process.unwrap_or(0));
+    if args.other_process.is_some() {
+        return run_level::run_other_process(args, level, &recorder, &requests);
     }
     run_level::run_level(args, level, &recorder)?;
     Ok(Exit::Success)

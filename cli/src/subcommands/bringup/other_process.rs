@@ -1,10 +1,12 @@
 //! The level "shared": exports memory to a second process as a descriptor.
 
+use super::data::{Host, with_host};
 use super::hsa::{Address, Handle, Hsa};
 use super::level::Level;
+use super::processes;
 use super::record::{Argument, Record};
 use super::recorder::Stopped;
-use super::run_level::{Host, Resources, find_agents, find_resources, with_host};
+use super::run_level::{Resources, find_agents, find_resources};
 use hsa_vmm_conformance::worker::{End, Output, Received, Requests, Worker};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -19,7 +21,7 @@ type Result<T> = std::result::Result<T, Stopped>;
 
 const THERE: u32 = 0x5a4e_d001;
 const BACK: u32 = 0xbac4_0001;
-/// The argument that starts this program as the second process.
+/// The argument that starts this program as another process of a level.
 const ARGUMENT: &str = "--other-process";
 
 /// Exports the memory, and waits until the second process has written an answer to it.
@@ -35,7 +37,7 @@ pub fn export(
     host.write_by(gpu, va, THERE)?;
     let dmabuf = hsa.export(memory)?;
     let mut other =
-        start().map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
+        start(1).map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
     let number = dmabuf.as_raw_fd().to_string();
     let into = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
@@ -67,10 +69,10 @@ pub fn export(
     }
 }
 
-/// Starts the second process.
-fn start() -> io::Result<Worker> {
+/// Starts another process of this level, with its number.
+pub fn start(number: u8) -> io::Result<Worker> {
     let mut command = hsa_rocr::again()?;
-    command.args(std::env::args_os().skip(1)).arg(ARGUMENT);
+    command.args(std::env::args_os().skip(1)).args([ARGUMENT, &number.to_string()]);
     Worker::start(command, Output::Inherit)
 }
 
@@ -100,12 +102,22 @@ fn receive(socket: impl AsFd) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other("the message contains no descriptor"))
 }
 
-/// Runs the second process: receives a descriptor through the request socket, imports it, checks the
-/// memory and writes an answer to it.
-pub fn import(hsa: &Hsa<'_>, requests: &Requests) -> Result<()> {
+/// Runs the other process of a level.
+pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
     hsa.init()?;
     let (cpu, gpus) = find_agents(hsa)?;
-    let resources = find_resources(hsa, Level::Shared, cpu, gpus)?;
+    let resources = find_resources(hsa, level, cpu, gpus)?;
+    match level {
+        Level::Pressure => processes::fill_memory(hsa, &resources)?,
+        Level::Killed => processes::hold_memory(hsa, &resources)?,
+        _ => import(hsa, &resources, requests)?,
+    }
+    hsa.shut_down()
+}
+
+/// Receives a descriptor through the request socket, imports it, checks the memory and writes an answer
+/// to it.
+fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
     let into = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
     let (_, dmabuf) = hsa.recorder.around("receive", &into, Some(c), || {
@@ -117,15 +129,17 @@ pub fn import(hsa: &Hsa<'_>, requests: &Requests) -> Result<()> {
         .map_err(|error| hsa.recorder.wrong(format!("cannot receive the descriptor: {error}")))?;
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let memory = hsa.import(&dmabuf)?;
-    let va = hsa.reserve(size)?;
+    let va = hsa.reserve(size, "va")?;
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
-    with_host(hsa, &resources, |host| {
-        host.read_by(gpu, &va, THERE)?;
+    with_host(hsa, resources, |host| {
+        if let Some(what) = host.difference(gpu, &va, THERE, 1)? {
+            let what = format!("the other process imported other memory: {what}");
+            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", what));
+        }
         host.write_by(gpu, &va, BACK)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;
-    hsa.free(&va, size)?;
-    hsa.shut_down()
+    hsa.free(&va, size)
 }

@@ -56,7 +56,8 @@ static UNUSED hsa_status_t add_agent(hsa_agent_t agent, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Takes the first pool that allows allocation. For a GPU's pool, sets `size` to its granule. */
+/* Takes the first pool that allows allocation. For a GPU's pool, sets `size` to a
+ * multiple of its granule. */
 static UNUSED hsa_status_t take_pool(hsa_amd_memory_pool_t found, void *into) {
   hsa_amd_segment_t segment;
   bool allowed = false;
@@ -66,9 +67,11 @@ static UNUSED hsa_status_t take_pool(hsa_amd_memory_pool_t found, void *into) {
                                      &allowed));
   if (!allowed) return HSA_STATUS_SUCCESS;
   *(hsa_amd_memory_pool_t *)into = found;
-  if (into == (void *)&pool)
+  if (into == (void *)&pool) {
     CHECK(hsa_amd_memory_pool_get_info(found, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE,
                                        &size));
+    size *= GRANULES;
+  }
   return HSA_STATUS_INFO_BREAK;
 }
 
@@ -76,12 +79,13 @@ static UNUSED void fill(void *at, size_t bytes, uint32_t first) {
   for (size_t i = 0; i < bytes / 4; i++) ((volatile uint32_t *)at)[i] = first + (uint32_t)i;
 }
 
-static UNUSED void compare(void *at, size_t bytes, uint32_t first) {
+/* Exits if memory differs from consecutive numbers, or from the same number with a `step` of 0. */
+static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step) {
   for (size_t i = 0; i < bytes / 4; i++) {
     uint32_t found = ((volatile uint32_t *)at)[i];
-    if (found == first + (uint32_t)i) continue;
-    fprintf(stderr, "at offset %#zx: expected %#x, found %#x\n", i * 4, first + (uint32_t)i,
-            found);
+    uint32_t expected = first + step * (uint32_t)i;
+    if (found == expected) continue;
+    fprintf(stderr, "at offset %#zx: expected %#x, found %#x\n", i * 4, expected, found);
     exit(1);
   }
 }

@@ -15,6 +15,9 @@ pub enum Record {
     Failed(Number),
     /// All calls succeeded, but the result is wrong; with the last call.
     Wrong(Option<Number>, String),
+    /// The level fails because of the last call of this function, of this task if it made one, whatever its
+    /// status and that of later calls.
+    Blame { task: String, call: String, what: String },
     /// The level does not apply, with the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
@@ -27,7 +30,7 @@ pub enum Record {
     Reached,
 }
 
-/// Identifies a call: its process (0, or 1 for the second one of "shared") and its number there.
+/// Identifies a call: its process (0, or that of another process of the level) and its number there.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub struct Number(pub u8, pub u64);
 

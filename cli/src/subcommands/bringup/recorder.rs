@@ -31,7 +31,7 @@ pub struct Recorder {
 pub struct Stopped;
 
 impl Recorder {
-    /// Creates the recorder of a process: 0, or 1 for the second one of "shared".
+    /// Creates the recorder of a process: 0, or the number of another process of the level.
     pub fn new(answers: Answers, process: u8) -> Self {
         let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
         Self { answers, process, calls: AtomicU64::new(0), driver_log }
@@ -82,6 +82,14 @@ impl Recorder {
     /// Records that the level fails although all calls succeeded.
     pub fn wrong(&self, what: impl Into<String>) -> Stopped {
         self.send(&Record::Wrong(LAST.get(), what.into()));
+        Stopped
+    }
+
+    /// Records that the level fails because of the last call of a function, of this thread if it made one,
+    /// whatever its status and that of later calls.
+    pub fn blame(&self, call: &str, what: impl Into<String>) -> Stopped {
+        let call = call.to_owned();
+        self.send(&Record::Blame { task: task(), call, what: what.into() });
         Stopped
     }
 

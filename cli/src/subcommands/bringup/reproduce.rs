@@ -26,8 +26,14 @@ pub fn program(run: &LevelRun) -> String {
         });
         calls.map(|(_, call)| call).collect::<Vec<_>>()
     };
-    let (first, other) = (of(0), of(1));
+    let failed = run.failed_call().map_or(0, |index| run.calls[index].begin.number.0);
+    // Only the processes of "shared" need each other.
+    let (first, other) = match run.level {
+        Level::Shared => (of(0), of(1)),
+        _ => (of(failed), Vec::new()),
+    };
     let mut text = HEAD.replace("LEVEL", run.level.title());
+    text = text.replace("GRANULES", &run.level.granules().to_string());
     if !other.is_empty() {
         text.push_str("\nstatic void other_process(int socket) {\n");
         body(&mut text, &other);
@@ -44,6 +50,9 @@ pub fn program(run: &LevelRun) -> String {
         text.push_str("  }\n  return NULL;\n}\n");
     }
     text.push_str("\nint main(void) {\n");
+    if let Some((name, value)) = run.level.variable() {
+        let _ = writeln!(text, "  setenv(\"{name}\", \"{value}\", 1);");
+    }
     if !other.is_empty() {
         text.push_str("  int socket = start(other_process);\n");
     }
@@ -91,9 +100,14 @@ fn variables(text: &mut String, calls: &[&Call]) {
     for (name, declaration) in [
         ("value", "uint64_t value = 0;"),
         ("name", "char name[64];"),
+        ("available", "uint64_t available = 0;"),
         ("va", "void *va = NULL;"),
+        ("va2", "void *va2 = NULL;"),
         ("memory", "hsa_amd_vmem_alloc_handle_t memory = {0};"),
+        ("memory2", "hsa_amd_vmem_alloc_handle_t memory2 = {0};"),
+        ("memory3", "hsa_amd_vmem_alloc_handle_t memory3 = {0};"),
         ("host", "uint32_t *host = NULL;"),
+        ("filled", "uint32_t *filled = NULL;"),
         ("signal", "hsa_signal_t signal = {0};"),
         ("dmabuf", "int dmabuf = -1;"),
     ] {

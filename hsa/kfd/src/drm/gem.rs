@@ -103,7 +103,11 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     }
     let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
     if va.operation == UNMAP {
-        return state.table.unmap(va.address, Some(&buffer)).map(drop);
+        let entry = state.table.unmap(va.address, Some(&buffer))?;
+        if let Some(time) = driver.config.faults.stale() {
+            state.table.keep_stale(va.address, &entry, time);
+        }
+        return Ok(());
     }
     let faults = &driver.config.faults;
     let (offset, flags) = (va.offset, faults.page_flags(va.flags));
@@ -112,11 +116,16 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     } else {
         va.size
     };
+    // An update of the page table validates the buffer.
+    state.table.validate(&buffer);
     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
     match va.operation {
         REPLACE => state.table.replace(va.address, entry),
         _ => state.table.map(va.address, entry),
     }?;
+    if let Some(time) = faults.unseen() {
+        state.table.hide(va.address, time);
+    }
     if faults.has_fault(FaultKind::Shifted) {
         state.table.shift(va.address);
     }

@@ -2,12 +2,20 @@
 
 use super::DrmFile;
 use super::abi::Prime;
+use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, ENOENT, Result};
+use hsa_faults::FaultKind;
 
 pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Result<()> {
     let buffer = driver.buffers.import(prime.fd)?;
     driver.gpus.get(buffer.label.gpu).ok_or(EINVAL)?;
+    if driver.config.faults.has_fault(FaultKind::Evict) && buffer.label.gpu != file.gpu {
+        // The buffer moves to where this device reaches it.
+        for other in descriptors::render_files().iter().filter(|other| other.gpu != file.gpu) {
+            other.state().table.invalidate(&buffer);
+        }
+    }
     prime.handle = file.state().handle(buffer);
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::frame::Frame;
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, EFAULT, EINVAL, Errno, Result};
-use crate::page_table::{Entry, PAGE, READABLE, WRITABLE};
+use crate::page_table::{Entry, PAGE, READABLE, Translation, WRITABLE};
 use crate::user;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +26,14 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Looks up an address: the memory, the offset in it, and the length up to the end of the
-    /// entry. Fails with a fault if it is not mapped.
-    fn look_up(&self, address: u64, needed: u32) -> Access<(Entry, u64, u64)> {
-        let found = self.space.state().table.find(address);
-        let (start, entry) = found.ok_or(Fault { address, error: EFAULT })?;
+    /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it, and the
+    /// length up to the end of the entry. Fails with a fault if it is not mapped.
+    fn look_up(&self, address: u64, needed: u32) -> Access<(Option<Entry>, u64, u64)> {
+        let found = self.space.state().table.translate(address);
+        let (start, entry) = match found.ok_or(Fault { address, error: EFAULT })? {
+            Translation::Entry(start, entry) => (start, entry),
+            Translation::Nowhere(left) => return Ok((None, 0, left)),
+        };
         if entry.flags & needed != needed {
             return Err(Fault { address, error: EACCES });
         }
@@ -40,9 +43,9 @@ impl Reach {
             // Only a shifted entry reaches beyond the end.
             Some(buffer) if at + left > buffer.size.next_multiple_of(PAGE) => {
                 let end = buffer.size.next_multiple_of(PAGE);
-                Ok((entry, at % end, left.min(end - at % end)))
+                Ok((Some(entry), at % end, left.min(end - at % end)))
             }
-            _ => Ok((entry, at, left)),
+            _ => Ok((Some(entry), at, left)),
         }
     }
 
@@ -52,14 +55,14 @@ impl Reach {
         address: u64,
         length: u64,
         needed: u32,
-        mut visit: impl FnMut(&Entry, u64, std::ops::Range<usize>) -> Result<()>,
+        mut visit: impl FnMut(Option<&Entry>, u64, std::ops::Range<usize>) -> Result<()>,
     ) -> Access<()> {
         let mut done = 0;
         while done < length {
             let address = address.wrapping_add(done);
             let (entry, at, left) = self.look_up(address, needed)?;
             let count = left.min(length - done);
-            visit(&entry, at, done as usize..(done + count) as usize)
+            visit(entry.as_ref(), at, done as usize..(done + count) as usize)
                 .map_err(|error| Fault { address, error })?;
             done += count;
         }
@@ -69,19 +72,22 @@ impl Reach {
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
         self.walk(address, bytes.len() as u64, READABLE, |entry, at, range| {
             let bytes = &mut bytes[range];
-            match &entry.buffer {
-                Some(buffer) => buffer.file()?.read(at, bytes),
-                None => user::read(at, bytes),
+            match entry.map(|entry| &entry.buffer) {
+                None => bytes.fill(0),
+                Some(Some(buffer)) => buffer.file()?.read(at, bytes)?,
+                Some(None) => user::read(at, bytes)?,
             }
+            Ok(())
         })
     }
 
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
         self.walk(address, bytes.len() as u64, WRITABLE, |entry, at, range| {
             let bytes = &bytes[range];
-            match &entry.buffer {
-                Some(buffer) => buffer.file()?.write(at, bytes),
-                None => user::write(at, bytes),
+            match entry.map(|entry| &entry.buffer) {
+                None => Ok(()),
+                Some(Some(buffer)) => buffer.file()?.write(at, bytes),
+                Some(None) => user::write(at, bytes),
             }
         })
     }
@@ -126,6 +132,7 @@ impl Reach {
             return Err(fault(EINVAL));
         }
         let (entry, at, _) = self.look_up(address, READABLE | WRITABLE)?;
+        let Some(entry) = entry else { return Ok(0) };
         let Some(buffer) = &entry.buffer else {
             let address = at;
             user::get::<u64>(address).map_err(fault)?;

@@ -5,6 +5,9 @@ use core::ffi::c_void;
 use hsa_sys as sys;
 use std::fmt;
 
+/// The function that returns attributes of an agent.
+pub const INFO: &str = "hsa_agent_get_info";
+
 impl Hsa<'_> {
     pub fn init(&self) -> Result<()> {
         // SAFETY: takes no arguments and may be called at any time.
@@ -67,6 +70,27 @@ impl Hsa<'_> {
             (status, out("value", value.to_string()))
         })?;
         Ok(value)
+    }
+
+    /// Returns how many bytes of an agent's memory are available; `None` if the runtime does not know.
+    pub fn available(&self, agent: &Agent) -> Option<u64> {
+        let mut value = 0_u64;
+        let into = [
+            (agent.c.as_str(), hex(agent.value.handle)),
+            ("HSA_AMD_AGENT_INFO_MEMORY_AVAIL", "0".to_owned()),
+            ("&available", "out".into()),
+        ];
+        let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
+        let c = format!("CHECK({INFO}({}));", names.join(", "));
+        let (_, status) = self.recorder.around(INFO, &into, Some(c), || {
+            // SAFETY: the attribute has eight bytes.
+            let status = unsafe {
+                let get = self.table.core.hsa_agent_get_info;
+                get(agent.value, sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL, (&raw mut value).cast())
+            };
+            (status, Some(status), out("available", value.to_string()))
+        });
+        (status == sys::HSA_STATUS_SUCCESS).then_some(value)
     }
 
     /// Returns an agent's name: `gfx942`.

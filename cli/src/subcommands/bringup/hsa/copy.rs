@@ -5,6 +5,11 @@ use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
 
+/// The function that copies.
+pub const COPY: &str = "hsa_amd_memory_async_copy";
+/// The function that fills.
+pub const FILL: &str = "hsa_amd_memory_fill";
+
 impl Hsa<'_> {
     pub fn signal(&self) -> Result<Named<sys::hsa_signal_t>> {
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -42,12 +47,12 @@ impl Hsa<'_> {
         )
     }
 
-    /// Has a GPU copy memory, and waits for the end.
+    /// Has a GPU copy memory, and waits for the end. `size` has its expression in the C program.
     pub fn copy(
         &self,
         to: &Address,
         from: &Address,
-        size: usize,
+        size: &Named<usize>,
         by: &Agent,
         signal: &Named<sys::hsa_signal_t>,
     ) -> Result<()> {
@@ -67,26 +72,19 @@ impl Hsa<'_> {
             (by.c.as_str(), hex(by.value.handle)),
             (from.c.as_str(), hex(from.value)),
             (by.c.as_str(), hex(by.value.handle)),
-            ("size", hex(size)),
+            (size.c.as_str(), hex(size.value)),
             ("0", "dependencies".into()),
             ("NULL", "0".into()),
             (signal.c.as_str(), hex(signal.value.handle)),
         ];
-        self.call_if(
-            core.hsa_amd_memory_async_copy,
-            "hsa_amd_memory_async_copy",
-            &into,
-            true,
-            |copy| {
-                // SAFETY: both ranges belong to this process and have `size` bytes; nothing else uses
-                // them until the signal reports the end.
-                let status = unsafe {
-                    let (to, from) = (to.value as *mut c_void, from.value as *const c_void);
-                    copy(to, by.value, from, by.value, size, 0, null(), signal.value)
-                };
-                (status, vec![])
-            },
-        )?;
+        self.call_if(core.hsa_amd_memory_async_copy, COPY, &into, true, |copy| {
+            // SAFETY: both ranges belong to this process and have that size; nothing else uses them until the signal reports the end.
+            let status = unsafe {
+                let (to, from) = (to.value as *mut c_void, from.value as *const c_void);
+                copy(to, by.value, from, by.value, size.value, 0, null(), signal.value)
+            };
+            (status, vec![])
+        })?;
         let Some(wait) = core.hsa_signal_wait_scacquire else {
             return Err(self.recorder.wrong("the library has no hsa_signal_wait_scacquire"));
         };
@@ -114,10 +112,25 @@ impl Hsa<'_> {
             (value, None, out("value", value.to_string()))
         });
         if value != 0 {
-            return Err(self
-                .recorder
-                .wrong(format!("the copy by {} failed: its signal is {value}, not 0", by.c)));
+            return Err(self.recorder.blame(
+                COPY,
+                format!("the copy by {} failed: its signal is {value}, not 0", by.c),
+            ));
         }
         Ok(())
+    }
+
+    /// Has a GPU fill memory with a number, and waits for the end.
+    pub fn fill_by_gpu(&self, at: &Address, size: usize, number: u32) -> Result<()> {
+        let into = [
+            (at.c.as_str(), hex(at.value)),
+            ("0x5a5a0001", hex(number)),
+            ("size / 4", hex(size / 4)),
+        ];
+        let fill = self.table.core.hsa_amd_memory_fill;
+        self.call_if(fill, FILL, &into, true, |fill| {
+            // SAFETY: the range belongs to this process and nothing else uses it.
+            (unsafe { fill(at.value as *mut c_void, number, size / 4) }, vec![])
+        })
     }
 }

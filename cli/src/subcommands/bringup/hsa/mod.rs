@@ -8,6 +8,9 @@ mod pool_memory;
 mod touch;
 mod virtual_memory;
 
+pub use agents::INFO;
+pub use copy::{COPY, FILL};
+
 use super::record::{Argument, Record};
 use super::recorder::{Recorder, Stopped};
 use hsa_sys as sys;

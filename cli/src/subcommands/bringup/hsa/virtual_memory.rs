@@ -1,16 +1,18 @@
 //! The virtual memory functions: `hsa_amd_vmem_*`.
 
-use super::{Address, Agent, Handle, Hsa, Named, Pool, Result, hex, out};
+use super::{Address, Agent, Handle, Hsa, MISSING, Named, Pool, Record, Result, Stopped, hex, out};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 impl Hsa<'_> {
-    pub fn reserve(&self, size: usize) -> Result<Address> {
+    /// Reserves addresses. `c` is their variable in the C program.
+    pub fn reserve(&self, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
+        let variable = format!("&{c}");
         let into = [
-            ("&va", "out".to_owned()),
+            (variable.as_str(), "out".to_owned()),
             ("size", hex(size)),
             ("0", "hint".into()),
             ("0", "flags".into()),
@@ -18,9 +20,9 @@ impl Hsa<'_> {
         self.vmem("hsa_amd_vmem_address_reserve", &into, |vmem| {
             // SAFETY: `address` is writable.
             let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
-            (status, out("va", hex(address as usize)))
+            (status, out(c, hex(address as usize)))
         })?;
-        Ok(Named::new("va", address as usize))
+        Ok(Named::new(c, address as usize))
     }
 
     pub fn free(&self, va: &Address, size: usize) -> Result<()> {
@@ -31,14 +33,16 @@ impl Hsa<'_> {
         })
     }
 
-    pub fn create(&self, pool: &Pool, size: usize) -> Result<Handle> {
+    /// Allocates physical memory. `c` is its variable in the C program.
+    pub fn create(&self, pool: &Pool, size: usize, c: &str) -> Result<Handle> {
+        let variable = format!("&{c}");
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let into = [
             (pool.c.as_str(), hex(pool.value.handle)),
             ("size", hex(size)),
             ("MEMORY_TYPE_NONE", "0".to_owned()),
             ("0", "flags".into()),
-            ("&memory", "out".into()),
+            (variable.as_str(), "out".into()),
         ];
         self.vmem("hsa_amd_vmem_handle_create", &into, |vmem| {
             // SAFETY: the pool is one that the runtime named; `handle` is writable.
@@ -46,9 +50,41 @@ impl Hsa<'_> {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 create(pool.value, size, sys::MEMORY_TYPE_NONE, 0, &mut handle)
             };
-            (status, out("memory", hex(handle.handle)))
+            (status, out(c, hex(handle.handle)))
         })?;
-        Ok(Named::new("memory", handle))
+        Ok(Named::new(c, handle))
+    }
+
+    /// Allocates physical memory; returns `None` if no memory is left. `size` has its expression in the C
+    /// program.
+    pub fn try_create(&self, pool: &Pool, size: &Named<usize>) -> Result<Option<Handle>> {
+        let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
+        let name = "hsa_amd_vmem_handle_create";
+        let into = [
+            (pool.c.as_str(), hex(pool.value.handle)),
+            (size.c.as_str(), hex(size.value)),
+            ("MEMORY_TYPE_NONE", "0".to_owned()),
+            ("0", "flags".into()),
+            ("&memory3", "out".into()),
+        ];
+        let (number, status) = self.recorder.around(name, &into, None, || {
+            let status = self.vmem.as_ref().map_or(MISSING, |vmem| {
+                let create = vmem.hsa_amd_vmem_handle_create;
+                // SAFETY: the pool is one that the runtime named; `handle` is writable.
+                unsafe { create(pool.value, size.value, sys::MEMORY_TYPE_NONE, 0, &mut handle) }
+            });
+            (status, Some(status), out("memory3", hex(handle.handle)))
+        });
+        match status {
+            // ROCm 6.1 reports success without memory, too.
+            sys::HSA_STATUS_SUCCESS if handle.handle == 0 => Ok(None),
+            sys::HSA_STATUS_SUCCESS => Ok(Some(Named::new("memory3", handle))),
+            sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
+            _ => {
+                self.recorder.send(&Record::Failed(number));
+                Err(Stopped)
+            }
+        }
     }
 
     pub fn release(&self, memory: &Handle) -> Result<()> {

@@ -1,0 +1,167 @@
+//! Resources that calls take and return: the levels "counted" and "descriptors".
+
+use super::hsa::{Address, Handle, Hsa, INFO};
+use super::recorder::Stopped;
+use super::run_level::Resources;
+use hsa_vmm_conformance::describe;
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+/// The number of bytes that "counted" allocates at least: other users of the GPU allocate less at once.
+pub const MUCH: u64 = 256 << 20;
+/// A driver may return memory later, after its fences.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The number of tries, because other processes may use the GPU.
+const TRIES: usize = 3;
+/// The number of rounds of "descriptors".
+const ROUNDS: usize = 4;
+
+/// Returns the number of bytes of a large allocation: a quarter of what is available, up to `MUCH`.
+pub fn much(resources: &Resources, available: u64) -> usize {
+    let size = usize::try_from(MUCH.min(available / 4)).unwrap_or(usize::MAX);
+    size / resources.size * resources.size
+}
+
+/// Allocates memory and returns it: the available memory must change by its size.
+pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let gpu = &resources.gpus[0];
+    let Some(available) = hsa.available(gpu) else {
+        return Err(hsa.recorder.skip("the runtime does not know the available memory"));
+    };
+    let size = much(resources, available);
+    let pool_size = hsa.pool(&resources.pool)?.size as u64;
+    if size == 0 || available > pool_size {
+        let what = format!("{available} bytes are available of a pool of {pool_size}");
+        return Err(hsa.recorder.blame(INFO, what));
+    }
+    allocation_is_counted(hsa, resources, size)?;
+    for (call, how) in [
+        ("hsa_amd_vmem_handle_release", How::Released),
+        ("hsa_amd_vmem_unmap", How::Unmapped),
+        ("hsa_amd_memory_pool_free", How::PoolMemory),
+    ] {
+        let lost = returned(hsa, resources, size, how)?;
+        if lost > size as u64 / 2 {
+            let how = match how {
+                How::Released => "released",
+                How::Unmapped => "mapped, unmapped and released",
+                How::PoolMemory => "freed",
+            };
+            let what = format!("{lost} bytes are missing after {size} were allocated and {how}");
+            return Err(hsa.recorder.blame(call, what));
+        }
+    }
+    hsa.recorder.fact(format!("{} taken and returned", describe::size(size)));
+    Ok(())
+}
+
+/// How memory is taken and returned.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// A handle that is not mapped.
+    Released,
+    /// A handle that was mapped for a GPU.
+    Unmapped,
+    /// Memory of a pool.
+    PoolMemory,
+}
+
+fn allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<()> {
+    let gpu = &resources.gpus[0];
+    let mut taken = 0;
+    for _ in 0..TRIES {
+        let before = hsa.available(gpu).unwrap_or_default();
+        let memory = hsa.create(&resources.pool, size, "memory")?;
+        taken = before.saturating_sub(hsa.available(gpu).unwrap_or_default());
+        hsa.release(&memory)?;
+        let tolerance = size as u64 / 4;
+        if taken.abs_diff(size as u64) <= tolerance {
+            return Ok(());
+        }
+    }
+    let what = format!("an allocation of {size} bytes took {taken} bytes of the available memory");
+    Err(hsa.recorder.blame(INFO, what))
+}
+
+/// Allocates and returns memory. Returns the number of bytes that are not available again.
+fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Result<u64> {
+    let gpu = &resources.gpus[0];
+    let mut lost = 0;
+    for _ in 0..TRIES {
+        let before = hsa.available(gpu).unwrap_or_default();
+        match how {
+            How::Released => {
+                let memory = hsa.create(&resources.pool, size, "memory")?;
+                hsa.release(&memory)?;
+            }
+            How::Unmapped => {
+                let memory = hsa.create(&resources.pool, size, "memory")?;
+                let va = hsa.reserve(size, "va")?;
+                hsa.map(&va, size, &memory)?;
+                hsa.grant(&va, size, &[gpu])?;
+                hsa.unmap(&va, size)?;
+                hsa.release(&memory)?;
+                hsa.free(&va, size)?;
+            }
+            How::PoolMemory => {
+                let memory = hsa.allocate(&resources.pool, size, "filled")?;
+                hsa.pool_free(&memory)?;
+            }
+        }
+        let began = Instant::now();
+        loop {
+            lost = before.saturating_sub(hsa.available(gpu).unwrap_or_default());
+            if lost <= size as u64 / 2 {
+                return Ok(lost);
+            }
+            if began.elapsed() > PATIENCE / TRIES as u32 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(lost)
+}
+
+/// A step that takes no descriptor for longer than its round.
+type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
+
+/// Counts this process's open descriptors before and after rounds of each call.
+pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (gpu, size) = (&resources.gpus[0], resources.size);
+    let nothing = |_: &Address, _: &Handle| Ok(());
+    let export = |_: &Address, memory: &Handle| hsa.export(memory).map(drop);
+    let grant = |va: &Address, _: &Handle| hsa.grant(va, size, &[gpu]);
+    let steps: [(&str, &Step<'_>); 3] = [
+        ("hsa_amd_vmem_map", &nothing),
+        ("hsa_amd_vmem_export_shareable_handle", &export),
+        ("hsa_amd_vmem_set_access", &grant),
+    ];
+    for (call, step) in steps {
+        let round = || {
+            let va = hsa.reserve(size, "va")?;
+            let memory = hsa.create(&resources.pool, size, "memory")?;
+            hsa.map(&va, size, &memory)?;
+            step(&va, &memory)?;
+            hsa.unmap(&va, size)?;
+            hsa.release(&memory)?;
+            hsa.free(&va, size)
+        };
+        // The first round may open files that stay open.
+        round()?;
+        let before = open_descriptors();
+        (0..ROUNDS).try_for_each(|_| round())?;
+        let leaked = open_descriptors().saturating_sub(before);
+        if leaked >= ROUNDS {
+            let what = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
+            return Err(hsa.recorder.blame(call, what));
+        }
+    }
+    hsa.recorder.fact("none is left open");
+    Ok(())
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}

@@ -1,0 +1,76 @@
+//! GPU faults: the address in the runtime's message, and the call that had granted access to it.
+
+use super::level_run::Call;
+
+/// What AMD's runtime prints when a GPU has accessed an address that is not mapped.
+const MESSAGE: &str = "Memory access fault by GPU";
+
+/// Returns the address at which a GPU faulted.
+pub fn address(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains(MESSAGE))?;
+    number(line.split(" on address ").nth(1)?)
+}
+
+/// Parses the hexadecimal number at the start of a text.
+fn number(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x")?;
+    let end = digits.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(digits.len());
+    u64::from_str_radix(&digits[..end], 16).ok()
+}
+
+/// Returns the index of the last call that granted access to an address.
+pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
+    calls.iter().rposition(|call| {
+        let value = |matches: &dyn Fn(&str) -> bool| {
+            let mut all = call.begin.arguments.iter();
+            all.find(|argument| matches(&argument.name)).and_then(|found| number(&found.value))
+        };
+        let (start, size) = match call.begin.call.as_str() {
+            "hsa_amd_vmem_set_access" => {
+                (value(&|name| name.starts_with("va")), value(&|name| name == "size"))
+            }
+            "hsa_amd_agents_allow_access" => (value(&|name| name == "host"), Some(1)),
+            _ => return false,
+        };
+        start.zip(size).is_some_and(|(start, size)| (start..start + size).contains(&address))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Argument, Begin, Logs, Number};
+    use super::*;
+
+    fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
+        let argument =
+            |it: &(&str, &str)| Argument { name: it.0.to_owned(), value: it.1.to_owned() };
+        let begin = Begin {
+            number: Number(0, 0),
+            thread: 0,
+            task: String::new(),
+            call: name.to_owned(),
+            arguments: arguments.iter().map(argument).collect(),
+            c: None,
+            logs: Logs::default(),
+        };
+        Call { begin, end: None }
+    }
+
+    #[test]
+    fn fault_is_attributed_to_the_grant_of_its_address() {
+        let text =
+            "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f1000. Reason: x";
+        assert_eq!(address(text), Some(0x7f_1000));
+        assert_eq!(address("on address 0x7f1000"), None);
+        let grant = "hsa_amd_vmem_set_access";
+        let calls = [
+            call(grant, &[("va", "0x7f1000"), ("size", "0x2000")]),
+            call(grant, &[("va2", "0x7f1000"), ("size", "0x1000")]),
+            call("hsa_amd_agents_allow_access", &[("1", "agents"), ("host", "0x800000")]),
+        ];
+        assert_eq!(granted_by(&calls, 0x7f_1000), Some(1), "the last one");
+        assert_eq!(granted_by(&calls, 0x7f_2000), Some(0));
+        assert_eq!(granted_by(&calls, 0x7f_3000), None);
+        assert_eq!(granted_by(&calls, 0x80_0000), Some(2));
+    }
+}

@@ -1,0 +1,87 @@
+//! Addresses and memory that are used again: the levels "unmapped" and "reused".
+
+use super::data::with_host;
+use super::hsa::Hsa;
+use super::recorder::Stopped;
+use super::run_level::Resources;
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+const KEPT: u32 = 0x4e97_0001;
+const OTHER: u32 = 0x07e4_0001;
+/// The number of rounds of "reused".
+const ROUNDS: u32 = 4;
+/// The function that is the cause if an address still leads to memory that was unmapped.
+const UNMAP: &str = "hsa_amd_vmem_unmap";
+const CREATE: &str = "hsa_amd_vmem_handle_create";
+
+/// Maps other memory at an address that was unmapped. A second mapping keeps the first memory alive and
+/// shows whether writes to the address still reach it, so that no access faults.
+pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (gpu, size) = (&resources.gpus[0], resources.size);
+    with_host(hsa, resources, |host| {
+        let (va, alias) = (hsa.reserve(size, "va")?, hsa.reserve(size, "va2")?);
+        let memory = hsa.create(&resources.pool, size, "memory")?;
+        let other = hsa.create(&resources.pool, size, "memory2")?;
+        hsa.map(&va, size, &memory)?;
+        hsa.map(&alias, size, &memory)?;
+        hsa.grant(&va, size, &[gpu])?;
+        hsa.grant(&alias, size, &[gpu])?;
+        host.write_and_read(gpu, &va, KEPT)?;
+        host.read_by(gpu, &alias, KEPT)?;
+        hsa.unmap(&va, size)?;
+        let occupied = |_| {
+            let what = "the address cannot be used again after it was unmapped";
+            hsa.recorder.blame(UNMAP, what)
+        };
+        hsa.map(&va, size, &other).map_err(occupied)?;
+        hsa.grant(&va, size, &[gpu]).map_err(occupied)?;
+        host.write_by(gpu, &va, OTHER)?;
+        if let Some(what) = host.difference(gpu, &alias, KEPT, 1)? {
+            let what =
+                format!("a GPU still reaches memory by an address that was unmapped: {what}");
+            return Err(hsa.recorder.blame(UNMAP, what));
+        }
+        host.write_and_read(gpu, &va, OTHER)?;
+        for (va, memory) in [(&va, &memory), (&alias, &other)] {
+            hsa.unmap(va, size)?;
+            hsa.release(memory)?;
+            hsa.free(va, size)?;
+        }
+        Ok(())
+    })?;
+    hsa.recorder.fact("other memory at the same address");
+    Ok(())
+}
+
+/// Frees memory and allocates again: no two handles that are held may share memory.
+pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
+    with_host(hsa, resources, |host| {
+        let vas = [hsa.reserve(size, "va")?, hsa.reserve(size, "va2")?];
+        for round in 0..ROUNDS {
+            let memories = [hsa.create(pool, size, "memory")?, hsa.create(pool, size, "memory2")?];
+            for (va, memory) in vas.iter().zip(&memories) {
+                hsa.map(va, size, memory)?;
+                hsa.grant(va, size, &[gpu])?;
+            }
+            let firsts = [0x4e05_0001 | round << 8, 0x4e06_0001 | round << 8];
+            for (va, first) in vas.iter().zip(firsts) {
+                host.write_by(gpu, va, first)?;
+            }
+            for (va, first) in vas.iter().zip(firsts) {
+                if let Some(what) = host.difference(gpu, va, first, 1)? {
+                    let what = format!("another handle has the same memory: {what}");
+                    return Err(hsa.recorder.blame(CREATE, what));
+                }
+            }
+            for (va, memory) in vas.iter().zip(&memories) {
+                hsa.unmap(va, size)?;
+                hsa.release(memory)?;
+            }
+        }
+        vas.iter().try_for_each(|va| hsa.free(va, size))
+    })?;
+    hsa.recorder.fact(format!("{ROUNDS} rounds"));
+    Ok(())
+}

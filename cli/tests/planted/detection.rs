@@ -1,0 +1,182 @@
+//! Each effect of each call against `conform` and `bringup`: docs/detection.md.
+
+use crate::page::{self, Cell, Row};
+use crate::pairs;
+use crate::run;
+use crate::table::Target;
+use hsa_rocr::test;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+/// The number of rows that a seed chooses.
+const SHARE: usize = 4;
+
+fn releases_exist(name: &str) -> bool {
+    let there = test::installations(name).unwrap_or_default();
+    there.iter().any(|it| Target::Release(it.release().version()) == pairs::TARGETS[0])
+}
+
+#[test]
+fn detection_page_has_a_row_for_each_effect_of_each_call() {
+    if !releases_exist("detection_page_has_a_row_for_each_effect_of_each_call") {
+        return;
+    }
+    for (target, rows) in page::read() {
+        let listed: BTreeSet<_> = rows.iter().map(|row| row.pair.clone()).collect();
+        let all: BTreeSet<_> = pairs::of(target).into_iter().collect();
+        let missing: Vec<_> = all.difference(&listed).map(pairs::Pair::plan).collect();
+        assert!(missing.is_empty(), "{target:?}: docs/detection.md has no row for {missing:?}");
+        let gone: Vec<_> = listed.difference(&all).map(pairs::Pair::plan).collect();
+        assert!(gone.is_empty(), "{target:?}: docs/detection.md has rows for {gone:?}");
+        for Row { pair, conform, bringup } in &rows {
+            for cell in [conform, bringup] {
+                let explained = !matches!(cell, Cell::Missed(why) if why.len() < 20);
+                assert!(explained, "{target:?}: {}: no reason", pair.plan());
+            }
+        }
+    }
+}
+
+/// Checks a row: what detects the fault still does, and what does not still does not.
+fn check(target: Target, row: &Row) -> Result<(), String> {
+    let filter = |cell: &Cell| match cell {
+        Cell::Detected(by, _) if !by.starts_with("exit") && by != "no end" => Some(by.clone()),
+        _ => None,
+    };
+    let by = |cell: &Cell| match cell {
+        Cell::Detected(by, _) => Some(by.clone()),
+        Cell::Missed(_) => None,
+    };
+    let mut conform = page::conform(target, &row.pair, filter(&row.conform).as_deref());
+    if by(&conform).is_none() && by(&row.conform).is_some() {
+        // Some cases fail only after others: then any case may be the first that fails.
+        conform = match page::conform(target, &row.pair, None) {
+            Cell::Detected(..) => row.conform.clone(),
+            missed => missed,
+        };
+    }
+    let bringup = page::bringup(target, &row.pair, filter(&row.bringup).as_deref());
+    for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
+        if by(found) != by(expected) {
+            return Err(format!("{}: {found:?} instead of {expected:?}", row.pair.plan()));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the rows to try.
+fn chosen() -> Vec<(Target, Row)> {
+    let all: Vec<_> = page::read()
+        .into_iter()
+        .flat_map(|(target, rows)| rows.into_iter().map(move |row| (target, row)))
+        .collect();
+    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    match wanted.as_str() {
+        "all" => all,
+        "" => share(all, fastrand::u64(..)),
+        wanted => match wanted.parse() {
+            Ok(seed) => share(all, seed),
+            Err(_) => all.into_iter().filter(|(_, row)| row.pair.plan().contains(wanted)).collect(),
+        },
+    }
+}
+
+fn share(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
+    println!("HSA_VMM_PLANTED={seed} repeats this choice");
+    // A hang takes its time limit in each process.
+    let short = all.into_iter().filter(|(_, row)| row.pair.effect != "hang");
+    fastrand::Rng::with_seed(seed).choose_multiple(short, SHARE)
+}
+
+#[test]
+fn detection_page_is_up_to_date() {
+    if !releases_exist("detection_page_is_up_to_date") {
+        return;
+    }
+    if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
+        return write_page();
+    }
+    let wrong: Vec<_> = chosen()
+        .iter()
+        .filter_map(|(target, row)| {
+            check(*target, row).err().map(|why| format!("{target:?}: {why}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn fuzz_and_stress_detect_one_fault_of_each_effect() {
+    if !releases_exist("fuzz_and_stress_detect_one_fault_of_each_effect") {
+        return;
+    }
+    let all = page::REPRESENTATIVES.to_vec();
+    let chosen = match std::env::var("HSA_VMM_PLANTED").unwrap_or_default().as_str() {
+        "all" => all,
+        wanted => {
+            let seed = wanted.parse().unwrap_or_else(|_| fastrand::u64(..));
+            println!("HSA_VMM_PLANTED={seed} repeats this choice");
+            fastrand::Rng::with_seed(seed).choose_multiple(all, 1)
+        }
+    };
+    let fuzz = ["fuzz", "--seed", "1", "--time", "20s", "--processes", "2"];
+    let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "1s"]].concat();
+    let stress = ["stress", "--time", "1s"];
+    for (plan, by_fuzz, by_stress) in chosen {
+        for (arguments, why) in [(&fuzz[..], by_fuzz), (&stress[..], by_stress)] {
+            // What does not end cannot be tried.
+            if why.contains("does not end") {
+                continue;
+            }
+            let ran = run(pairs::TARGETS[0], plan, arguments).unwrap();
+            let expected = if why.is_empty() { 1 } else { 0 };
+            assert_eq!(ran.status.code(), Some(expected), "{plan}: {}{}", ran.out, ran.err);
+        }
+    }
+}
+
+/// Gives missed faults of a row their present reasons.
+fn explained(target: Target, row: &Row) -> Row {
+    let Row { pair, conform, bringup } = row.clone();
+    let conform = page::explained("conform", target, &pair, conform);
+    let bringup = page::explained("bringup", target, &pair, bringup);
+    Row { pair, conform, bringup }
+}
+
+/// Tries every pair, or those that `HSA_VMM_PLANTED` names, and writes the page.
+fn write_page() {
+    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    let named = |plan: &str| wanted == "all" || (!wanted.is_empty() && plan.contains(&wanted));
+    let before = page::read();
+    let mut page = Vec::new();
+    for target in pairs::TARGETS {
+        let of = |it: &&(Target, Vec<Row>)| it.0 == target;
+        let known = before.iter().find(of).map(|it| it.1.clone()).unwrap_or_default();
+        let todo = Mutex::new(pairs::of(target).into_iter());
+        let rows = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    loop {
+                        let Some(pair) = todo.lock().unwrap().next() else { break };
+                        let known = known.iter().find(|row| row.pair == pair);
+                        let row = match known {
+                            Some(row) if !named(&pair.plan()) => explained(target, row),
+                            _ => page::measured(target, &pair),
+                        };
+                        if known != Some(&row) {
+                            println!("{row:?}");
+                        }
+                        rows.lock().unwrap().push(row);
+                    }
+                });
+            }
+        });
+        let mut rows = rows.into_inner().unwrap();
+        rows.sort_by(|one, other| one.pair.cmp(&other.pair));
+        page.push((target, rows));
+        // What was measured is kept if the test is interrupted.
+        let rest = before.iter().filter(|it| !page.iter().any(|done| done.0 == it.0)).cloned();
+        page::write(&page.iter().cloned().chain(rest).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,64 @@
+//! Every effect of every call that a plan can name. The lists come from the crates: a plan with an unknown
+//! call or an unsupported effect is rejected with the calls that exist.
+
+use crate::table::Target;
+use crate::{Ran, run};
+use hsa_faults::FaultKind;
+
+/// The targets of the table.
+pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
+
+/// A planned fault.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pair {
+    pub call: String,
+    pub effect: String,
+}
+
+impl Pair {
+    /// Returns the plan.
+    pub fn plan(&self) -> String {
+        format!("{}={}", self.call, self.effect)
+    }
+}
+
+/// Returns the names after some words of the message about an invalid plan.
+fn listed(target: Target, plan: &str, words: &str) -> Vec<String> {
+    let Ran { out, err, .. } = run(target, plan, &["info"]).expect("an end");
+    let said = format!("{out}{err}");
+    let list = said.split(words).nth(1).unwrap_or_else(|| panic!("{plan}: {said}"));
+    let list = list.lines().next().unwrap_or_default();
+    list.split(", ").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// Returns an error that calls of a target can return.
+fn error(target: Target) -> &'static str {
+    match target {
+        Target::Release(_) => "EIO",
+        Target::Simulation(_) => "ERROR",
+    }
+}
+
+/// Returns every pair of a target.
+pub fn of(target: Target) -> Vec<Pair> {
+    let all = listed(target, "?=lost", "the calls are: ");
+    assert!(all.len() > 30, "{all:?}");
+    let mut pairs = Vec::new();
+    let mut add = |calls: &[String], effect: &str| {
+        let pair = |call: &String| Pair { call: call.clone(), effect: effect.to_owned() };
+        pairs.extend(calls.iter().map(pair));
+    };
+    add(&all, error(target));
+    for kind in FaultKind::ALL {
+        let effect = match kind {
+            FaultKind::Late(_) => "late:5ms".to_owned(),
+            kind => kind.to_string(),
+        };
+        match kind {
+            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => add(&all, &effect),
+            _ => add(&listed(target, &format!("*={effect}"), "these calls do:"), &effect),
+        }
+    }
+    pairs.sort();
+    pairs
+}

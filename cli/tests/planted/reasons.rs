@@ -1,0 +1,218 @@
+//! Why a tool does not detect a fault.
+
+use crate::pairs::Pair;
+use crate::table::Target;
+
+/// The tool (`*`: both), the calls, the effects (`*`: all), and the reason.
+const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
+    (
+        "*",
+        &[
+            "GEM_VA.CLEAR",
+            "GEM_VA.REPLACE",
+            "IPC_EXPORT_HANDLE",
+            "IPC_IMPORT_HANDLE",
+            "PRIME_HANDLE_TO_FD",
+            "RESET_EVENT",
+            "UPDATE_QUEUE",
+        ],
+        &["*"],
+        "AMD's runtime does not make this call in these programs",
+    ),
+    (
+        "conform",
+        &["FILL"],
+        &["*"],
+        "the library fills by copies: `hsa_amd_memory_fill` rejects virtual memory ([defects.md](defects.md))",
+    ),
+    (
+        "conform",
+        &["DESTROY_EVENT", "DESTROY_QUEUE"],
+        &["crash", "hang", "EIO", "lost"],
+        "only `hsa_shut_down` calls it, and the cases keep the runtime open until the process ends",
+    ),
+    (
+        "bringup",
+        &["DESTROY_EVENT"],
+        &["EIO", "lost"],
+        "the runtime ignores the result, and an event that stays has no effect on memory",
+    ),
+    (
+        "conform",
+        &["CREATE_EVENT", "SET_EVENT", "WAIT_EVENTS"],
+        &["EIO", "lost"],
+        "the library polls signals; events only wake threads that sleep",
+    ),
+    (
+        "*",
+        &["GEM_OP"],
+        &["half", "double", "lost"],
+        "AMD's runtime asks for the memory's domain here, and ignores its size",
+    ),
+    (
+        "bringup",
+        &["GEM_METADATA", "GEM_OP"],
+        &["*"],
+        "only `hsa_amd_ipc_memory_create` makes this call; bringup shares memory by dma-buf alone",
+    ),
+    (
+        "*",
+        &["GET_DMABUF_INFO"],
+        &["double"],
+        "the runtime compares sizes of mappings with it, and no correct program maps more than it imported",
+    ),
+    (
+        "bringup",
+        &["hsa_agent_iterate_isas"],
+        &["*"],
+        "bringup runs no kernels, and does not need this call",
+    ),
+    (
+        "*",
+        &["GEM_VA", "GEM_VA.MAP", "MMAP"],
+        &["wide"],
+        "AMD's runtime asks for read and write access whatever is granted ([defects.md](defects.md))",
+    ),
+    (
+        "bringup",
+        &["FREE_MEMORY_OF_GPU", "GEM_CLOSE"],
+        &["late:5ms"],
+        "a driver may free memory later; bringup waits two seconds for it",
+    ),
+    (
+        "*",
+        &[
+            "GET_CLOCK_COUNTERS",
+            "RUNTIME_ENABLE",
+            "SET_MEMORY_POLICY",
+            "SET_SCRATCH_BACKING_VA",
+            "SET_TRAP_HANDLER",
+            "SET_XNACK_MODE",
+        ],
+        &["EIO", "lost"],
+        "clocks, debuggers, kernels' scratch memory and page-fault retry: copies do not depend on it",
+    ),
+    (
+        "*",
+        &[
+            "hsa_amd_portable_close_dmabuf",
+            "hsa_amd_portable_export_dmabuf",
+            "hsa_amd_portable_export_dmabuf_v2",
+            "hsa_amd_register_system_event_handler",
+            "hsa_amd_svm_attributes_get",
+            "hsa_amd_svm_attributes_set",
+            "hsa_amd_vmem_export_fabric_handle",
+            "hsa_amd_vmem_get_access",
+            "hsa_amd_vmem_import_fabric_handle",
+            "hsa_amd_vmem_retain_alloc_handle",
+        ],
+        &["*"],
+        "neither the library nor bringup calls it",
+    ),
+    (
+        "conform",
+        &["hsa_amd_memory_fill"],
+        &["*"],
+        "the library fills by copies: this call rejects virtual memory ([defects.md](defects.md))",
+    ),
+    (
+        "conform",
+        &["hsa_amd_vmem_address_reserve"],
+        &["*"],
+        "the library calls `hsa_amd_vmem_address_reserve_align` where it exists",
+    ),
+    (
+        "conform",
+        &["hsa_amd_ipc_memory_create"],
+        &["ERROR"],
+        "the IPC cases are skipped with this error: runtimes without IPC return it",
+    ),
+    (
+        "conform",
+        &["hsa_amd_vmem_get_alloc_properties_from_handle"],
+        &["ERROR", "lost"],
+        "it only tells the owner of imported memory, and \"unknown\" is a valid answer of the library",
+    ),
+    (
+        "bringup",
+        &[
+            "hsa_amd_ipc_memory_attach",
+            "hsa_amd_ipc_memory_create",
+            "hsa_amd_ipc_memory_detach",
+            "hsa_amd_memory_lock",
+            "hsa_amd_memory_unlock",
+            "hsa_amd_pointer_info",
+            "hsa_amd_vmem_address_reserve_align",
+            "hsa_amd_vmem_get_alloc_properties_from_handle",
+        ],
+        &["*"],
+        "bringup does not call it: the levels need no IPC, pinned memory, queries or alignment",
+    ),
+    (
+        "bringup",
+        &["hsa_amd_vmem_address_free"],
+        &["leak", "late:5ms"],
+        "addresses that stay reserved are not visible from outside, and there are 128 TiB of them",
+    ),
+    (
+        "bringup",
+        &["hsa_amd_vmem_handle_release", "hsa_amd_vmem_unmap", "hsa_amd_memory_pool_free"],
+        &["late:5ms"],
+        "a driver may free memory later; bringup waits two seconds for it",
+    ),
+    (
+        "bringup",
+        &["hsa_amd_agent_memory_pool_get_info"],
+        &["lost"],
+        "the answer \"no access\" is valid: the levels of the CPU and of other GPUs are skipped",
+    ),
+    (
+        "*",
+        &["hsa_amd_memory_pool_get_info"],
+        &["double"],
+        "twice the granule and twice the size are valid answers, and every allocation works with them",
+    ),
+    (
+        "*",
+        &["hsa_amd_vmem_set_access"],
+        &["wide"],
+        "the simulation gives GPUs read and write access, as AMD's runtime does; with `permissions=enforced`, \
+         `conform` detects it",
+    ),
+    (
+        "bringup",
+        &["hsa_isa_get_info_alt"],
+        &["*"],
+        "bringup runs no kernels, and does not need this call",
+    ),
+    (
+        "conform",
+        &["hsa_isa_get_info_alt"],
+        &["lost"],
+        "an instruction set without a name is only shown by `info`",
+    ),
+    ("*", &["hsa_memory_copy"], &["*"], "neither the library nor bringup calls it"),
+    (
+        "conform",
+        &["hsa_shut_down"],
+        &["*"],
+        "the cases keep the runtime open until the process ends",
+    ),
+    ("bringup", &["hsa_shut_down"], &["lost"], "it is the last call, and the process ends next"),
+    (
+        "*",
+        &["hsa_signal_destroy"],
+        &["ERROR", "lost"],
+        "a signal that stays has no effect on memory, and the library cannot return an error when it drops one",
+    ),
+    ("*", &["hsa_status_string"], &["*"], "only texts of errors that the library does not know"),
+];
+
+/// Returns the reason, if there is one.
+pub fn of(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
+    let is = |list: &[&str], word: &str| list.contains(&"*") || list.contains(&word);
+    let found = REASONS.iter().find(|(by, calls, effects, _)| {
+        is(&[by], tool) && is(calls, &pair.call) && is(effects, &pair.effect)
+    });
+    found.map(|row| row.3)
+}
