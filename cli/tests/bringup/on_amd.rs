@@ -183,9 +183,15 @@ fn misbehaving_driver_call_fails_its_level() {
             "other memory",
         ),
     ];
-    for installation in test::installations(name).unwrap_or_default() {
+    let installations: Vec<_> = test::installations(name).into_iter().flatten().collect();
+    for (at, installation) in installations.iter().enumerate() {
         let release = installation.release();
-        for (plan, level, call, function, words) in plans {
+        for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
+            // Each plan on one release, or on all of them.
+            let all = std::env::var("HSA_VMM_PLANTED").is_ok_and(|wanted| wanted == "all");
+            if !all && number % installations.len() != at {
+                continue;
+            }
             let output = emulated(installation, &["--fault", plan], &["--format", "json"]);
             let report = report(&output, 1);
             assert_eq!(failed(&report), Some(level), "{release}, {plan}: {report:#}");

@@ -112,7 +112,13 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>) -> Cell {
         arguments.push("--fail-fast");
     }
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
-    let Ran { status, out, err, .. } = match run_within(LIMIT, target, &pair.plan(), &arguments) {
+    let plan = pair.plan();
+    let ran = run_within(LIMIT, target, &plan, &arguments).or_else(|_| {
+        // Too many cases crash or hang: the first is enough.
+        arguments.push("--fail-fast");
+        run_within(LIMIT, target, &plan, &arguments)
+    });
+    let Ran { status, out, err, .. } = match ran {
         Ok(ran) => ran,
         Err(why) => return Cell::Detected("no end".into(), why),
     };
