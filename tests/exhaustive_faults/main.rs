@@ -2,8 +2,9 @@
 //! operation fails with every status, alone and with later ones; so do `mmap`, `mprotect` and the allocation
 //! of descriptors. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Of sequences that reach the same state before the last operation, one is tried, up to five operations.
-//! `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to that many operations.
+//! Of sequences that reach the same state before the last operation, one is tried: up to four operations,
+//! with `HSA_VMM_LONG=1` up to five. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to that many
+//! operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -18,6 +19,7 @@ mod search;
 mod statuses;
 mod system_calls;
 
+use hsa_rocr::test::is_long;
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
 use machine::without_cpu_mapping;
 use search::Search;
@@ -31,19 +33,21 @@ fn search(name: &'static str, config: Config, floor: u64) {
     }
     let begun = Instant::now();
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
+    let floor = if is_long() { floor } else { floor / 10 };
     let reported = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth =
         reported.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
-        Search::new(name, config, depth.unwrap_or(5), depth.is_some())
+        let default = if is_long() { 5 } else { 4 };
+        Search::new(name, config, depth.unwrap_or(default), depth.is_some())
     });
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());
     assert!(search.violations.is_empty(), "{}", search.violations.join("\n\n"));
     assert!(
-        search.runs() >= floor || depth.is_some_and(|depth| depth < 5),
+        search.runs() >= floor || depth.is_some(),
         "{} runs",
         search.runs()
     );

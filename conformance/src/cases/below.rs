@@ -79,7 +79,9 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
             return Ok(());
         }
     }
-    Err(NotPassed::Failed(format!("{seen} bytes are available with {ALLOCATION} bytes allocated; {before} before")))
+    Err(NotPassed::Failed(format!(
+        "{seen} bytes are available with {ALLOCATION} bytes allocated; {before} before"
+    )))
 }
 
 fn memory_is_freed(context: &Context) -> Verdict {

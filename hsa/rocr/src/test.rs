@@ -15,6 +15,10 @@
 //! release and on the emulated driver. If the release cannot be fetched, the test prints to
 //! standard error that it is skipped and why; if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration, it fails.
+//!
+//! By default a test runs on one of its releases, chosen by its name, so that each release runs a share
+//! of the tests. `HSA_VMM_LONG=1`, as in continuous integration, runs it on all of them. Long searches
+//! ask for their share with [`share`].
 
 use crate::{
     Emulation, FetchError, Installation, Release, fetch, folder, folder::program, patience,
@@ -25,7 +29,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 /// Set to the release in the processes that tests start.
@@ -72,19 +76,45 @@ impl Fixture {
     }
 }
 
-/// Runs a test once on each release. `name` is the test's full name, as `cargo test` prints it.
+/// Returns whether `HSA_VMM_LONG` is set: then long tests run in full.
+#[must_use]
+pub fn is_long() -> bool {
+    env::var_os("HSA_VMM_LONG").is_some_and(|value| !value.is_empty())
+}
+
+/// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all of
+/// them if [`is_long`].
+#[must_use]
+pub fn share(all: usize) -> usize {
+    if is_long() { all } else { all.div_ceil(10) }
+}
+
+/// Returns the releases on which a test runs now.
+fn share_of<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
+    static SAID: Once = Once::new();
+    if is_long() || releases.len() < 2 {
+        return releases;
+    }
+    SAID.call_once(|| {
+        report("each test of AMD's runtime runs on one release; HSA_VMM_LONG=1 runs it on all");
+    });
+    let chosen = name.bytes().map(usize::from).sum::<usize>() % releases.len();
+    &releases[chosen..=chosen]
+}
+
+/// Runs a test once on each release, or on its share of them. `name` is the test's full name, as `cargo test` prints it.
 #[track_caller]
 pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on(&Release::ALL, name, emulation, body);
 }
 
-/// Runs a test once on each of some releases.
+/// Runs a test once on each of some releases, or on its share of them.
 #[track_caller]
 pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on_within(releases, name, emulation, PATIENCE, body);
 }
 
-/// Runs a test once on each of some releases, each with a timeout.
+/// Runs a test once on each of some releases, or on its share of them, each with a timeout.
 #[track_caller]
 pub fn on_within(
     releases: &[Release],
@@ -100,6 +130,7 @@ pub fn on_within(
         return;
     }
     let Some(installations) = installations(name) else { return };
+    let releases = share_of(releases, name);
     let wanted = |installation: &&Installation| releases.contains(&installation.release());
     let mut ran = 0;
     for installation in installations.iter().filter(wanted) {

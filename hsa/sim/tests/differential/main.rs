@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, UNIX_EPOCH};
 use worker::Work;
 
-/// The default number of sequences per release.
-const SHARE: u64 = 1000;
+/// The number of sequences per release with `HSA_VMM_LONG=1`.
+const SEQUENCES: usize = 1000;
 const SEED: u64 = 0x6873_6173_696d;
 /// The number of sequences per process. The runtime's leaks end with the process.
 const BATCH: u64 = 100;
@@ -69,7 +69,8 @@ fn agrees(fixture: &Fixture) {
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
-    agrees_from(fixture, seed, number("HSA_SIM_SEQUENCES").unwrap_or(SHARE));
+    let sequences = number("HSA_SIM_SEQUENCES").unwrap_or(test::share(SEQUENCES) as u64);
+    agrees_from(fixture, seed, sequences);
 }
 
 fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
