@@ -124,7 +124,10 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
         }
     };
     let fuzz = ["fuzz", "--seed", "1", "--time", "20s", "--processes", "2"];
-    let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "1s"]].concat();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("found.jsonl");
+    let file = file.to_str().expect("text");
+    let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "1s", "--save", file]].concat();
     let stress = ["stress", "--time", "1s"];
     for (plan, by_fuzz, by_stress) in chosen {
         for (arguments, why) in [(&fuzz[..], by_fuzz), (&stress[..], by_stress)] {
