@@ -51,6 +51,9 @@ const MEASURES: &str = "it does not query the available memory";
 
 /// The time limit of one run: what takes longer has no end.
 const LIMIT: Duration = Duration::from_secs(45);
+/// The time limits of a case and of a level: short, and for a second try on a busy machine.
+pub const SHORT: &str = "4s";
+pub const LONG: &str = "30s";
 
 /// A row of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +108,8 @@ fn message(text: &str) -> String {
 }
 
 /// Runs `conform` with a fault.
-pub fn conform(target: Target, pair: &Pair, filter: Option<&str>) -> Cell {
-    let mut arguments = vec!["conform", "--format", "json", "--time-limit", "4s"];
+pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -> Cell {
+    let mut arguments = vec!["conform", "--format", "json", "--time-limit", limit];
     // Each case would take its time limit, or start its process again.
     if ["hang", "crash", "EIO", "ERROR"].contains(&pair.effect.as_str()) {
         arguments.push("--fail-fast");
@@ -142,8 +145,8 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>) -> Cell {
 }
 
 /// Runs `bringup` with a fault.
-pub fn bringup(target: Target, pair: &Pair, until: Option<&str>) -> Cell {
-    let mut arguments = vec!["bringup", "--format", "json", "--time-limit", "5s"];
+pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) -> Cell {
+    let mut arguments = vec!["bringup", "--format", "json", "--time-limit", limit];
     let until = until.map(|level| level.replace('_', "-"));
     arguments.extend(until.iter().flat_map(|level| ["--until", level.as_str()]));
     let ran = match run_within(LIMIT, target, &pair.plan(), &arguments) {
@@ -176,8 +179,8 @@ pub fn explained(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell {
 
 /// Tries a pair with both tools.
 pub fn measured(target: Target, pair: &Pair) -> Row {
-    let conform = explained("conform", target, pair, conform(target, pair, None));
-    let bringup = explained("bringup", target, pair, bringup(target, pair, None));
+    let conform = explained("conform", target, pair, conform(target, pair, None, SHORT));
+    let bringup = explained("bringup", target, pair, bringup(target, pair, None, SHORT));
     Row { pair: pair.clone(), conform, bringup }
 }
 
