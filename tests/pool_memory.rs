@@ -36,7 +36,7 @@ fn drop_frees_pool_memory() {
     drop(memory);
     assert_idle(&simulation);
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 1), 5000).unwrap();
-    // An export that nobody opened does not keep it.
+    // An export that was never opened does not keep it.
     Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
     memory.free().unwrap();
     assert_idle(&simulation);

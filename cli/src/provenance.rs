@@ -92,7 +92,7 @@ pub fn write_json(
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Prints the planned faults, which nobody may overlook, in red.
+/// Prints the planned faults in red.
 pub fn banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
     if faults.is_empty() {
         return Ok(());

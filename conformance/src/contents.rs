@@ -23,10 +23,10 @@ impl Context {
             if granted == Access::None {
                 continue;
             }
-            for inside in [0, self.granule() - expected.len()] {
+            for within in [0, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + inside))?;
-                ensure_bytes!(found, expected, "for GPU {gpu}, {:#x} bytes on", start + inside);
+                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + within))?;
+                ensure_bytes!(found, expected, "for {gpu}, at offset {:#x}", start + within);
             }
         }
         Ok(())
@@ -36,10 +36,10 @@ impl Context {
     pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
-            for inside in [0, self.granule() / 2, self.granule() - expected.len()] {
+            for within in [0, self.granule() / 2, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().read(offset(at, start + inside), &mut found)?;
-                ensure_bytes!(found, expected, "in the memory, {:#x} bytes on", start + inside);
+                self.vmm().read(offset(at, start + within), &mut found)?;
+                ensure_bytes!(found, expected, "in the memory, at offset {:#x}", start + within);
             }
         }
         Ok(())

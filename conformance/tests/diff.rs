@@ -276,7 +276,7 @@ fn diff_reports_large_changes_of_time() {
     assert!(!diff.differs());
     assert_eq!((diff.timings.notable[0].name.as_str(), diff.timings.notable[0].b_us), (&*name, us));
     assert_eq!(diff.timings.words(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
-    // 0.1 s more than 10 s is not notable.
+    // 0.2 s more than 10 s is not notable.
     a.cases[0].duration_us = 10_000_000;
     b.cases[0].duration_us = 10_200_000;
     assert!(Diff::of(&a, &b).timings.words().is_empty());

@@ -181,7 +181,7 @@ fn memory_outlives_a_killed_exporter() {
     between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Success]);
 }
 
-/// The importer is killed before it receives the memory, or while it uses it.
+/// The importer is killed before it imports the memory, or while it uses it.
 #[test]
 fn exporter_survives_a_killed_importer() {
     let maker = |mut side: Side| {

@@ -19,7 +19,7 @@ fn on_the_runtime() {
 #[test]
 fn through_the_library() {
     on_each("shutdown::through_the_library", |fixture| {
-        // Twice, because leftovers would disturb the second start.
+        // Repeated, because state left by one run would make the next start fail.
         for _ in 0..3 {
             let library = Library::load(fixture.runtime());
             for gpu in 0..2 {

@@ -46,11 +46,7 @@ fn search(name: &'static str, config: Config, floor: u64) {
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());
     assert!(search.violations.is_empty(), "{}", search.violations.join("\n\n"));
-    assert!(
-        search.runs() >= floor || depth.is_some(),
-        "{} runs",
-        search.runs()
-    );
+    assert!(search.runs() >= floor || depth.is_some(), "{} runs", search.runs());
 }
 
 fn generation(generation: Generation) -> Config {

@@ -59,19 +59,19 @@ pub const PLANTED: &[Planted] = &[
         "a mapping of the GPU is lost",
         OLD,
         "GEM_VA.MAP=lost",
-        Conform(BY_PAGE_TABLE, "Read was granted, and 0x0 bytes on is nothing"),
+        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
     planted(
         "a mapping of the GPU is late",
         MIDDLE,
         "GEM_VA.MAP=late:5ms",
-        Conform(BY_PAGE_TABLE, "Read was granted, and 0x0 bytes on is nothing"),
+        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
     planted(
         "half of a mapping is lost",
         NEW,
         "GEM_VA.MAP=half",
-        Conform(BY_PAGE_TABLE, "Read was granted, and 0x2000 bytes on is nothing"),
+        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x2000 after Read"),
     ),
     planted(
         "the GPU is shown memory a page further on",
@@ -83,7 +83,7 @@ pub const PLANTED: &[Planted] = &[
         "what is unmapped stays in the page table",
         MIDDLE,
         "GEM_VA.UNMAP=lost",
-        Conform("unmap.gpu.page_table_forgets", "after it was"),
+        Conform("unmap.gpu.page_table_forgets", "after "),
     ),
     planted(
         "what is unmapped goes later",
@@ -107,7 +107,7 @@ pub const PLANTED: &[Planted] = &[
         "an import moves the memory",
         OLD,
         "PRIME_FD_TO_HANDLE=evict",
-        Conform("access.gpus.peer_after_the_owner", "for GPU GPU 0"),
+        Conform("access.gpus.peer_after_the_owner", "for GPU 0"),
     ),
     planted(
         "the twentieth mapping is lost",
@@ -137,7 +137,7 @@ pub const PLANTED: &[Planted] = &[
         "GPUs see half of it",
         SIM,
         "hsa_amd_vmem_set_access=half",
-        Conform(BY_PAGE_TABLE, "is nothing"),
+        Conform(BY_PAGE_TABLE, "no page-table entry"),
     ),
     planted(
         "GPUs see it a page further on",
@@ -156,19 +156,19 @@ pub const PLANTED: &[Planted] = &[
         "access is not set",
         SIM,
         "hsa_amd_vmem_set_access=lost",
-        Conform(BY_PAGE_TABLE, "Read was granted, and 0x0 bytes on is nothing"),
+        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
     planted(
         "a GPU may only read",
         NEW,
         "GEM_VA.MAP=narrow",
-        Conform(BY_PAGE_TABLE, "ReadWrite was granted, and it is not writable"),
+        Conform(BY_PAGE_TABLE, "ReadWrite was granted, but the page is not writable"),
     ),
     planted(
         "a GPU may write what it may read",
         ENFORCED,
         "hsa_amd_vmem_set_access=wide",
-        Conform(BY_PAGE_TABLE, "Read was granted: it is writable"),
+        Conform(BY_PAGE_TABLE, "Read was granted, but the page is writable"),
     ),
     planted(
         "the CPU may only read",
@@ -270,16 +270,16 @@ pub const PLANTED: &[Planted] = &[
         Conform("share.export.twice", "open file descriptors"),
     ),
     planted(
-        "released memory stays taken",
+        "released memory is not freed",
         SIM,
         "hsa_amd_vmem_handle_release=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
     planted(
-        "freed addresses stay taken",
+        "freed addresses stay reserved",
         SIM,
         "hsa_amd_vmem_address_free=leak",
-        Conform("reserve.free.gives_the_addresses_back", "freed and still taken"),
+        Conform("reserve.free.gives_the_addresses_back", "freed, but still in use"),
     ),
     // What never returns, and what ends the process.
     planted(
@@ -315,12 +315,12 @@ pub const PLANTED: &[Planted] = &[
         "hsa_amd_vmem_map=crash",
         Conform("map.memory.whole_handle", "crashed: SIGABRT, in hsa_amd_vmem_map"),
     ),
-    // Contents, and what is told.
+    // Contents and reported values.
     planted(
-        "a bit is turned round",
+        "a bit is flipped",
         NEW,
         "COPY=garbled",
-        Conform("access.gpu.copies", "0x0 bytes on: [68, 69, 69"),
+        Conform("access.gpu.copies", "bytes differ, first at offset 0x0"),
     ),
     planted("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
     planted(
@@ -339,7 +339,7 @@ pub const PLANTED: &[Planted] = &[
         "a GPU has more left than it has",
         OLD,
         "AVAILABLE_MEMORY=double",
-        Conform("create.memory.is_counted", "bytes are left of"),
+        Conform("create.memory.is_counted", "bytes are available"),
     ),
     planted(
         "memory is larger than it is",

@@ -8,13 +8,13 @@ use hsa_vmm::{Access, Address, AgentId};
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
-        "create.memory.available_memory_is_counted",
+        "create.memory.is_counted",
         "HIP: hipMemGetInfo",
         "a GPU's available memory is at most its size, and less while memory is allocated",
         available_memory_is_counted,
     ),
     Case::new(
-        "release.memory.memory_is_freed",
+        "release.memory.comes_back",
         "HIP: hipMemRelease, hipMemGetInfo",
         "released and unmapped memory is available again",
         memory_is_freed,
@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
         gpu_page_table,
     ),
     Case::new(
-        "unmap.gpu.page_table_is_cleared",
+        "unmap.gpu.page_table_forgets",
         "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
         "no GPU's page table contains unmapped memory or memory whose access was revoked",
         page_table_is_cleared,
@@ -67,7 +67,7 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
     let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size);
     let before = available(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
-    // Other processes can use the GPU at the same time, but hardly free as much each time.
+    // Other processes may free GPU memory meanwhile, but not this much in every round.
     let mut seen = before;
     for _ in 0..ROUNDS {
         let before = available(context, gpu)?;
@@ -98,10 +98,10 @@ fn memory_is_freed(context: &Context) -> Verdict {
         }
         // Other processes can use the GPU at the same time.
         let lost = before.saturating_sub(available(context, gpu)?);
-        let given = count * context.granule();
+        let allocated = count * context.granule();
         ensure!(
-            lost < given * ROUNDS / 2,
-            "{gpu} has lost {lost} bytes: {ROUNDS} times {given} were created, mapped and released"
+            lost < allocated * ROUNDS / 2,
+            "{gpu} has lost {lost} bytes: {ROUNDS} times {allocated} were created, mapped and released"
         );
     }
     Ok(())
@@ -115,7 +115,7 @@ fn addresses_are_freed(context: &Context) -> Verdict {
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
         let lines = process_maps::within(&range).ok_or_else(no_maps)?;
-        // Another thread can have mapped memory there by now, but hardly this much.
+        // Another thread may have mapped memory there meanwhile, but not half of the range.
         if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
             return Ok(());
         }
@@ -165,10 +165,10 @@ fn cpu_permissions(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Returns a GPU's page table and the GPU's index among all.
+/// Returns a GPU's page table; the case is skipped if it cannot be read.
 fn page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
-    let place = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
-    let table = PageTable::read(context.runtime(), place);
+    let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
+    let table = PageTable::read(context.runtime(), index);
     table.ok_or_else(|| NotPassed::Skipped("GPUs' page tables cannot be read here".to_owned()))
 }
 
@@ -181,8 +181,8 @@ fn pages(
 ) -> Verdict<Vec<(usize, Option<Page>)>> {
     let table = page_table(context, gpu)?;
     let granule = context.granule();
-    let inside = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
-    Ok(inside.map(|inside| (inside, table.page(at.get() + inside))).collect())
+    let offsets = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
+    Ok(offsets.map(|offset| (offset, table.page(at.get() + offset))).collect())
 }
 
 fn gpu_page_table(context: &Context) -> Verdict {
@@ -190,23 +190,32 @@ fn gpu_page_table(context: &Context) -> Verdict {
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
     let gpu = context.gpu();
-    for (inside, page) in pages(context, gpu, at, 3)? {
-        ensure_eq!(page, None, "{inside:#x} bytes on, right after mapping");
+    for (offset, page) in pages(context, gpu, at, 3)? {
+        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after map");
     }
     let config = context.runtime().simulation().map(|it| it.config().gpu_permissions);
     let enforced = config == Some(GpuPermissions::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
         context.grant(at, 3, &[gpu], access)?;
-        for (inside, page) in pages(context, gpu, at, 3)? {
+        for (offset, page) in pages(context, gpu, at, 3)? {
             let Some(page) = page else {
-                let why = format!("{access:?} was granted, and {inside:#x} bytes on is nothing");
+                let why = format!(
+                    "no page-table entry at offset {offset:#x} after {access:?} was granted"
+                );
                 return Err(NotPassed::Failed(why));
             };
-            ensure_eq!(page.offset, inside as u64, "the offset in the memory {inside:#x} bytes on");
-            ensure!(page.readable, "{access:?} was granted, and it is not readable");
+            ensure_eq!(
+                page.offset,
+                offset as u64,
+                "the offset in the memory at offset {offset:#x}"
+            );
+            ensure!(page.readable, "{access:?} was granted, but the page is not readable");
             let must = access == Access::ReadWrite;
-            ensure!(page.writable || !must, "{access:?} was granted, and it is not writable");
-            ensure!(!page.writable || must || !enforced, "{access:?} was granted: it is writable");
+            ensure!(page.writable || !must, "{access:?} was granted, but the page is not writable");
+            ensure!(
+                !page.writable || must || !enforced,
+                "{access:?} was granted, but the page is writable"
+            );
         }
     }
     Ok(())
@@ -219,19 +228,26 @@ fn page_table_is_cleared(context: &Context) -> Verdict {
     let alias = context.reserve(2)?;
     context.map(alias, 2, handle)?;
     context.grant(alias, 2, &[gpu], Access::ReadWrite)?;
-    ensure!(pages(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()), "granted, but nothing");
+    ensure!(
+        pages(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()),
+        "no page-table entries after access was granted"
+    );
     context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
-    for (inside, page) in pages(context, gpu, at, 2)? {
-        ensure_eq!(page, None, "{inside:#x} bytes on, after it was revoked");
+    for (offset, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after revoke");
     }
     context.grant(at, 2, &[gpu], Access::ReadWrite)?;
     context.vmm().unmap(at, 2 * context.granule())?;
-    for (inside, page) in pages(context, gpu, at, 2)? {
-        ensure_eq!(page, None, "{inside:#x} bytes on, after it was unmapped");
+    for (offset, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after unmap");
     }
     context.map(at, 2, handle)?;
-    for (inside, page) in pages(context, gpu, at, 2)? {
-        ensure_eq!(page, None, "{inside:#x} bytes on, mapped again and not granted");
+    for (offset, page) in pages(context, gpu, at, 2)? {
+        ensure_eq!(
+            page,
+            None,
+            "the page-table entry at offset {offset:#x} after map, without access"
+        );
     }
     Ok(())
 }

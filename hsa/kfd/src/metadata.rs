@@ -98,7 +98,7 @@ mod tests {
         let label = Label { gpu: 0, flags: 1, token, process: child as u32 };
         let (found, other) =
             (Metadata::of_other(label), Metadata::of_other(Label { token: token ^ 1, ..label }));
-        // SAFETY: our own child, which nobody has waited for.
+        // SAFETY: our own child, which was not waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         // SAFETY: as above; its status is of no interest.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };

@@ -106,7 +106,7 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
     if kept < 0 {
         return Err(io::Error::from_raw_os_error(Errno::last().0));
     }
-    // SAFETY: the descriptor is open, and nobody else has it.
+    // SAFETY: the descriptor is open, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(kept) })
 }
 

@@ -95,7 +95,7 @@ impl Drop for Memory {
         if let Some(file) = &self.file {
             own::set(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
-            // SAFETY: mapped by `shared`, and nobody else has the slots.
+            // SAFETY: mapped by `shared`, and nothing else uses the slots.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
         }
     }
@@ -167,7 +167,7 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     }
     // SAFETY: changes what a fork does with a mapping that was made just now.
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
-    // SAFETY: `size` bytes of pages, unmapped when nobody has them any more, of a file that is never cut; every process
+    // SAFETY: `size` bytes of pages, unmapped when their last owner is dropped, of a file that is never cut; every process
     // uses its numbers atomically, and any bits are numbers.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }

@@ -15,12 +15,15 @@ fn report_of_a_passing_test_is_printed() {
     let Some(installations) = test::installations("report_of_a_passing_test_is_printed") else {
         return;
     };
-    let output =
-        again().unwrap().args(["reports", "--exact", "--include-ignored"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let reported = String::from_utf8_lossy(&output.stderr);
-    for installation in installations {
-        let line = format!("seen on {}", installation.release());
-        assert_eq!(reported.lines().filter(|seen| *seen == line).count(), 1, "{reported}");
+    for (long, releases) in [("1", installations.len()), ("", 1)] {
+        let mut command = again().unwrap();
+        command.args(["reports", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        let is_reported = |line: String| reported.lines().filter(|seen| *seen == line).count() == 1;
+        let lines = installations.iter().map(|it| format!("seen on {}", it.release()));
+        assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), releases, "{reported}");
+        assert_eq!(reported.contains("HSA_VMM_LONG=1 runs it on all"), long.is_empty());
     }
 }

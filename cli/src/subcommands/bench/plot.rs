@@ -27,7 +27,7 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Free,
 ];
 
-/// Draws the cost of `Vmm` over the raw calls, or its whole cost if those were not measured.
+/// Draws the time that `Vmm` adds to the raw call, or its whole time if the raw call was not measured.
 pub fn draw(results: &[Result]) -> anyhow::Result<String> {
     let cost = |result: &Result| result.over_raw_ns.unwrap_or(result.median_ns).max(1.0);
     let curves: Vec<(Operation, Vec<(f64, f64)>)> = OPERATIONS
@@ -47,7 +47,7 @@ pub fn draw(results: &[Result]) -> anyhow::Result<String> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, (760, 420)).into_drawing_area();
-        // For dark pages, too.
+        // White, so that the chart is readable on dark pages, too.
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .margin(14)
