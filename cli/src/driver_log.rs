@@ -2,7 +2,7 @@
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
-use crate::subcommands::bringup::answered_error;
+use crate::subcommands::bringup::returned_error;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::env;
 use std::fs::File;
@@ -25,9 +25,9 @@ pub fn is_driver_failure(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
 
-/// Returns whether the driver has answered an error, or a GPU has accessed an address without a page.
+/// Returns whether the driver has returned an error, or a GPU has accessed an address without a page.
 fn is_failure(line: &str) -> bool {
-    answered_error(line) || line.contains(" fault at ")
+    returned_error(line) || line.contains(" fault at ")
 }
 
 /// The log of the kernel, or of the emulated driver in worker processes.

@@ -95,10 +95,8 @@ fn bringup_attributes_wrong_data_to_the_copy() {
     let failure = &json(&run(&[&simulated[..], &["json"]].concat()))["failure"];
     assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{failure}");
     let what = failure["what"].as_str().unwrap();
-    assert!(what.starts_with("hsa_amd_memory_async_copy copied wrong data: "), "{what}");
+    assert!(what.contains("copied wrong data"), "{what}");
     assert!(what.contains("XOR"), "{what}");
-    let calls = failure["calls"].as_array().unwrap();
-    assert!(calls.last().unwrap().as_str().unwrap().starts_with("compare("), "{failure}");
 }
 
 #[test]

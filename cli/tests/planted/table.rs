@@ -376,7 +376,7 @@ pub const PLANTED: &[Planted] = &[
         "a bit of a copy is turned round",
         Simulation("era=c"),
         "hsa_amd_memory_async_copy=garbled",
-        Fuzz("what is read"),
+        Fuzz("value read at"),
     ),
     planted(
         "a call of the runtime ends the process",
@@ -390,8 +390,8 @@ pub const PLANTED: &[Planted] = &[
         "GEM_VA.MAP=lost",
         Fuzz("the process ended (SIGABRT"),
     ),
-    planted("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("what is read")),
-    planted("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("what is read")),
+    planted("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("value read at")),
+    planted("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
     planted("what is revoked stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     planted(
         "the ninth mapping finds no memory",
@@ -403,7 +403,7 @@ pub const PLANTED: &[Planted] = &[
         "a GPU sees memory a page further on",
         MIDDLE,
         "GEM_VA.MAP=shifted",
-        Fuzz("what is read"),
+        Fuzz("value read at"),
     ),
     planted(
         "the fifth unmapping never returns",

@@ -179,6 +179,16 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
     }
 }
 
+/// Returns the releases on which a test runs now: all of them, or its share. None after reporting that
+/// it is skipped.
+#[track_caller]
+#[must_use]
+pub fn share_of_installations(name: &str) -> Vec<&'static Installation> {
+    let share = share_of(&Release::ALL, name);
+    let all = installations(name).unwrap_or_default().iter();
+    all.filter(|installation| share.contains(&installation.release())).collect()
+}
+
 /// Returns whether `HSA_VMM_REQUIRE` contains a word: then a test fails instead of being skipped.
 pub fn is_required(word: &str) -> bool {
     let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();

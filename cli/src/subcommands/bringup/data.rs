@@ -1,6 +1,6 @@
 //! Data that GPUs and the CPU write and read: the levels "data", "sdma", "blit" and "at-once".
 
-use super::hsa::{Address, Agent, COPY, FILL, Hsa, Named};
+use super::hsa::{Address, Agent, COPY, Difference, FILL, Hsa, Named};
 use super::recorder::Stopped;
 use super::run_level::{Resources, mapped};
 use hsa_sys as sys;
@@ -80,14 +80,14 @@ impl Host<'_> {
         self.verify(gpu, va, first)
     }
 
-    /// Has a GPU read numbers that it wrote. If they are wrong, the GPU writes again after some time: then
-    /// right data means that the mapping took effect late.
+    /// Has a GPU read numbers that it wrote. If pages of them are wrong, the GPU writes again after some time:
+    /// then right data means that the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         let Some(what) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATER);
         self.write_by(gpu, va, first)?;
-        if self.difference(gpu, va, first, 1)?.is_none() {
-            let what = late_mapping(gpu, va, &what);
+        if self.difference(gpu, va, first, 1)?.is_none() && what.is_of_pages() {
+            let what = late_mapping(gpu, va, &what.to_string());
             return Err(self.hsa.recorder.blame(GRANT, what));
         }
         let what = format!("{} copied wrong data from {}: {what}", gpu.c, va.c);
@@ -101,7 +101,7 @@ impl Host<'_> {
         va: &Address,
         first: u32,
         step: u32,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Difference>> {
         self.hsa.fill(&self.memory, self.size, 0);
         self.copy(&self.memory, va, gpu)?;
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
@@ -115,7 +115,7 @@ impl Host<'_> {
         va: &Address,
         first: u32,
         step: u32,
-    ) -> Result<Option<String>> {
+    ) -> Result<Option<Difference>> {
         self.hsa.fill(&self.memory, self.size, 0);
         let part = Named::new("size / 4", self.size / 4);
         for offset in (0..self.size).step_by(part.value) {
@@ -136,10 +136,11 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some((call, what)) = compare_views(hsa, host, (gpu, va), cpu_view)? {
+            if let Some((call, of_pages, what)) = compare_views(hsa, host, (gpu, va), cpu_view)? {
                 std::thread::sleep(LATER);
                 host.write_by(gpu, va, BY_GPU)?;
-                let late = compare_views(hsa, host, (gpu, va), cpu_view)?.is_none();
+                let again = compare_views(hsa, host, (gpu, va), cpu_view)?;
+                let late = of_pages && again.is_none();
                 let (call, what) =
                     if late { (GRANT, late_mapping(gpu, va, &what)) } else { (call, what) };
                 return Err(hsa.recorder.blame(call, what));
@@ -170,16 +171,17 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &Host<'_>) -> Result<()> {
 }
 
 /// Compares what a GPU has written from the CPU's view, if it has one, and from the GPU's. Returns the
-/// function that is the cause of a difference, and its description.
+/// function that is the cause of a difference, whether whole pages differ, and a description.
 fn compare_views(
     hsa: &Hsa<'_>,
     host: &Host<'_>,
     (gpu, va): (&Agent, &Address),
     cpu_view: bool,
-) -> Result<Option<(&'static str, String)>> {
+) -> Result<Option<(&'static str, bool, String)>> {
     let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
-    Ok(match (by_cpu, by_gpu) {
+    let of_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::is_of_pages);
+    let found = match (by_cpu, by_gpu) {
         (None, None) => None,
         (Some(what), None) => {
             let what = format!("CPU and {} see different memory at one address: {what}", gpu.c);
@@ -191,7 +193,8 @@ fn compare_views(
         (None, Some(what)) => {
             Some((COPY, format!("{} copied wrong data from {}: {what}", gpu.c, va.c)))
         }
-    })
+    };
+    Ok(found.map(|(call, what)| (call, of_pages, what)))
 }
 
 /// Describes a mapping that took effect after the call that granted access.

@@ -12,6 +12,8 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The same for the runtime's output, whose description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
+/// A driver call that fails this often is repeated without end; it does not hang.
+const REPEATED: usize = 1000;
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -78,7 +80,7 @@ impl Answer {
             return None;
         }
         let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
-        Some(match (lines.peek().is_some(), lines.any(|line| answered_error(line))) {
+        Some(match (lines.peek().is_some(), lines.any(|line| returned_error(line))) {
             (false, _) => Self::NotAsked,
             (true, false) => Self::Well,
             (true, true) => Self::Error,
@@ -152,8 +154,15 @@ fn last(mut lines: Vec<String>, shown: usize) -> Vec<String> {
     lines
 }
 
-/// `… = ENOMEM (1.0 us)`, and not `… -> ok (1.0 us)` or `field=0x1`.
-pub fn answered_error(line: &str) -> bool {
+/// Returns the call of a line of the driver's log, and its error.
+fn call_and_error(line: &str) -> (String, &str) {
+    let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
+    let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
+    (words.join(" "), error.unwrap_or("an error"))
+}
+
+/// Returns whether a line ends as `… = ENOMEM (1.0 us)`, not as `… -> ok (1.0 us)` or `field=0x1`.
+pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ")
 }
 
@@ -348,21 +357,31 @@ fn advise(
         let todo = finding.advice.as_ref()?;
         Some(format!("{}: {todo}", finding.what))
     }));
-    let errors: Vec<_> = driver.iter().flatten().filter(|line| answered_error(line)).collect();
+    let errors: Vec<_> = driver.iter().flatten().filter(|line| returned_error(line)).collect();
+    let repeated = errors.last().map_or(0, |last| {
+        errors.iter().filter(|line| call_and_error(line) == call_and_error(last)).count()
+    });
     if let Some(line) = errors.last() {
-        let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
-        let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
+        let (call, error) = call_and_error(line);
+        let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
         advice.push(format!(
-            "the driver answered {} to {}: find where the kernel function named above returns it",
-            error.unwrap_or("an error"),
-            words.join(" "),
+            "the driver returned {error} for {call}{times}: find where its kernel function returns \
+             it; if its arguments are wrong, an earlier call that is marked as successful returned \
+             a wrong handle, offset or size"
         ));
+    } else if let (Cause::Wrong(..), Some(_)) = (cause, driver) {
+        advice.push(
+            "every call of the driver returned success: compare what those above return and do \
+             with what they should (--log FILE has all calls)"
+                .to_owned(),
+        );
     }
     match cause {
         Cause::Hang(..) => {
-            if driver.is_some() {
+            // A call that is repeated again and again has returned each time.
+            if driver.is_some() && repeated < REPEATED {
                 let what = "the driver's log lists a call when it returns: the call that hangs is not \
-                            among those marked as answered";
+                            listed";
                 advice.push(what.to_owned());
             }
             advice.push(
@@ -373,7 +392,7 @@ fn advise(
             );
         }
         Cause::GpuFault(..) => advice.push(
-            "the GPU accessed an address without a page: check its page table \
+            "the GPU accessed an address without a page, or without permission: check its page table \
              (/sys/kernel/debug/dri/*/amdgpu_vm_info), whether GEM_VA was called for it (or \
              MAP_MEMORY_TO_GPU), whether its fence was waited for, and whether the TLB was flushed"
                 .to_owned(),

@@ -1,7 +1,7 @@
 //! The parent's side of a level: starts its process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::answered_error;
+use super::failure::returned_error;
 use super::gpu_fault;
 use super::level::Level;
 use super::record::{Begin, Number, Record, Return};
@@ -251,7 +251,7 @@ impl LevelRun {
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
             let refused = |index: &usize| {
                 let lines = self.driver_during(&self.calls[*index]);
-                lines.into_iter().any(answered_error)
+                lines.into_iter().any(returned_error)
             };
             calls.sort_by_cached_key(|index| !refused(index));
         }

@@ -27,7 +27,7 @@ mod run_level;
 mod show;
 
 pub use arguments::{ABOUT, Bringup};
-pub use failure::answered_error;
+pub use failure::returned_error;
 
 use crate::arguments::Format;
 use crate::kernel_log::KernelLog;

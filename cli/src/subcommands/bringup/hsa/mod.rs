@@ -10,6 +10,7 @@ mod virtual_memory;
 
 pub use agents::INFO;
 pub use copy::{COPY, FILL};
+pub use touch::Difference;
 
 use super::record::{Argument, Record};
 use super::recorder::{Recorder, Stopped};
