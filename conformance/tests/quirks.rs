@@ -68,7 +68,7 @@ const SIZE: usize = 2 << 20;
 
 /// Returns a mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // The tests show the effect of a missing quirk, in a child process if it is undefined.
+    // SAFETY: the tests show the effect of a missing quirk, in a child process if it is undefined.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
