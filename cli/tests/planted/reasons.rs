@@ -34,8 +34,8 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "bringup",
         &["DESTROY_EVENT"],
-        &["EIO", "lost"],
-        "the runtime ignores the result, and an event that stays has no effect on memory",
+        &["lost"],
+        "an event that stays has no effect on memory",
     ),
     (
         "conform",

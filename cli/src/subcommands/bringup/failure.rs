@@ -155,7 +155,7 @@ fn last(mut lines: Vec<String>, shown: usize) -> Vec<String> {
 }
 
 /// Returns the call of a line of the driver's log, and its error.
-fn call_and_error(line: &str) -> (String, &str) {
+pub fn call_and_error(line: &str) -> (String, &str) {
     let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
     let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
     (words.join(" "), error.unwrap_or("an error"))

@@ -207,6 +207,12 @@ pub fn rests_on(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
+/// Returns the kernel function of a line of the emulated driver's log, if the table has it.
+pub fn function_of(line: &str) -> Option<&'static str> {
+    let mut all = TABLE.iter().flat_map(|row| row.1);
+    all.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
+}
+
 /// Returns whether a line of the emulated driver's log is a request to this interface.
 pub fn is_logged(interface: &Interface, line: &str) -> bool {
     asked(line).is_some_and(|asked| interface.logged == asked)

@@ -1,8 +1,9 @@
 //! The parent's side of a level: starts its process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::returned_error;
+use super::failure::{call_and_error, returned_error};
 use super::gpu_fault;
+use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, Number, Record, Return};
 use anyhow::Context;
@@ -103,6 +104,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
+    run.report_ignored_errors();
     Ok(run)
 }
 
@@ -256,6 +258,33 @@ impl LevelRun {
             calls.sort_by_cached_key(|index| !refused(index));
         }
         self.outcome = Outcome::Failed(cause);
+    }
+
+    /// Makes a level fail if the driver returned an error to a call in it, and the runtime ignored that. Only
+    /// `pressure` expects an error. A call that is interrupted is repeated.
+    fn report_ignored_errors(&mut self) {
+        if self.outcome != Outcome::Reached || self.level == Level::Pressure {
+            return;
+        }
+        let lines = self.driver.iter().flatten();
+        let is_ignored = |line: &&(u64, String)| {
+            returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
+        };
+        let ignored: Vec<_> = lines.filter(is_ignored).collect();
+        let Some((at, line)) = ignored.first() else { return };
+        let (call, error) = call_and_error(line);
+        let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
+        let what = format!(
+            "the driver returned {error} for {call}{function}, and the runtime ignored it; errors \
+             ignored: {}",
+            ignored.len()
+        );
+        let during = |call: &Call| {
+            let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+            (call.begin.logs.driver..to).contains(at)
+        };
+        let index = self.calls.iter().position(during);
+        self.outcome = Outcome::Failed(Cause::Wrong(index, what));
     }
 
     /// Returns the lines that the call's thread caused in the emulated driver's log.
