@@ -366,16 +366,19 @@ const ALLOCATING: [&str; 2] = ["hsa_amd_memory_pool_allocate", "hsa_amd_vmem_han
 
 impl ErrorKind {
     /// Returns the error for an invalid argument.
+    #[cold]
     pub(crate) fn invalid(argument: Argument, value: impl Into<Value>, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: value.into(), problem }
     }
 
     /// Returns the error for an invalid argument that has no value to show.
+    #[cold]
     pub(crate) fn invalid_list(argument: Argument, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: Value::None, problem }
     }
 
     /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
+    #[cold]
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
         match status {
@@ -394,6 +397,7 @@ impl ErrorKind {
     }
 
     /// Returns the error for a failed system call.
+    #[cold]
     pub(crate) fn of_system(call: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,

@@ -68,6 +68,7 @@ pub struct Error {
 impl Error {
     /// Returns the error of an operation, for layers that check arguments on top of this library.
     #[must_use]
+    #[cold]
     pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
         Self { operation, kind: kind.into() }
     }

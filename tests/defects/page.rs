@@ -46,6 +46,7 @@ fn found(found: Found) -> &'static str {
         Found::Crash(libc::SIGSEGV) => "SIGSEGV",
         Found::Crash(libc::SIGABRT) => "SIGABRT",
         Found::Crash(_) => "crash",
+        Found::Undefined => "yes, may crash",
     }
 }
 

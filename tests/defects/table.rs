@@ -5,7 +5,7 @@
 //! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
 
 use crate::defect::Defect;
-use crate::defect::Found::{Crash, No, Yes};
+use crate::defect::Found::{Crash, No, Undefined, Yes};
 use libc::{SIGABRT, SIGSEGV};
 
 /// A row of the table.
@@ -199,8 +199,8 @@ defects! {
         "of two locks with the same start, unlock releases neither, or aborts the process",
         "libhsakmt, fmm.c: registrations are looked up by their start only",
         "the second lock is refused: `ErrorKind::HostMemoryMapped`";
-    RESERVES_MORE_THAN_EXISTS: [No, Yes, Yes],
-        "a reservation of the whole address space minus one page succeeds",
-        "observed; the rounded size overflows",
+    RESERVES_MORE_THAN_EXISTS: [No, Undefined, Undefined],
+        "a reservation of the whole address space minus one page succeeds and may damage the heap",
+        "observed, once with a crash in malloc; the rounded size overflows",
         "an error: out of address space";
 }
