@@ -179,6 +179,18 @@ impl Command {
     }
 }
 
+/// The format of the results of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RunFormat {
+    /// A table
+    #[default]
+    Table,
+    /// JSON
+    Json,
+    /// KTAP, the format of the Linux kernel's tests; written while the tests run
+    Ktap,
+}
+
 /// A table for people or JSON for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {

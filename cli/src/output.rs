@@ -26,6 +26,21 @@ impl Output {
         self.output.as_deref().map_or(Ok(()), check)
     }
 
+    /// Returns the file for the results so far of a run; `None` for standard output, devices and pipes.
+    pub fn partial(&self) -> Option<PathBuf> {
+        let path = self.output.as_deref().filter(|path| !is_special(path))?;
+        let mut name = path.file_name()?.to_owned();
+        name.push(".partial");
+        Some(path.with_file_name(name))
+    }
+
+    /// Opens the output for a result that is written bit by bit. Each flush writes a file to the disk.
+    pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
+        let Some(path) = &self.output else { return Ok(Screen::stdout()) };
+        let file = fs::File::create(path).with_context(|| cannot_write(path))?;
+        Ok(Screen::plain(Synced(file)))
+    }
+
     /// Writes the result, with colours on a terminal.
     pub fn write(
         &self,
@@ -42,6 +57,23 @@ impl Output {
         let mut out = Screen::stdout();
         out.write_all(&text).and_then(|()| out.flush())?;
         Err(error).context("the result was written to standard output instead")
+    }
+}
+
+/// A file whose content is on the disk after each flush.
+struct Synced(fs::File);
+
+impl Write for Synced {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.sync_data() {
+            // A device or a pipe.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! Known failures of cases: the runtime, its version, an agent, the reason, and the public source.
+//! Known failures of cases: the runtime, its version, the driver, the kernel, an agent, the reason, and the
+//! public source.
 
-use crate::describe::Description;
+use crate::describe::{Description, Driver};
+use crate::expectation::{Expectation, Outcome};
 use crate::filter::matches;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,16 @@ pub struct Known {
     /// pattern with `*`. `None` for any agents.
     #[serde(default)]
     pub agent: Option<String>,
+    /// The driver below the runtime: `amdkfd`, `emulated` or `simulated`. `None` for any driver.
+    #[serde(default)]
+    pub driver: Option<Driver>,
+    /// The kernel's release, as `uname -r` prints it: a part of it, or a pattern with `*`. `None` for any
+    /// kernel.
+    #[serde(default)]
+    pub kernel: Option<String>,
+    /// The expected outcome.
+    #[serde(default)]
+    pub outcome: Outcome,
     /// What the runtime or driver does instead of the expected behaviour.
     pub reason: String,
     /// The public source: the URL of an issue, a document, the number of a ticket.
@@ -59,19 +71,30 @@ impl Known {
             && self.first.is_none_or(|first| first <= version)
             && self.last.is_none_or(|last| version <= last)
             && named(&self.agent, &agents.collect::<Vec<_>>())
+            && self.driver.is_none_or(|driver| runtime.runtime.driver == Some(driver))
+            && named(&self.kernel, &[&kernel_release()])
     }
 }
 
-/// A list of known failures, read from TOML:
+/// Returns the release of the running kernel; empty if it is unknown.
+pub(crate) fn kernel_release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// A list of known failures, read from TOML. `[[expect]]` is the same as `[[known]]`.
 ///
 /// ```
 /// # let text = r#"
-/// [[known]]
+/// [[expect]]
 /// case = "access.gpus.peer_before_the_owner"
 /// runtime = "libhsa*"     # the name in the output of `hsa-vmm info --format json`; default: all
 /// first = "1.7"           # versions of AMD's extension, both ends included; default: all
 /// last = "1.14"
 /// agent = "gfx90a"        # one of the agents has this name, product or ISA; default: any
+/// driver = "amdkfd"       # or "emulated", "simulated"; default: any
+/// kernel = "6.12.*"       # as `uname -r` prints it; default: any
+/// outcome = "fail"        # or "flake(3)": tried up to three times; "skip": not tried; default: fail
 /// reason = "the peer is never mapped"
 /// source = "ticket 4711"
 /// # "#;
@@ -81,7 +104,7 @@ impl Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownFailures {
-    #[serde(default)]
+    #[serde(default, alias = "expect")]
     known: Vec<Known>,
 }
 
@@ -193,9 +216,10 @@ impl KnownFailures {
         &self.known
     }
 
-    /// Returns the entry that applies to a case on this runtime.
-    pub(crate) fn of(&self, runtime: &Description, case: &str) -> Option<&Known> {
-        self.known.iter().find(|entry| entry.case == case && entry.is_of(runtime))
+    /// Returns what is expected of a case on this runtime.
+    pub(crate) fn of(&self, runtime: &Description, case: &str) -> Expectation<'_> {
+        let mut entries = self.known.iter();
+        Expectation(entries.find(|entry| entry.case == case && entry.is_of(runtime)))
     }
 }
 
@@ -216,7 +240,7 @@ mod tests {
         let of = |minor, case: &str, words: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
-            known(words).unwrap().of(&runtime, case).is_some()
+            known(words).unwrap().of(&runtime, case).0.is_some()
         };
         let is_known = |words: &str| of(15, "map.flags.refused", words);
         assert!(is_known("") && !of(15, "map.handle.zero", ""));
@@ -230,6 +254,9 @@ mod tests {
             assert_eq!(is_known(&format!("agent = \"{agent}\"")), expected, "{agent}");
         }
         assert!(!is_known("agent = \"gfx90a\""));
+        assert!(is_known("driver = \"simulated\"") && !is_known("driver = \"amdkfd\""));
+        let kernel = kernel_release();
+        assert!(is_known(&format!("kernel = \"{kernel}\"")) && !is_known("kernel = \"1.2.3\""));
     }
 
     #[test]
@@ -246,6 +273,9 @@ mod tests {
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \" \"\nsource = \"b\"", "not empty"),
             ("[[known]]\ncase = \"map.handle.zero\"\nreason = \"a\"", "missing field `source`"),
             ("[[unknown]]", "unknown field `unknown`"),
+            ("outcome = \"flake\"", "none of `fail`, `skip` and `flake(3)`"),
+            ("outcome = \"flake(0)\"", "none of `fail`, `skip` and `flake(3)`"),
+            ("driver = \"amdgpu\"", "unknown variant `amdgpu`"),
         ] {
             let error = known(words).unwrap_err().to_string();
             assert!(error.contains(expected), "{words}: {error}");

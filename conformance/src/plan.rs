@@ -2,32 +2,89 @@
 
 use crate::filter::matches;
 use crate::{Case, Options, cases};
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+/// A part of all cases, for runs on several machines: `2/5` is the second of five parts.
+///
+/// ```
+/// let shard: hsa_vmm_conformance::Shard = "2/5".parse().unwrap();
+/// assert_eq!(shard.to_string(), "2/5");
+/// assert!("6/5".parse::<hsa_vmm_conformance::Shard>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    number: NonZeroUsize,
+    of: NonZeroUsize,
+}
+
+/// The error of parsing a [`Shard`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a part such as 2/5: the second of five")]
+pub struct BadShard;
+
+impl FromStr for Shard {
+    type Err = BadShard;
+
+    fn from_str(text: &str) -> Result<Self, BadShard> {
+        let (number, of) = text.split_once('/').ok_or(BadShard)?;
+        let parse = |text: &str| text.parse::<NonZeroUsize>().map_err(|_| BadShard);
+        let shard = Self { number: parse(number)?, of: parse(of)? };
+        if shard.number <= shard.of { Ok(shard) } else { Err(BadShard) }
+    }
+}
+
+impl std::fmt::Display for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl Shard {
+    /// Returns whether the case at this index of all selected cases belongs to the part.
+    fn contains(self, index: usize) -> bool {
+        index % self.of == self.number.get() - 1
+    }
+}
 
 /// The selected cases and their order.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The cases, in the order of the areas.
     pub chosen: Vec<&'static Case>,
-    /// Indexes into `chosen`, round after round.
+    /// Indexes into `chosen`, round after round, without the cases that an earlier run has finished.
     pub steps: Vec<usize>,
 }
 
 impl Plan {
     pub fn new(options: &Options) -> Self {
-        let wanted = |case: &&Case| {
-            options.filters.is_empty()
-                || options.filters.iter().any(|filter| matches(filter, case.name))
-        };
-        let chosen: Vec<_> = cases().into_iter().filter(wanted).collect();
+        let chosen = options.selected();
+        let finished: BTreeSet<_> = options.finished.iter().map(|it| it.name.as_str()).collect();
+        let left: Vec<_> =
+            (0..chosen.len()).filter(|&it| !finished.contains(chosen[it].name)).collect();
         let mut random = options.shuffle.map(fastrand::Rng::with_seed);
         let steps = (0..options.repeat.max(1)).flat_map(|_| {
-            let mut round: Vec<_> = (0..chosen.len()).collect();
+            let mut round = left.clone();
             if let Some(random) = &mut random {
                 random.shuffle(&mut round);
             }
             round
         });
         Self { steps: steps.collect(), chosen }
+    }
+}
+
+impl Options {
+    /// Returns the selected cases, in the order of the areas.
+    #[must_use]
+    pub fn selected(&self) -> Vec<&'static Case> {
+        let wanted = |case: &&Case| {
+            self.filters.is_empty() || self.filters.iter().any(|filter| matches(filter, case.name))
+        };
+        let wanted = cases().into_iter().filter(wanted).enumerate();
+        let part = wanted.filter(|(index, _)| self.shard.is_none_or(|it| it.contains(*index)));
+        part.map(|(_, case)| case).collect()
     }
 }
 
@@ -59,6 +116,33 @@ mod tests {
                 assert!(round.into_iter().eq(0..plan.chosen.len()));
             }
         }
+    }
+
+    #[test]
+    fn shards_contain_every_case_once() {
+        let part = |number| {
+            let shard = Some(format!("{number}/3").parse().unwrap());
+            Options { shard, ..Options::default() }.selected()
+        };
+        let mut names: Vec<_> = (1..=3).flat_map(part).map(|case| case.name).collect();
+        let sizes: Vec<_> = (1..=3).map(|number| part(number).len()).collect();
+        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{sizes:?}");
+        names.sort_unstable();
+        let mut all: Vec<_> = Options::default().selected().iter().map(|case| case.name).collect();
+        all.sort_unstable();
+        assert_eq!(names, all);
+        for bad in ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/3/5"] {
+            assert!(bad.parse::<super::Shard>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn finished_cases_are_not_run_again() {
+        let all = Options::default();
+        let first = all.selected()[0];
+        let finished = vec![crate::CaseReport::new(first.name, first.source, crate::Status::Pass)];
+        let rest = Plan::new(&Options { finished, ..Options::default() });
+        assert_eq!(rest.steps, (1..rest.chosen.len()).collect::<Vec<_>>());
     }
 
     #[test]

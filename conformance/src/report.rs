@@ -55,7 +55,9 @@ pub struct Repetitions {
 }
 
 impl CaseReport {
-    pub(crate) fn new(name: &str, source: &str, status: Status) -> Self {
+    /// Returns the report of a case that took no time.
+    #[must_use]
+    pub fn new(name: &str, source: &str, status: Status) -> Self {
         Self {
             name: name.to_owned(),
             status,
@@ -246,6 +248,13 @@ impl Report {
     #[must_use]
     pub fn junit(&self) -> String {
         crate::junit::junit(self)
+    }
+
+    /// Formats the report for KCIDB, the database of the Linux kernel's test results. The identifier of the
+    /// kernel's build has the form `ORIGIN:ID`.
+    #[must_use]
+    pub fn kcidb(&self, build: &str) -> serde_json::Value {
+        crate::kcidb::kcidb(self, build)
     }
 
     /// Formats the report as one HTML page that needs no network and no other file.

@@ -1,12 +1,14 @@
 //! Collects the results of all runs of each case and makes the report.
 
 use crate::describe::Description;
-use crate::known::Known;
+use crate::expectation::Expectation;
+use crate::known::{Known, kernel_release};
 use crate::plan::Plan;
 use crate::report::{Repetitions, Run};
 use crate::run_case::CaseResult;
 use crate::{Case, CaseReport, Options, Report, Status, Summary};
 use chrono::{DateTime, SubsecRound, Utc};
+use std::collections::BTreeMap;
 
 /// The results of a run so far.
 pub(crate) struct Results<'a> {
@@ -15,6 +17,8 @@ pub(crate) struct Results<'a> {
     case_results: Vec<CaseResults>,
     /// Reports about the worker process.
     more: Vec<CaseReport>,
+    /// The number of results so far of cases that have failed.
+    failed: usize,
 }
 
 /// The results of a case.
@@ -43,7 +47,8 @@ impl CaseResults {
         }
     }
 
-    fn report(&self, case: &Case, known: Option<&Known>, untried: &str) -> CaseReport {
+    fn report(&self, case: &Case, expected: Expectation<'_>, untried: &str) -> CaseReport {
+        let known = expected.failure();
         let Some(shown) = &self.shown else {
             return CaseReport {
                 detail: untried.to_owned(),
@@ -55,7 +60,7 @@ impl CaseResults {
             (0, Some(known)) if self.skipped < self.ran => {
                 (Status::Pass, format!("known, but passed: {} ({})", known.reason, known.source))
             }
-            (0, _) if self.skipped < self.ran => (Status::Pass, String::new()),
+            (0, _) if self.skipped < self.ran => (Status::Pass, shown.detail.clone()),
             (0, _) => (Status::Skip, shown.detail.clone()),
             (failed, known) => {
                 let times = match several {
@@ -87,7 +92,9 @@ impl CaseResults {
 impl<'a> Results<'a> {
     pub fn new(plan: &Plan, options: &'a Options) -> Self {
         let case_results = vec![CaseResults::default(); plan.chosen.len()];
-        Self { options, began: Utc::now().trunc_subsecs(0), case_results, more: Vec::new() }
+        let failed = options.finished.iter().filter(|it| it.status == Status::Fail).count();
+        let began = Utc::now().trunc_subsecs(0);
+        Self { options, began, case_results, more: Vec::new(), failed }
     }
 
     /// Adds a result and returns the report of the case so far.
@@ -101,8 +108,21 @@ impl<'a> Results<'a> {
         let Some(case_results) = self.case_results.get_mut(index) else {
             return CaseReport::new(case.name, case.source, result.status);
         };
+        let has_failed = case_results.failed > 0;
         case_results.add(result);
-        case_results.report(case, self.options.known.of(runtime, case.name), "")
+        let report = case_results.report(case, self.options.known.of(runtime, case.name), "");
+        self.failed += usize::from(report.status == Status::Fail && !has_failed);
+        report
+    }
+
+    /// Returns what is expected of a case.
+    pub fn expectation(&self, case: &Case, runtime: &Description) -> Expectation<'a> {
+        self.options.known.of(runtime, case.name)
+    }
+
+    /// Returns whether as many cases have failed as are allowed.
+    pub fn has_too_many_failures(&self) -> bool {
+        self.options.max_failures.is_some_and(|max| self.failed >= max.get())
     }
 
     /// Adds a result of a case that is not in the plan.
@@ -114,16 +134,20 @@ impl<'a> Results<'a> {
 
     /// Returns the report. `untried` says why some cases were not run.
     pub fn report(self, plan: &Plan, runtime: Description, untried: &str) -> Report {
+        let finished: BTreeMap<_, _> =
+            self.options.finished.iter().map(|it| (it.name.as_str(), it)).collect();
         let cases = self.case_results.iter().zip(&plan.chosen).map(|(case_results, case)| {
-            case_results.report(case, self.options.known.of(&runtime, case.name), untried)
+            match finished.get(case.name) {
+                Some(&finished) => finished.clone(),
+                None => case_results.report(case, self.expectation(case, &runtime), untried),
+            }
         });
         let cases: Vec<_> = self.more.iter().cloned().chain(cases).collect();
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Report {
             run: Some(Run {
                 tool: env!("CARGO_PKG_VERSION").to_owned(),
                 began: self.began,
-                kernel: kernel.trim().to_owned(),
+                kernel: kernel_release(),
                 profile: self.options.profile.to_string(),
                 filters: self.options.filters.clone(),
                 repeat: Some(self.options.repeat.max(1)).filter(|&repeat| repeat > 1),

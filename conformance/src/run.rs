@@ -4,11 +4,13 @@ use crate::describe::describe_with;
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run_case::run_case;
-use crate::{CaseReport, KnownFailures, Report, Status};
+use crate::{CaseReport, KnownFailures, Report, Shard};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::Quirks;
+use std::convert::Infallible;
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +22,12 @@ pub struct Options {
     pub repeat: usize,
     /// The seed of a random order, which differs in each round; `None` for the order of the areas.
     pub shuffle: Option<u64>,
-    /// Whether to stop after the first failure.
-    pub fail_fast: bool,
+    /// The number of failed cases after which the run stops; `None` for no limit.
+    pub max_failures: Option<NonZeroUsize>,
+    /// The part of the cases to run; `None` for all.
+    pub shard: Option<Shard>,
+    /// The reports of cases that an earlier, interrupted run has finished: they are not run again.
+    pub finished: Vec<CaseReport>,
     /// The known failures.
     pub known: KnownFailures,
     /// The HIP version whose results are expected.
@@ -42,7 +48,9 @@ impl Default for Options {
             filters: Vec::new(),
             repeat: 1,
             shuffle: None,
-            fail_fast: false,
+            max_failures: None,
+            shard: None,
+            finished: Vec::new(),
             known: KnownFailures::built_in().clone(),
             profile: HipProfile::default(),
             quirks: Quirks::default(),
@@ -63,8 +71,8 @@ pub struct Progress<'a> {
     pub case: &'a CaseReport,
 }
 
-/// The detail of cases that were not run after a failure.
-pub(crate) const FAILED_BEFORE: &str = "not tried: the run stopped after another case failed";
+/// The detail of cases that were not run because too many others failed.
+pub(crate) const FAILED_BEFORE: &str = "not tried: the run stopped after other cases failed";
 
 /// Runs the selected cases one after another in this process. Calls `on_case` after each.
 ///
@@ -78,10 +86,11 @@ pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progres
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
         let Some(case) = plan.chosen.get(index) else { continue };
-        let result = run_case(runtime, options, case);
+        let run = || Ok::<_, Infallible>(run_case(runtime, options, case));
+        let Ok(result) = results.expectation(case, &description).attempt(run);
         let report = results.add(index, case, result, &description);
         on_case(Progress { done: step + 1, total, case: &report });
-        if options.fail_fast && report.status == Status::Fail {
+        if results.has_too_many_failures() {
             break;
         }
     }

@@ -76,6 +76,13 @@ impl fmt::Display for Lost {
 }
 
 impl CaseResult {
+    /// Returns the result of a case that is not run.
+    pub fn skipped(detail: String) -> Self {
+        let (status, address_space, lost) = (Status::Skip, None, None);
+        let (output, refused) = (String::new(), Vec::new());
+        Self { status, detail, duration_us: 0, address_space, output, lost, refused }
+    }
+
     /// Returns the result of a case that crashed or hung its process.
     pub fn lost(lost: Lost, duration_us: u64) -> Self {
         let detail = lost.to_string();

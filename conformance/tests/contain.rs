@@ -6,6 +6,7 @@ use hsa_vmm_conformance::contain::{Containment, Event, NotRun, run};
 use hsa_vmm_conformance::describe::describe;
 use hsa_vmm_conformance::{Ended, Options, Report, Status};
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Returns a worker that answers that every case passed, except for those about zero sizes, which
@@ -41,7 +42,9 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let mut command = || Ok(worker(start, zero, stop));
     let time_limit = Duration::from_secs(3);
     let (mut notes, mut lost) = (Vec::new(), Vec::new());
-    let containment = Containment { command: &mut command, time_limit, logs: &mut Vec::new };
+    let stop = &AtomicBool::new(false);
+    let logs = &mut Vec::new;
+    let containment = Containment { command: &mut command, time_limit, logs, stop };
     let report = run(containment, &options, &mut |event| match event {
         Event::Started(note) => notes.push(note.to_owned()),
         Event::Lost { case, .. } => lost.push(case.to_owned()),

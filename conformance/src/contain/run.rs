@@ -9,10 +9,11 @@ use crate::results::Results;
 use crate::run::{FAILED_BEFORE, Progress};
 use crate::run_case::{CaseResult, Ended, Lost};
 use crate::worker::{End, Output, Received, Worker, signal_name};
-use crate::{Options, Report, Status};
+use crate::{Case, Options, Report, Status};
 use std::fmt;
 use std::io;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The worker command and the time limit.
@@ -25,6 +26,8 @@ pub struct Containment<'a> {
     pub time_limit: Duration,
     /// Returns what the kernel or its driver has logged since the last call, a line each.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
+    /// Ends the run when it becomes true: the case that runs then is not counted.
+    pub stop: &'a AtomicBool,
 }
 
 impl fmt::Debug for Containment<'_> {
@@ -38,6 +41,11 @@ impl fmt::Debug for Containment<'_> {
 pub enum Event<'a> {
     /// The runtime has started for the first time. Contains a description for people.
     Started(&'a str),
+    /// A case is about to run.
+    Begin {
+        /// The case's name.
+        case: &'a str,
+    },
     /// A case has ended.
     Case(Progress<'a>),
     /// The runtime or the tester has printed something: while a case ran, or while the runtime started
@@ -90,6 +98,7 @@ const MAX_STARTS: usize = 3;
 /// The maximum number of lines of the output of a case in a report, from the end.
 const OUTPUT_LINES: usize = 200;
 
+const INTERRUPTED: &str = "not tried: the run was interrupted";
 const STARTS_NO_MORE: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
@@ -105,62 +114,45 @@ pub fn run(
     options: &Options,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, NotRun> {
-    let Containment { command, time_limit, logs } = containment;
+    let Containment { command, time_limit, logs, stop } = containment;
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let (worker, note, runtime) = begin(command, time_limit, on_event)?;
     // What was logged before the first case is not its output.
     logs();
     on_event(Event::Started(&note));
-    let mut worker = Some(worker);
-    let mut hangs = Hangs::default();
+    let (worker, hangs) = (Some(worker), Hangs::default());
+    let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
     let mut untried = FAILED_BEFORE;
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
         let Some(case) = plan.chosen.get(index) else { continue };
-        let working = match &mut worker {
-            Some(working) => working,
-            none => match begin_again(command, time_limit, on_event) {
-                Ok(working) => none.insert(working),
-                Err((result, error)) => {
-                    results.add_more(&STARTS, failed(result, &error), &runtime);
-                    untried = STARTS_NO_MORE;
-                    break;
-                }
-            },
-        };
-        let began = Instant::now();
-        working.send(&Request::Run(case.name.to_owned()));
-        let mut result = match answer_unless(&hangs, working, time_limit) {
-            Ok(Answer::Ended(result)) => result,
-            Ok(other) => unexpected(&other),
-            Err(lost) => lost_at(lost, began),
-        };
-        let printed = working.new_output();
-        if !printed.is_empty() {
-            let reported = result.status == Status::Fail;
-            on_event(Event::Output { case: Some(case.name), reported, text: &printed });
-        }
-        let logged = logs();
-        if result.status == Status::Fail {
-            result.output = last_lines(printed.lines().chain(logged.iter().map(String::as_str)));
-        }
-        if let Some(lost) = &result.lost {
-            worker = None;
-            on_event(Event::Lost { case: case.name, lost });
-            if let Some(function) = hangs.count(lost).filter(|_| SHORT < time_limit) {
-                on_event(Event::Hangs { function, limit: SHORT });
-            }
-        }
-        let report = results.add(index, case, result, &runtime);
-        on_event(Event::Case(Progress { done: step + 1, total, case: &report }));
-        if options.fail_fast && report.status == Status::Fail {
+        if results.has_too_many_failures() {
             break;
         }
+        (supervisor.on_event)(Event::Begin { case: case.name });
+        let result = results.expectation(case, &runtime).attempt(|| supervisor.run_case(case));
+        if stop.load(Ordering::Relaxed) {
+            untried = INTERRUPTED;
+            break;
+        }
+        let result = match result {
+            Ok(result) => result,
+            Err((result, error)) => {
+                results.add_more(&STARTS, failed(result, &error), &runtime);
+                untried = STARTS_NO_MORE;
+                break;
+            }
+        };
+        let report = results.add(index, case, result, &runtime);
+        (supervisor.on_event)(Event::Case(Progress { done: step + 1, total, case: &report }));
     }
+    let Supervisor { worker, on_event, .. } = supervisor;
+    // Ctrl-C reaches the worker, too.
+    let worker = worker.filter(|_| untried != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();
-        let (stopped, printed) = stop(worker, time_limit);
+        let (stopped, printed) = stop_runtime(worker, time_limit);
         if !printed.is_empty() {
             let reported = stopped.is_err();
             on_event(Event::Output { case: None, reported, text: &printed });
@@ -171,6 +163,51 @@ pub fn run(
         }
     }
     Ok(results.report(&plan, runtime, untried))
+}
+
+/// Starts workers, and runs cases in them.
+struct Supervisor<'a> {
+    command: &'a mut dyn FnMut() -> io::Result<Command>,
+    time_limit: Duration,
+    logs: &'a mut dyn FnMut() -> Vec<String>,
+    on_event: &'a mut dyn FnMut(Event<'_>),
+    worker: Option<Worker>,
+    hangs: Hangs,
+}
+
+impl Supervisor<'_> {
+    /// Runs a case once. Fails with the number of attempts if no worker can be started.
+    fn run_case(&mut self, case: &Case) -> Result<CaseResult, (usize, NotRun)> {
+        let time_limit = self.time_limit;
+        let worker = match &mut self.worker {
+            Some(worker) => worker,
+            none => none.insert(begin_again(self.command, time_limit, self.on_event)?),
+        };
+        let began = Instant::now();
+        worker.send(&Request::Run(case.name.to_owned()));
+        let mut result = match answer_unless(&self.hangs, worker, time_limit) {
+            Ok(Answer::Ended(result)) => result,
+            Ok(other) => unexpected(&other),
+            Err(lost) => lost_at(lost, began),
+        };
+        let printed = worker.new_output();
+        if !printed.is_empty() {
+            let reported = result.status == Status::Fail;
+            (self.on_event)(Event::Output { case: Some(case.name), reported, text: &printed });
+        }
+        let logged = (self.logs)();
+        if result.status == Status::Fail {
+            result.output = last_lines(printed.lines().chain(logged.iter().map(String::as_str)));
+        }
+        if let Some(lost) = &result.lost {
+            self.worker = None;
+            (self.on_event)(Event::Lost { case: case.name, lost });
+            if let Some(function) = self.hangs.count(lost).filter(|_| SHORT < time_limit) {
+                (self.on_event)(Event::Hangs { function, limit: SHORT });
+            }
+        }
+        Ok(result)
+    }
 }
 
 fn begin(
@@ -210,7 +247,7 @@ fn begin_again(
 }
 
 /// Stops the runtime. Also returns what the worker has printed meanwhile.
-fn stop(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, String) {
+fn stop_runtime(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, String) {
     let stopped = ask(&mut worker, &Request::Stop, limit).and_then(|_| {
         match worker.receive::<Answer>(limit) {
             Received::Exited(End::Exited(0)) => Ok(()),

@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm bringup`.
 
 use super::level::Level;
-use crate::arguments::Format;
+use crate::arguments::RunFormat;
 use crate::choice::{Choice, RuntimeOptions};
 use crate::provenance::Privacy;
 use clap::Args;
@@ -35,7 +35,7 @@ pub struct Bringup {
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: RunFormat,
     #[command(flatten)]
     pub privacy: Privacy,
     /// Write all calls of all levels to this file, with the logs of driver and runtime

@@ -29,14 +29,14 @@ mod show;
 pub use arguments::{ABOUT, Bringup};
 pub use failure::returned_error;
 
-use crate::arguments::Format;
+use crate::arguments::RunFormat;
 use crate::kernel_log::KernelLog;
 use crate::screen::Screen;
 use crate::{Exit, output, planned_faults, provenance};
 use anyhow::Context;
 use failure::Failure;
-use hsa_vmm_conformance::PlannedFault;
 use hsa_vmm_conformance::worker::begin;
+use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
 use level_run::{LevelRun, Outcome, supervise};
 use recorder::Recorder;
@@ -55,10 +55,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut log = args.log.as_deref().map(create).transpose()?;
     let mut kernel = KernelLog::from_now();
     let mut out = Screen::stdout();
-    let table = args.format == Format::Table;
+    let table = args.format == RunFormat::Table;
+    let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
+    let begin = || Ktap::begin(Screen::stdout(), levels().count());
+    let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
-    for level in Level::ALL.into_iter().filter(|level| *level <= args.until) {
+    for level in levels() {
         let run = supervise(args, level)?;
         if let Some(log) = &mut log {
             let written = write_log(log, &run).context("cannot write the log (--log)");
@@ -74,6 +77,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::level(&mut out, &run)?;
         }
         let failed = matches!(run.outcome, Outcome::Failed(_));
+        if let Some(ktap) = ktap.as_mut().filter(|_| !failed) {
+            let (status, detail) = match &run.outcome {
+                Outcome::Skipped(why) => (Status::Skip, why.as_str()),
+                Outcome::Reached | Outcome::Failed(_) => (Status::Pass, ""),
+            };
+            ktap.result(&KtapTest { name: &level.name(), status, detail })?;
+        }
         runs.push(run);
         if failed {
             break;
@@ -98,6 +108,14 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
                 }
             }
         }
+    } else if let Some(ktap) = &mut ktap {
+        let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
+        let failed = text.iter().map(|text| (Status::Fail, text.as_str()));
+        let left = failed.chain(std::iter::repeat((Status::Skip, "not tried")));
+        let passed = runs.len() - text.iter().len();
+        for (level, (status, detail)) in levels().skip(passed).zip(left) {
+            ktap.result(&KtapTest { name: &level.name(), status, detail })?;
+        }
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
@@ -116,6 +134,15 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
         Some(_) => Exit::Failure,
     })
+}
+
+/// Returns what the table shows of a failure.
+fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<String> {
+    let mut text = Vec::new();
+    if let Some(failure) = failure {
+        show::failure(&mut Screen::plain(&mut text), run.level, failure)?;
+    }
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 /// Returns faults of a run that has just begun: whether they happen is not known yet.

@@ -5,7 +5,7 @@ use crate::arguments::time;
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
-use hsa_vmm_conformance::KnownFailures;
+use hsa_vmm_conformance::{KnownFailures, Shard};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -26,11 +26,21 @@ pub struct Conform {
     #[arg(long, value_name = "SEED", num_args = 0..=1)]
     pub shuffle: Option<Option<u64>>,
     /// Stop after the first case that fails
-    #[arg(long)]
+    #[arg(long, conflicts_with = "max_fail")]
     pub fail_fast: bool,
-    /// A TOML file of known failures: case, runtime, version and agent, with reason and source
-    #[arg(long, value_name = "FILE", value_parser = known)]
-    pub known: Vec<KnownFailures>,
+    /// Stop after this number of cases has failed
+    #[arg(long, value_name = "N")]
+    pub max_fail: Option<NonZeroUsize>,
+    /// Run a part of the cases: `2/5` is the second of five parts
+    #[arg(long, value_name = "N/M")]
+    pub shard: Option<Shard>,
+    /// A TOML file of cases that fail, are flaky or must be skipped: case, runtime, version, driver, kernel and
+    /// agent, with reason and source
+    #[arg(long, visible_alias = "known", value_name = "FILE", value_parser = known)]
+    pub expect: Vec<KnownFailures>,
+    /// Continue an interrupted run: cases with a result in `FILE.partial` beside the output are not run again
+    #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
+    pub resume: bool,
     /// The time limit of a case; one that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub time_limit: Duration,
@@ -46,6 +56,13 @@ pub struct Conform {
     /// The format of the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: ReportFormat,
+    /// Show only cases that failed
+    #[arg(long, help_heading = "Output")]
+    pub failures_only: bool,
+    /// The identifier of the kernel's build in KCIDB: `ORIGIN:ID`
+    #[arg(long, value_name = "ORIGIN:ID", value_parser = build_id, required_if_eq("format", "kcidb"),
+          help_heading = "Output")]
+    pub build_id: Option<String>,
     #[command(flatten)]
     pub output: Output,
     #[command(flatten)]
@@ -55,6 +72,20 @@ pub struct Conform {
 /// Reads a list of known failures.
 fn known(file: &str) -> Result<KnownFailures, String> {
     KnownFailures::read(file).map_err(|error| error.to_string())
+}
+
+/// Checks an identifier of a build in KCIDB.
+fn build_id(text: &str) -> Result<String, String> {
+    let is_origin = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_';
+    match text.split_once(':') {
+        Some((origin, id))
+            if !origin.is_empty() && origin.chars().all(is_origin) && !id.is_empty() =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => Err("not an origin (lower-case letters, digits and _), a colon and an identifier"
+            .to_owned()),
+    }
 }
 
 /// The format of the results.
@@ -67,6 +98,10 @@ pub enum ReportFormat {
     Json,
     /// JUnit XML
     Junit,
+    /// KTAP, the format of the Linux kernel's tests; written while the cases run
+    Ktap,
+    /// JSON for KCIDB, the database of the Linux kernel's test results
+    Kcidb,
     /// A page for a browser, in a single file
     Html,
 }

@@ -1,6 +1,8 @@
 //! `hsa-vmm conform`: runs the conformance cases.
 
 mod arguments;
+mod ktap;
+mod partial;
 mod show;
 mod worker;
 
@@ -12,15 +14,20 @@ use crate::driver_log::DriverLog;
 use crate::screen::{Screen, note};
 use crate::table::table;
 use crate::{Exit, planned_faults, program, progress, provenance};
-use anyhow::bail;
+use anyhow::Context;
 use arguments::ReportFormat;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
-use hsa_vmm_conformance::{Case, KnownFailures, Options, Report, cases, run as run_cases};
+use hsa_vmm_conformance::{CaseReport, KnownFailures, Options, Report, cases, run as run_cases};
+use ktap::KtapStream;
+use partial::Partial;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -32,18 +39,42 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.list {
         return list(args);
     }
-    if !cases().iter().any(|case| is_chosen(args, case)) {
-        let filters = args.filter.join("` or `");
-        bail!("no case matches `{filters}`; `hsa-vmm conform --list` names them all");
-    }
     args.output.check()?;
-    let options = options(args)?;
+    let mut options = options(args)?;
+    let selected = options.selected();
+    if selected.is_empty() {
+        let what = match args.shard {
+            Some(shard) => format!("no case is in part {shard} of those that --filter selects"),
+            None => format!("no case matches `{}`", args.filter.join("` or `")),
+        };
+        bad_usage(&format!("{what}; `hsa-vmm conform --list` names them all"));
+    }
     if let Some(seed) = options.shuffle {
         print_info(&format!("order: --shuffle {seed}"));
     }
-    let mut report = run_all(args, &options)?;
+    let mut record = Record::default();
+    if let Some((partial, finished)) = Partial::open(&args.output, args.resume, &selected)? {
+        if args.resume {
+            print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
+        }
+        options.finished = finished;
+        record.partial = Some(partial);
+    }
+    let stream =
+        || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
+    record.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
+    let interrupted = interruption()?;
+    let mut report = run_all(args, &options, &mut record, &interrupted)?;
+    let is_complete = !interrupted.load(Ordering::Relaxed);
     add_provenance(args, &mut report);
-    let written = args.output.write(|out| write(out, args, &report));
+    let written = match record.stream {
+        Some(stream) => stream.end(&report).context("cannot write the results"),
+        None => args.output.write(|out| write(out, args, &report)),
+    };
+    let written = record.error.map_or(written, Err);
+    if let Some(partial) = record.partial.filter(|_| is_complete && written.is_ok()) {
+        partial.remove();
+    }
     for case in report.cases.iter().filter(|case| case.known_passed) {
         note!("{}: {}", case.name, case.detail);
     }
@@ -51,12 +82,53 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if summary.known > 0 {
         note!("{} known defects of this runtime", summary.known);
     }
+    if !is_complete {
+        note!("interrupted; with --output, --resume continues the run");
+    }
     note!("{summary}");
     if let Some(provenance) = report.provenance() {
         planned_faults::note_missing(&provenance.planned_faults);
     }
     written?;
-    Ok(if summary.failed == 0 { Exit::Success } else { Exit::Failure })
+    Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
+}
+
+/// Returns what becomes true when the run is to end: at the first Ctrl-C. The second ends this process at once.
+fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}
+
+/// Writes results while the cases run.
+#[derive(Default)]
+struct Record {
+    partial: Option<Partial>,
+    stream: Option<KtapStream>,
+    /// The first error of writing.
+    error: Option<anyhow::Error>,
+}
+
+impl Record {
+    fn begin(&mut self, case: &str) {
+        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.begin(case));
+        self.error = self.error.take().or(written.err());
+    }
+
+    /// Adds the result of a case from the run that this one continues.
+    fn ended_before(&mut self, case: &CaseReport) {
+        let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
+        self.error = self.error.take().or(streamed.context("cannot write the results").err());
+    }
+
+    fn ended(&mut self, case: &CaseReport) {
+        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.ended(case));
+        self.error = self.error.take().or(written.err());
+        self.ended_before(case);
+    }
 }
 
 /// Adds how the report was produced, and removes names from it.
@@ -78,7 +150,8 @@ fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Resul
     match args.format {
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
-            show::report(out, report, &args.common.runtime.bringup(is_simulation))?;
+            let bringup = args.common.runtime.bringup(is_simulation);
+            show::report(out, report, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -86,20 +159,28 @@ fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Resul
         }
         ReportFormat::Junit => writeln!(out, "{}", report.junit())?,
         ReportFormat::Html => writeln!(out, "{}", report.html()?)?,
+        ReportFormat::Kcidb => {
+            let build = args.build_id.as_deref().unwrap_or_default();
+            serde_json::to_writer_pretty(&mut *out, &report.kcidb(build))?;
+            writeln!(out)?;
+        }
+        // Written while the cases ran.
+        ReportFormat::Ktap => {}
     }
     Ok(())
 }
 
 fn options(args: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
-    args.known.iter().for_each(|list| known.extend(list.clone()));
+    args.expect.iter().for_each(|list| known.extend(list.clone()));
     // The user's known failures take precedence over the built-in ones.
     known.extend(KnownFailures::built_in().clone());
     Ok(Options {
         filters: args.filter.clone(),
         repeat: args.repeat.get(),
         shuffle: args.shuffle.map(|seed| seed.unwrap_or_else(random_seed)),
-        fail_fast: args.fail_fast,
+        max_failures: if args.fail_fast { Some(NonZeroUsize::MIN) } else { args.max_fail },
+        shard: args.shard,
         known,
         ..worker::options(&args.common)?
     })
@@ -112,15 +193,26 @@ fn random_seed() -> u64 {
 }
 
 /// Runs the cases in this process or in a worker.
-fn run_all(args: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
+fn run_all(
+    args: &Conform,
+    options: &Options,
+    record: &mut Record,
+    stop: &AtomicBool,
+) -> Result<Report, anyhow::Error> {
     let bar = progress::bar(cases().len() as u64, "cases");
-    let mut advance = |progress: hsa_vmm_conformance::Progress<'_>| {
+    options.finished.iter().for_each(|case| record.ended_before(case));
+    // A case that runs again has no result yet.
+    let is_final = options.repeat == 1;
+    let advance = |progress: hsa_vmm_conformance::Progress<'_>, record: &mut Record| {
         bar.set_length(progress.total as u64);
         bar.set_position(progress.done as u64);
+        if is_final {
+            record.ended(progress.case);
+        }
     };
     if args.in_process {
         let runtime = args.common.runtime.open()?;
-        let report = run_cases(&runtime, options, &mut advance);
+        let report = run_cases(&runtime, options, &mut |progress| advance(progress, record));
         bar.finish_and_clear();
         return Ok(report);
     }
@@ -133,10 +225,12 @@ fn run_all(args: &Conform, options: &Options) -> Result<Report, anyhow::Error> {
     let mut printed = BTreeSet::new();
     let mut logs = || log.borrow_mut().lines();
     let time_limit = args.time_limit;
-    let containment = Containment { command: &mut command, time_limit, logs: &mut logs };
+    let containment = Containment { command: &mut command, time_limit, logs: &mut logs, stop };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| print_info(note)),
-        Event::Case(progress) => advance(progress),
+        Event::Begin { case } if is_final => record.begin(case),
+        Event::Begin { .. } => {}
+        Event::Case(progress) => advance(progress, record),
         Event::Output { reported, text, .. } if !reported || args.common.log.is_some() => {
             bar.suspend(|| print_output(text));
         }
@@ -162,12 +256,14 @@ fn print_output(text: &str) {
     let _ = write!(Screen::stderr(), "{text}");
 }
 
-fn is_chosen(args: &Conform, case: &Case) -> bool {
-    args.filter.is_empty() || args.filter.iter().any(|filter| case.matches(filter))
+/// Prints what is wrong with the arguments, and exits with 2.
+fn bad_usage(why: &str) -> ! {
+    Arguments::command().error(ErrorKind::ArgumentConflict, why).exit()
 }
 
 fn list(args: &Conform) -> anyhow::Result<Exit> {
-    let chosen = || cases().into_iter().filter(|case| is_chosen(args, case));
+    let options = options(args)?;
+    let chosen = || options.selected().into_iter();
     args.output.write(|out| match args.format {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
@@ -182,9 +278,8 @@ fn list(args: &Conform) -> anyhow::Result<Exit> {
             serde_json::to_writer_pretty(&mut *out, &named.collect::<Vec<_>>())?;
             Ok(writeln!(out)?)
         }
-        ReportFormat::Junit | ReportFormat::Html => {
-            let why = "--list supports the formats table and json only";
-            Arguments::command().error(ErrorKind::ArgumentConflict, why).exit()
+        ReportFormat::Junit | ReportFormat::Html | ReportFormat::Ktap | ReportFormat::Kcidb => {
+            bad_usage("--list supports the formats table and json only")
         }
     })?;
     Ok(Exit::Success)

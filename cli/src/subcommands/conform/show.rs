@@ -14,15 +14,22 @@ const OUTPUT_LINES: usize = 8;
 /// The number of other cases of a cause that are named.
 const NAMES: usize = 8;
 
-/// Prints a table of the cases, then each cause of failures once. `bringup` is the command to try next.
-pub fn report(out: &mut Screen<'_>, report: &Report, bringup: &str) -> io::Result<()> {
+/// Prints a table of the cases, or only of those that failed, then each cause of failures once. `bringup` is
+/// the command to try next.
+pub fn report(
+    out: &mut Screen<'_>,
+    report: &Report,
+    failures_only: bool,
+    bringup: &str,
+) -> io::Result<()> {
     if let Some(provenance) = report.provenance() {
         provenance::banner(out, &provenance.planned_faults)?;
     }
     let causes = report.causes();
     let first_of: BTreeMap<&str, &str> = causes.iter().flat_map(others).collect();
     let mut results = table(&["case", "", "ms", "detail"]);
-    for case in &report.cases {
+    let wanted = |case: &&CaseReport| !failures_only || case.status == Status::Fail;
+    for case in report.cases.iter().filter(wanted) {
         let detail = match first_of.get(case.name.as_str()) {
             Some(first) => format!("same cause as {first}"),
             None => case.detail.lines().next().unwrap_or_default().to_owned(),

@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm fuzz`.
 
 use crate::arguments::time;
-use crate::arguments::{Common, Format};
+use crate::arguments::{Common, RunFormat};
 use crate::provenance::Privacy;
 use clap::Args;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub struct Fuzz {
     pub save: Option<PathBuf>,
     /// The format of the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: RunFormat,
     #[command(flatten)]
     pub privacy: Privacy,
 }

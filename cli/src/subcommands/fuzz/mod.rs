@@ -5,7 +5,7 @@ mod finding;
 mod progress;
 mod workers;
 
-use crate::arguments::Format;
+use crate::arguments::RunFormat;
 use crate::choice::{Selected, print_info};
 use crate::screen::{Screen, note};
 use crate::{Exit, output, planned_faults, program, provenance};
@@ -13,6 +13,7 @@ use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
 use hsa_vmm_conformance::fuzz::{Drawing, Machine};
+use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use progress::Progress;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -74,7 +75,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     let faults = planned_faults::planned(simulation(&drawing.machine));
     let mut out = Screen::stdout();
     match args.format {
-        Format::Json => {
+        RunFormat::Json => {
             let summary = serde_json::json!({
                 "seed": seed,
                 "sequences": progress.sequences,
@@ -90,7 +91,14 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let how = provenance::gather(Some(driver), text, program::reproducing(words));
             provenance::write_json(&mut out, &summary, how, &args.privacy)?;
         }
-        Format::Table => {
+        RunFormat::Ktap => {
+            let mut ktap = Ktap::begin(&mut out, 1)?;
+            let status = if finding.is_none() { Status::Pass } else { Status::Fail };
+            let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
+            let name = format!("fuzz --seed {seed}");
+            ktap.result(&KtapTest { name: &name, status, detail: &detail })?;
+        }
+        RunFormat::Table => {
             provenance::banner(&mut out, &faults)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;

@@ -2,7 +2,7 @@
 
 use super::scenario::Scenario;
 use crate::arguments::time;
-use crate::arguments::{Common, Format};
+use crate::arguments::{Common, RunFormat};
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub struct Stress {
     pub seed: Option<u64>,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
-    pub format: Format,
+    pub format: RunFormat,
     #[command(flatten)]
     pub privacy: Privacy,
     /// Run one process of a scenario; used by `stress` itself

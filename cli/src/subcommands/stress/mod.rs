@@ -20,16 +20,17 @@ mod worker;
 
 pub use arguments::{ABOUT, Stress};
 
-use crate::arguments::Format;
+use crate::arguments::RunFormat;
 use crate::screen::{Screen, note};
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
 use bar::Bar;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker, wait_for_any};
+use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use measure::{Leak, memory_in_use};
 use message::{Done, Message, Progress};
-use report::{Report, ScenarioResult};
+use report::{Report, ScenarioResult, leaks_text};
 use scenario::Scenario;
 use std::io::Write;
 use std::sync::Arc;
@@ -68,7 +69,10 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         command: reproducing(args, seed),
         bringup: String::new(),
     };
-    for scenario in scenarios {
+    // The last result is that of the machine's memory.
+    let begin = || Ktap::begin(Screen::stdout(), scenarios.len() + 1);
+    let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
+    for &scenario in &scenarios {
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -77,6 +81,10 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
             anyhow::bail!(NoRuntime(error.clone()));
         }
         note!("{}: {}", scenario.name(), result.summary());
+        if let Some(ktap) = &mut ktap {
+            let (status, detail) = result.verdict()?;
+            ktap.result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
+        }
         report.scenarios.push(result);
     }
     report.interrupted = stop.load(Ordering::Relaxed);
@@ -86,17 +94,27 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     report.bringup = options.bringup(simulation == Some(true));
     let text = options.simulation();
     let faults = planned_faults::planned(text.as_deref());
+    if let Some(ktap) = &mut ktap {
+        for scenario in scenarios.iter().skip(report.scenarios.len()) {
+            let (status, detail) = (Status::Skip, "interrupted");
+            ktap.result(&KtapTest { name: &scenario.name(), status, detail })?;
+        }
+        let status = if report.leaks.is_empty() { Status::Pass } else { Status::Fail };
+        let detail = leaks_text(&report.leaks, "after all")?;
+        ktap.result(&KtapTest { name: "memory", status, detail: &detail })?;
+    }
     let mut out = Screen::stdout();
     match args.format {
-        Format::Json => {
+        RunFormat::Json => {
             let driver = simulation.map(provenance::driver);
             let how = provenance::gather(driver, text.as_deref(), report.command.clone());
             provenance::write_json(&mut out, &report, how, &args.privacy)?;
         }
-        Format::Table => {
+        RunFormat::Table => {
             provenance::banner(&mut out, &faults)?;
             report.table(&mut out)?;
         }
+        RunFormat::Ktap => {}
     }
     out.flush()?;
     planned_faults::note_missing(&faults);

@@ -4,6 +4,7 @@ use super::measure::Leak;
 use super::message::Done;
 use super::scenario::Scenario;
 use crate::screen::Screen;
+use hsa_vmm_conformance::Status;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -77,6 +78,26 @@ impl ScenarioResult {
         self.unexpected.is_empty() && self.leaks.is_empty()
     }
 
+    /// Writes unexpected errors and leaks.
+    fn failures(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let scenario = self.scenario.name();
+        for (error, count) in &self.unexpected {
+            writeln!(out, "{scenario}: unexpected, {count} times: {error}")?;
+        }
+        self.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))
+    }
+
+    /// Returns the result as that of a test, with the reason.
+    pub fn verdict(&self) -> anyhow::Result<(Status, String)> {
+        let mut text = Vec::new();
+        self.failures(&mut text)?;
+        Ok(match (&self.skipped, self.is_well()) {
+            (_, false) => (Status::Fail, String::from_utf8_lossy(&text).into_owned()),
+            (Some(why), true) => (Status::Skip, why.clone()),
+            (None, true) => (Status::Pass, String::new()),
+        })
+    }
+
     pub fn summary(&self) -> String {
         match &self.skipped {
             Some(why) => format!("skipped: {why}"),
@@ -128,11 +149,7 @@ impl Report {
         }
         out.table(&table)?;
         for result in &self.scenarios {
-            let scenario = result.scenario.name();
-            for (error, count) in &result.unexpected {
-                writeln!(out, "{scenario}: unexpected, {count} times: {error}")?;
-            }
-            result.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))?;
+            result.failures(out)?;
         }
         self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
         if !self.is_well() {
@@ -144,6 +161,13 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Returns a line for each leak.
+pub fn leaks_text(leaks: &[Leak], scenario: &str) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    leaks.iter().try_for_each(|leak| leak.write(&mut text, scenario))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 impl Leak {

@@ -1,0 +1,74 @@
+//! Writes the results of `hsa-vmm conform` as KTAP while the cases run.
+//!
+//! The areas of the cases are subtests. The last result at the top level is that of the process in which the
+//! cases ran.
+
+use crate::screen::Screen;
+use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// The name of the last result: whether the runtime started again after crashes, and stopped at the end.
+const PROCESS: &str = "process";
+
+/// Results that are being written, in the order of the cases.
+pub struct KtapStream {
+    ktap: Ktap<Screen<'static>>,
+    cases: Vec<&'static Case>,
+    /// The number of cases of each area.
+    areas: BTreeMap<&'static str, usize>,
+    /// The number of cases that are written.
+    written: usize,
+    /// Results of cases that come later.
+    pending: BTreeMap<String, CaseReport>,
+}
+
+impl KtapStream {
+    /// Begins the document.
+    pub fn begin(out: Screen<'static>, cases: Vec<&'static Case>) -> io::Result<Self> {
+        let mut areas = BTreeMap::new();
+        for case in &cases {
+            *areas.entry(area(case.name)).or_default() += 1;
+        }
+        let ktap = Ktap::begin(out, areas.len() + 1)?;
+        Ok(Self { ktap, cases, areas, written: 0, pending: BTreeMap::new() })
+    }
+
+    /// Adds a result, and writes all results whose predecessors are there.
+    pub fn add(&mut self, case: &CaseReport) -> io::Result<()> {
+        self.pending.insert(case.name.clone(), case.clone());
+        while let Some(next) = self.cases.get(self.written)
+            && let Some(case) = self.pending.remove(next.name)
+        {
+            let area = area(next.name);
+            if self.ktap.subtest() != Some(area) {
+                self.ktap.end_subtest()?;
+                let tests = self.areas.get(area).copied().unwrap_or_default();
+                self.ktap.begin_subtest(area, tests)?;
+            }
+            self.written += 1;
+            let (status, detail) = (case.status, case.detail.as_str());
+            self.ktap.result(&KtapTest { name: &case.name, status, detail })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the results that are not written yet, and ends the document.
+    pub fn end(mut self, report: &Report) -> io::Result<()> {
+        let selected: BTreeSet<_> = self.cases.iter().map(|case| case.name).collect();
+        let (cases, process): (Vec<_>, Vec<_>) =
+            report.cases.iter().partition(|case| selected.contains(case.name.as_str()));
+        for case in cases.into_iter().skip(self.written) {
+            self.add(case)?;
+        }
+        self.ktap.end_subtest()?;
+        let failed = process.iter().find(|case| case.status != Status::Pass);
+        let status = failed.map_or(Status::Pass, |case| case.status);
+        let detail = failed.map_or(String::new(), |case| format!("{}: {}", case.name, case.detail));
+        self.ktap.result(&KtapTest { name: PROCESS, status, detail: &detail })
+    }
+}
+
+fn area(name: &'static str) -> &'static str {
+    name.split('.').next().unwrap_or(name)
+}

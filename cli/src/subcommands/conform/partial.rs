@@ -1,0 +1,122 @@
+//! The results of a run so far, in a file that survives the end of the run: `--resume` continues it.
+//!
+//! With `--output FILE`, each result is appended to `FILE.partial` and written to the disk before the next
+//! case begins. When FILE is complete, `FILE.partial` is removed.
+
+use super::bad_usage;
+use crate::output::Output;
+use anyhow::{Context, bail};
+use hsa_vmm_conformance::{Case, CaseReport, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How often a case may end the run before it counts as failed.
+const ATTEMPTS: usize = 2;
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    /// The first line: the cases of the run.
+    Selected(Vec<String>),
+    /// A case is about to run.
+    Begin(String),
+    /// A case has ended.
+    Ended(Box<CaseReport>),
+}
+
+/// The file.
+pub struct Partial {
+    path: PathBuf,
+    file: File,
+}
+
+impl Partial {
+    /// Creates the file, or opens that of an interrupted run. Returns the cases which that has finished.
+    /// `None` if the results go to standard output.
+    pub fn open(
+        output: &Output,
+        resume: bool,
+        cases: &[&'static Case],
+    ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
+        let Some(path) = output.partial() else { return Ok(None) };
+        let finished = match resume {
+            true => read(&path, cases)?,
+            false => Vec::new(),
+        };
+        let mut options = OpenOptions::new();
+        options.create(true).append(resume).write(true).truncate(!resume);
+        let file =
+            options.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let partial = Self { path, file };
+        if !resume {
+            let names = cases.iter().map(|case| case.name.to_owned()).collect();
+            partial.append(&Line::Selected(names))?;
+        }
+        Ok(Some((partial, finished)))
+    }
+
+    /// Notes that a case is about to run.
+    pub fn begin(&self, case: &str) -> anyhow::Result<()> {
+        self.append(&Line::Begin(case.to_owned()))
+    }
+
+    /// Writes the result of a case to the disk.
+    pub fn ended(&self, case: &CaseReport) -> anyhow::Result<()> {
+        self.append(&Line::Ended(Box::new(case.clone())))
+    }
+
+    /// Removes the file: the results are written.
+    pub fn remove(self) {
+        // Ignore errors: the next run replaces it.
+        let _ = std::fs::remove_file(self.path);
+    }
+
+    fn append(&self, line: &Line) -> anyhow::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        let written = (&self.file).write_all(&text).and_then(|()| self.file.sync_data());
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// Reads the results of an interrupted run.
+fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>> {
+    let text = std::fs::read_to_string(path).with_context(|| {
+        format!("cannot read {}, in which the interrupted run wrote its results", path.display())
+    })?;
+    // A machine that stops may leave the last line incomplete.
+    let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
+    let Some(Line::Selected(names)) = lines.next() else {
+        bail!("{} is not a file that `hsa-vmm conform --output` wrote", path.display());
+    };
+    if !names.iter().eq(cases.iter().map(|case| case.name)) {
+        bad_usage(&format!(
+            "{} has the results of other cases; give the same --filter and --shard as before",
+            path.display()
+        ));
+    }
+    let mut begun = BTreeMap::<_, usize>::new();
+    let mut finished = Vec::new();
+    for line in lines {
+        match line {
+            Line::Selected(_) => {}
+            Line::Begin(name) => *begun.entry(name).or_default() += 1,
+            Line::Ended(report) => {
+                begun.remove(&report.name);
+                finished.push(*report);
+            }
+        }
+    }
+    let lost = begun.into_iter().filter(|(_, times)| *times >= ATTEMPTS);
+    let lost =
+        lost.filter_map(|(name, times)| Some((cases.iter().find(|it| it.name == name)?, times)));
+    finished.extend(lost.map(|(case, times)| {
+        let detail = format!("the run ended {times} times while this case ran");
+        CaseReport { detail, ..CaseReport::new(case.name, case.source, Status::Fail) }
+    }));
+    Ok(finished)
+}

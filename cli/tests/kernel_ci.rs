@@ -1,0 +1,306 @@
+//! What a kernel's continuous integration needs: KTAP, KCIDB, interrupted runs that continue, shards and
+//! expectations.
+
+mod hsa_vmm;
+
+use hsa_vmm::{command, err, json, out, run};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// A result in a KTAP document: `(ok, directive)`, by name.
+type Results = BTreeMap<String, (bool, String)>;
+
+/// Parses a document with at most one level of subtests. Fails if it breaks a rule of the format.
+fn ktap(text: &str) -> (Results, Results) {
+    let (mut top, mut inner) = (Results::new(), Results::new());
+    let mut lines = text.lines().peekable();
+    assert_eq!(lines.next(), Some("KTAP version 1"), "{text}");
+    let plan = |line: Option<&str>, indent: &str| -> usize {
+        let line = line.and_then(|line| line.strip_prefix(indent)?.strip_prefix("1.."));
+        line.unwrap_or_else(|| panic!("no plan: {text}")).parse().unwrap()
+    };
+    let expected = plan(lines.next(), "");
+    let mut open: Option<(String, usize, usize)> = None;
+    while let Some(line) = lines.next() {
+        let (indent, rest) = match line.strip_prefix("  ") {
+            Some(rest) => (2, rest),
+            None => (0, line),
+        };
+        if rest == "KTAP version 1" {
+            assert_eq!(indent, 2, "{text}");
+            let name = lines.next().and_then(|line| line.strip_prefix("  # Subtest: "));
+            open = Some((name.expect("a name").to_owned(), plan(lines.next(), "  "), 0));
+            continue;
+        }
+        if rest.starts_with('#') {
+            continue;
+        }
+        let ok = !rest.starts_with("not ");
+        let rest = rest.trim_start_matches("not ").strip_prefix("ok ").expect(line);
+        let (number, rest) = rest.split_once(' ').expect(line);
+        let (name, directive) = rest.split_once(" # ").unwrap_or((rest, ""));
+        let result = (ok, directive.to_owned());
+        match (indent, &mut open) {
+            (2, Some((_, _, count))) => {
+                *count += 1;
+                assert_eq!(number.parse(), Ok(*count), "{line}");
+                assert!(inner.insert(name.to_owned(), result).is_none(), "twice: {line}");
+            }
+            (0, group) => {
+                if let Some((group, plan, count)) = group.take() {
+                    assert_eq!((group.as_str(), plan), (name, count), "{line}");
+                }
+                assert!(top.insert(name.to_owned(), result).is_none(), "twice: {line}");
+                assert_eq!(number.parse(), Ok(top.len()), "{line}");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    assert_eq!(top.len(), expected, "{text}");
+    (top, inner)
+}
+
+const SIMULATION: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.*"];
+
+fn conform(arguments: &[&str]) -> std::process::Output {
+    run(&[&SIMULATION, arguments].concat())
+}
+
+#[test]
+fn ktap_has_the_same_results_as_json() {
+    let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
+    for (options, status) in
+        [(&[][..], 0), (&faults, 1), (&["--shuffle", "7"], 0), (&["--repeat", "2"], 0)]
+    {
+        let options = [options, &["--filter", "ipc.*"]].concat();
+        let output = conform(&[&options[..], &["--format", "ktap"]].concat());
+        assert_eq!(output.status.code(), Some(status), "{options:?}: {}", err(&output));
+        let (top, inner) = ktap(&out(&output));
+        let report = json(&conform(&[&options[..], &["--format", "json"]].concat()));
+        let cases = report["cases"].as_array().unwrap();
+        assert_eq!(inner.len(), cases.len(), "{options:?}");
+        for case in cases {
+            let (ok, directive) = &inner[case["name"].as_str().unwrap()];
+            let expected = match case["status"].as_str().unwrap() {
+                "pass" => (true, ""),
+                "fail" => (false, ""),
+                "skip" => (true, "SKIP"),
+                "known" => (false, "TODO"),
+                other => panic!("{other}"),
+            };
+            assert_eq!((*ok, directive.split(' ').next().unwrap()), expected, "{case}");
+        }
+        assert_eq!(top.keys().collect::<Vec<_>>(), ["ipc", "map", "process"]);
+        assert_eq!(top["map"].0, status == 0);
+        assert!(top["process"].0);
+    }
+}
+
+#[test]
+fn other_subcommands_write_ktap() {
+    let output = run(&["bringup", "--runtime", "sim", "--format", "ktap"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let (top, _) = ktap(&out(&output));
+    assert!(top.values().all(|(ok, _)| *ok) && top.contains_key("mapped"), "{top:?}");
+
+    let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR"];
+    let output = run(&[&["bringup", "--runtime", "sim", "--format", "ktap"], &faults[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let text = out(&output);
+    let (top, _) = ktap(&text);
+    let failed: Vec<_> = top.iter().filter(|(_, (ok, _))| !ok).map(|(name, _)| name).collect();
+    assert_eq!(failed, ["mapped"], "{text}");
+    assert!(text.contains("# ") && text.contains("hsa_amd_vmem_map("), "{text}");
+    assert_eq!(top["killed"].1, "SKIP not tried");
+
+    let time = ["--time", "1s", "--format", "ktap"];
+    let output = run(&[&["fuzz", "--runtime", "sim", "--seed", "3"], &time[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(ktap(&out(&output)).0["fuzz --seed 3"], (true, String::new()));
+
+    let output = run(&[&["stress", "--runtime", "sim", "--processes", "1"], &time[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let (top, _) = ktap(&out(&output));
+    assert!(top.len() > 3 && top["memory"].0, "{top:?}");
+}
+
+/// Returns the statuses of a JSON report, by case.
+fn statuses(report: &Value) -> BTreeMap<String, String> {
+    let cases = report["cases"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    cases.map(|case| (text(&case["name"]), text(&case["status"]))).collect()
+}
+
+fn lines(path: &Path) -> usize {
+    fs::read_to_string(path).map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn killed_run_resumes_to_the_same_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = json(&conform(&["--format", "json"]));
+    for format in ["json", "ktap"] {
+        let file = folder.path().join(format);
+        let partial = folder.path().join(format!("{format}.partial"));
+        let path = file.to_str().unwrap();
+        let options = ["--format", format, "--output", path];
+        let mut killed = 0;
+        // Each time a few more cases have ended.
+        for kill_after in [3, 20, 41] {
+            let resume: &[&str] = if killed == 0 { &[] } else { &["--resume"] };
+            let mut command = command(&[&SIMULATION, &options[..], resume].concat());
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            let began = Instant::now();
+            while lines(&partial) < kill_after && child.try_wait().unwrap().is_none() {
+                assert!(began.elapsed() < Duration::from_secs(60));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            child.kill().unwrap();
+            killed += usize::from(!child.wait().unwrap().success());
+        }
+        assert!(killed > 1, "{format}: the run was too fast");
+        assert!(lines(&partial) > 3);
+        let other = command(&["conform", "--runtime", "sim", "--filter", "ipc.*", "--resume"])
+            .args(options)
+            .output()
+            .unwrap();
+        assert_eq!(other.status.code(), Some(2), "{}", err(&other));
+        assert!(err(&other).contains("results of other cases"), "{}", err(&other));
+
+        let output = conform(&[&options[..], &["--resume"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(err(&output).contains("cases have a result"), "{}", err(&output));
+        assert!(!partial.exists());
+        let text = fs::read_to_string(&file).unwrap();
+        match format {
+            "json" => {
+                let report: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(report["summary"], whole["summary"]);
+                assert_eq!(statuses(&report), statuses(&whole));
+            }
+            _ => assert_eq!(ktap(&text).1.len(), statuses(&whole).len()),
+        }
+    }
+}
+
+#[test]
+fn case_that_ends_the_run_twice_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.json");
+    let selected = json(&run(&["conform", "--list", "--format", "json", "--filter", "map.*"]));
+    let names: Vec<_> = selected.as_array().unwrap().iter().map(|case| &case["name"]).collect();
+    let mut partial = json!({ "selected": names }).to_string();
+    for _ in 0..2 {
+        partial += &format!("\n{}", json!({ "begin": names[1] }));
+    }
+    // The machine stopped while it wrote.
+    partial += "\n{\"beg";
+    fs::write(folder.path().join("out.json.partial"), partial).unwrap();
+    let output = conform(&["--resume", "--format", "json", "--output", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(report["summary"]["failed"], 1);
+    assert_eq!(report["cases"][1]["detail"], "the run ended 2 times while this case ran");
+}
+
+#[test]
+fn interrupted_run_prints_its_summary() {
+    let mut child = command(&["conform", "--runtime", "sim", "--repeat", "1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let (mut table, mut notes) = (String::new(), String::new());
+    child.stdout.take().unwrap().read_to_string(&mut table).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{notes}");
+    assert!(notes.contains("interrupted") && notes.contains(" passed, 0 failed, "), "{notes}");
+    assert!(table.contains("map.flags.refused"), "{table}");
+}
+
+#[test]
+fn shards_together_are_all_cases() {
+    let whole = statuses(&json(&conform(&["--format", "json"])));
+    let mut parts = BTreeMap::new();
+    for shard in ["1/3", "2/3", "3/3"] {
+        let part = statuses(&json(&conform(&["--format", "json", "--shard", shard])));
+        assert!(part.len().abs_diff(whole.len() / 3) <= 1, "{shard}: {}", part.len());
+        parts.extend(part);
+    }
+    assert_eq!(parts, whole);
+    for (arguments, expected) in [
+        (&["--shard", "4/3"][..], "the second of five"),
+        (&["--shard", "1000/1000"], "no case"),
+        (&["--filter", "no.such.case"], "no case"),
+        (&["--resume"], "--output"),
+        (&["--format", "kcidb"], "--build-id"),
+        (&["--format", "kcidb", "--build-id", "x"], "a colon"),
+    ] {
+        let output = run(&[&["conform", "--runtime", "sim"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(err(&output).contains(expected), "{arguments:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn run_stops_after_too_many_failures() {
+    let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR", "--max-fail", "3"];
+    let output = conform(&[&faults[..], &["--failures-only"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(err(&output).contains(", 3 failed, "), "{}", err(&output));
+    let rows = out(&output).lines().filter(|line| line.contains(" FAIL ")).count();
+    assert_eq!(rows, 3, "{}", out(&output));
+    assert!(!out(&output).contains(" skip "), "{}", out(&output));
+}
+
+#[test]
+fn expectations_decide_what_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("expect.toml");
+    let entry = |case: &str, more: &str| {
+        format!("[[expect]]\ncase = \"{case}\"\n{more}reason = \"r\"\nsource = \"s\"\n")
+    };
+    let text = entry("map.flags.refused", "outcome = \"skip\"\ndriver = \"simulated\"\n")
+        + &entry("map.handle.zero", "outcome = \"skip\"\nkernel = \"1.2.3\"\n")
+        + &entry("map.memory.shared", "outcome = \"fail\"\n");
+    let cases = statuses(&json(&conform(&["--format", "json"])));
+    assert_eq!(cases["map.handle.zero"], "pass");
+    let name = cases.keys().find(|name| name.starts_with("map.memory.")).unwrap();
+    fs::write(&list, text.replace("map.memory.shared", name)).unwrap();
+    for option in ["--expect", "--known"] {
+        let output = conform(&["--format", "json", option, list.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        let statuses = statuses(&json(&output));
+        assert_eq!(statuses["map.flags.refused"], "skip");
+        assert_eq!(statuses["map.handle.zero"], "pass", "another kernel");
+        assert!(err(&output).contains(&format!("{name}: known, but passed")), "{}", err(&output));
+    }
+}
+
+#[test]
+fn kcidb_names_build_and_results() {
+    let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
+    let format = ["--format", "kcidb", "--build-id", "us:linux-6.12"];
+    let output = conform(&[&faults[..], &format].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let document = json(&output);
+    assert_eq!(document["version"], json!({ "major": 4, "minor": 0 }));
+    let tests = document["tests"].as_array().unwrap();
+    assert!(tests.iter().any(|test| test["status"] == "FAIL"));
+    for test in tests {
+        assert_eq!(test["build_id"], "us:linux-6.12");
+        assert_eq!(test["origin"], "us");
+        assert!(test["id"].as_str().unwrap().starts_with("us:"), "{test}");
+        assert!(test["path"].as_str().unwrap().starts_with("hsa-vmm.conform.map."), "{test}");
+        assert!(["PASS", "FAIL", "SKIP"].contains(&test["status"].as_str().unwrap()), "{test}");
+        assert_eq!(test["environment"]["misc"]["driver"], "simulated");
+    }
+}

@@ -1,0 +1,123 @@
+//! What is expected of a case on a runtime: that it fails, that it fails now and then, or that it cannot run.
+
+use crate::Status;
+use crate::known::Known;
+use crate::run_case::CaseResult;
+use serde::Deserialize;
+use std::num::NonZeroU32;
+
+/// The expected outcome of a case with a known failure.
+///
+/// ```
+/// use hsa_vmm_conformance::{KnownFailures, Outcome};
+///
+/// let list: KnownFailures = r#"
+/// [[expect]]
+/// case = "ipc.open.twice"
+/// outcome = "flake(3)"
+/// kernel = "6.12.*"
+/// reason = "the server answers late under load"
+/// source = "ticket 4711"
+/// "#.parse()?;
+/// assert_eq!(list.entries()[0].outcome, Outcome::Flake(3.try_into().unwrap()));
+/// # Ok::<(), hsa_vmm_conformance::BadList>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Outcome {
+    /// `fail`: it fails, which does not count as failed. It is reported if it passes.
+    #[default]
+    Fail,
+    /// `flake(3)`: it runs up to this number of times, until it passes.
+    Flake(NonZeroU32),
+    /// `skip`: it is not run.
+    Skip,
+}
+
+impl TryFrom<String> for Outcome {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let times = text.strip_prefix("flake(").and_then(|rest| rest.strip_suffix(')'));
+        match (text.as_str(), times.map(str::parse)) {
+            ("fail", _) => Ok(Self::Fail),
+            ("skip", _) => Ok(Self::Skip),
+            (_, Some(Ok(times))) => Ok(Self::Flake(times)),
+            _ => Err(format!("`{text}` is none of `fail`, `skip` and `flake(3)`")),
+        }
+    }
+}
+
+/// What is known of a case on a runtime, if anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expectation<'a>(pub Option<&'a Known>);
+
+impl<'a> Expectation<'a> {
+    /// Returns the entry if the case is expected to fail.
+    pub fn failure(self) -> Option<&'a Known> {
+        self.0.filter(|known| known.outcome == Outcome::Fail)
+    }
+
+    /// Runs a case: not at all if it is to be skipped, and several times if it is flaky and fails.
+    pub fn attempt<E>(
+        self,
+        mut run: impl FnMut() -> Result<CaseResult, E>,
+    ) -> Result<CaseResult, E> {
+        match self.0 {
+            Some(Known { outcome: Outcome::Skip, reason, source, .. }) => {
+                Ok(CaseResult::skipped(format!("expected: {reason} ({source})")))
+            }
+            Some(Known { outcome: Outcome::Flake(times), reason, source, .. }) => {
+                let mut result = run()?;
+                let mut number = 1;
+                while result.status == Status::Fail && number < times.get() {
+                    number += 1;
+                    result = run()?;
+                }
+                if number > 1 && result.status == Status::Pass {
+                    result.detail = format!("passed when run {number} times: {reason} ({source})");
+                }
+                Ok(result)
+            }
+            _ => run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KnownFailures;
+
+    fn attempt(outcome: &str, results: &[Status]) -> (CaseResult, usize) {
+        let list: KnownFailures = format!(
+            "[[known]]\ncase = \"map.flags.refused\"\noutcome = \"{outcome}\"\nreason = \"a\"\nsource = \"b\""
+        )
+        .parse()
+        .unwrap();
+        let mut runs = 0;
+        let result = Expectation(list.entries().first()).attempt(|| {
+            let status = results[runs];
+            runs += 1;
+            Ok::<_, ()>(CaseResult { status, ..CaseResult::skipped(String::new()) })
+        });
+        (result.unwrap(), runs)
+    }
+
+    #[test]
+    fn flaky_case_runs_until_it_passes() {
+        use Status::{Fail, Pass, Skip};
+        for (outcome, results, status, runs) in [
+            ("fail", &[Fail][..], Fail, 1),
+            ("skip", &[], Skip, 0),
+            ("flake(3)", &[Pass], Pass, 1),
+            ("flake(3)", &[Fail, Fail, Pass], Pass, 3),
+            ("flake(2)", &[Fail, Fail], Fail, 2),
+            ("flake(2)", &[Fail, Skip], Skip, 2),
+        ] {
+            let (result, ran) = attempt(outcome, results);
+            assert_eq!((result.status, ran), (status, runs), "{outcome}");
+        }
+        assert!(attempt("flake(2)", &[Fail, Pass]).0.detail.contains("2 times: a (b)"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Writes results as KTAP, the format of the Linux kernel's tests (Documentation/dev-tools/ktap.rst).
+
+use crate::{Status, printable};
+use std::io::{self, Write};
+
+/// The result of a test.
+///
+/// ```
+/// use hsa_vmm_conformance::{Ktap, KtapTest, Status};
+///
+/// let mut text = Vec::new();
+/// let mut ktap = Ktap::begin(&mut text, 1)?;
+/// ktap.begin_subtest("map", 2)?;
+/// ktap.result(&KtapTest { name: "map.flags.refused", status: Status::Pass, detail: "" })?;
+/// let detail = "the machine has one GPU";
+/// ktap.result(&KtapTest { name: "map.gpu.two", status: Status::Skip, detail })?;
+/// ktap.end_subtest()?;
+/// drop(ktap);
+/// let expected = "KTAP version 1
+/// 1..1
+///   KTAP version 1
+///   # Subtest: map
+///   1..2
+///   ok 1 map.flags.refused
+///   ok 2 map.gpu.two # SKIP the machine has one GPU
+/// ok 1 map
+/// ";
+/// assert_eq!(String::from_utf8_lossy(&text), expected);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct KtapTest<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The result. A known failure is `TODO`, which does not count as failed.
+    pub status: Status,
+    /// Why it failed or was skipped; may have several lines.
+    pub detail: &'a str,
+}
+
+/// A KTAP document with at most one level of subtests. Each line is flushed, so that a machine that stops
+/// has written all results before.
+#[derive(Debug)]
+pub struct Ktap<W> {
+    out: W,
+    /// The number of results at the top level.
+    number: usize,
+    subtest: Option<Subtest>,
+}
+
+/// A group of tests.
+#[derive(Debug)]
+struct Subtest {
+    name: String,
+    number: usize,
+    failed: bool,
+    /// Whether no test passed or failed.
+    skipped: bool,
+}
+
+impl<W: Write> Ktap<W> {
+    /// Begins a document with this number of top-level results.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn begin(mut out: W, results: usize) -> io::Result<Self> {
+        writeln!(out, "KTAP version 1\n1..{results}")?;
+        out.flush()?;
+        Ok(Self { out, number: 0, subtest: None })
+    }
+
+    /// Begins a group of this number of tests.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn begin_subtest(&mut self, name: &str, tests: usize) -> io::Result<()> {
+        let name = one_line(name);
+        writeln!(self.out, "  KTAP version 1\n  # Subtest: {name}\n  1..{tests}")?;
+        self.subtest = Some(Subtest { name, number: 0, failed: false, skipped: true });
+        self.out.flush()
+    }
+
+    /// Returns the name of the group that has begun and not ended.
+    #[must_use]
+    pub fn subtest(&self) -> Option<&str> {
+        self.subtest.as_ref().map(|it| it.name.as_str())
+    }
+
+    /// Writes the result of a test, of the group that has begun, if any.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn result(&mut self, test: &KtapTest<'_>) -> io::Result<()> {
+        let (number, indent) = match &mut self.subtest {
+            Some(subtest) => {
+                subtest.number += 1;
+                subtest.failed |= test.status == Status::Fail;
+                subtest.skipped &= test.status == Status::Skip;
+                (subtest.number, "  ")
+            }
+            None => {
+                self.number += 1;
+                (self.number, "")
+            }
+        };
+        let name = one_line(test.name);
+        let reason = one_line(test.detail.lines().next().unwrap_or_default());
+        let (ok, directive) = match test.status {
+            Status::Pass => ("ok", String::new()),
+            Status::Fail => ("not ok", String::new()),
+            Status::Skip => ("ok", format!(" # SKIP {reason}")),
+            Status::Known => ("not ok", format!(" # TODO {reason}")),
+        };
+        if test.status == Status::Fail {
+            for line in test.detail.lines() {
+                writeln!(self.out, "{indent}# {}", one_line(line))?;
+            }
+        }
+        writeln!(self.out, "{indent}{ok} {number} {name}{}", directive.trim_end())?;
+        self.out.flush()
+    }
+
+    /// Ends the group that has begun, if any, and writes its result: failed if one of its tests has failed.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn end_subtest(&mut self) -> io::Result<()> {
+        let Some(Subtest { name, failed, skipped, number }) = self.subtest.take() else {
+            return Ok(());
+        };
+        let status = match (failed, skipped && number > 0) {
+            (true, _) => Status::Fail,
+            (false, true) => Status::Skip,
+            (false, false) => Status::Pass,
+        };
+        self.result(&KtapTest { name: &name, status, detail: "" })
+    }
+}
+
+/// Removes what would be read as another line, or as a directive.
+fn one_line(text: &str) -> String {
+    printable(text).replace('\n', " ").replace('#', "\\#")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Ktap<&mut Vec<u8>>)) -> String {
+        let mut text = Vec::new();
+        write(&mut Ktap::begin(&mut text, 1).unwrap());
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn hostile_text_stays_in_its_line() {
+        let detail = "a # TODO b\nnot ok 7 c\u{1b}[0m\nd";
+        let status = Status::Fail;
+        let text =
+            written(|ktap| ktap.result(&KtapTest { name: "x # SKIP", status, detail }).unwrap());
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        let expected = ["# a \\# TODO b", "# not ok 7 c\\u001b[0m", "# d", "not ok 1 x \\# SKIP"];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn group_fails_with_its_tests() {
+        use Status::{Fail, Known, Pass, Skip};
+        for (statuses, expected) in [
+            (&[Pass, Fail, Skip][..], "not ok 1 g"),
+            (&[Pass, Known], "ok 1 g"),
+            (&[Skip, Skip], "ok 1 g # SKIP"),
+            (&[Skip, Pass], "ok 1 g"),
+            (&[], "ok 1 g"),
+        ] {
+            let text = written(|ktap| {
+                ktap.begin_subtest("g", statuses.len()).unwrap();
+                for &status in statuses {
+                    ktap.result(&KtapTest { name: "t", status, detail: "" }).unwrap();
+                }
+                assert_eq!(ktap.subtest(), Some("g"));
+                ktap.end_subtest().unwrap();
+                assert_eq!(ktap.subtest(), None);
+            });
+            assert_eq!(text.lines().last(), Some(expected));
+        }
+    }
+}
