@@ -2,10 +2,13 @@
 
 mod examples;
 mod fork;
+mod headers;
 mod hip_tests;
 mod interface;
 mod layout;
 mod own;
 mod privileges;
 mod program;
+mod sequences;
+mod surroundings;
 mod torture;
