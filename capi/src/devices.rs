@@ -301,6 +301,8 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::CONCURRENT_MANAGED_ACCESS
                 | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
                 | attribute::PAGEABLE_MEMORY_ACCESS
+                | attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
+                | attribute::IMAGE_SUPPORT
                 | attribute::MEMORY_POOLS_SUPPORTED
                 | attribute::COOPERATIVE_LAUNCH
                 // hipHostGetDevicePointer() returns the device's address, which can differ.

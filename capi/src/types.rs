@@ -107,6 +107,7 @@ pub mod attribute {
     pub const COMPUTE_CAPABILITY_MINOR: c_int = 61;
     pub const MULTIPROCESSOR_COUNT: c_int = 63;
     pub const PAGEABLE_MEMORY_ACCESS: c_int = 65;
+    pub const PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES: c_int = 66;
     pub const PCI_BUS_ID: c_int = 67;
     pub const PCI_DEVICE_ID: c_int = 68;
     pub const PCI_DOMAIN_ID: c_int = 69;
@@ -121,6 +122,7 @@ pub mod attribute {
     pub const HDP_MEM_FLUSH_CNTL: c_int = 10_005;
     pub const HDP_REG_FLUSH_CNTL: c_int = 10_006;
     pub const IS_LARGE_BAR: c_int = 10_011;
+    pub const IMAGE_SUPPORT: c_int = 10_014;
     pub const PHYSICAL_MULTI_PROCESSOR_COUNT: c_int = 10_015;
     pub const FINE_GRAIN_SUPPORT: c_int = 10_016;
     pub const PCI_CHIP_ID: c_int = 10_020;

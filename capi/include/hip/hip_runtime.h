@@ -14,6 +14,7 @@
 #define __global__
 #define __shared__
 #define __constant__
+#define __forceinline__
 
 #ifdef __cplusplus
 /* The coordinates that a kernel reads. No kernel runs. */

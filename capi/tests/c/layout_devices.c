@@ -136,6 +136,8 @@ int main(void) {
   VALUE(hipDeviceAttributeMemoryClockRate);
   VALUE(hipDeviceAttributeComputeCapabilityMinor);
   VALUE(hipDeviceAttributeWarpSize);
+  VALUE(hipDeviceAttributePageableMemoryAccessUsesHostPageTables);
+  VALUE(hipDeviceAttributeImageSupport);
   VALUE(hipDeviceAttributeHdpMemFlushCntl);
   VALUE(hipDeviceAttributeHdpRegFlushCntl);
   VALUE(hipErrorStreamCaptureUnsupported);

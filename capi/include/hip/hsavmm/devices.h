@@ -24,6 +24,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeComputeCapabilityMinor = 61,
   hipDeviceAttributeMultiprocessorCount = 63,
   hipDeviceAttributePageableMemoryAccess = 65,
+  hipDeviceAttributePageableMemoryAccessUsesHostPageTables = 66,
   hipDeviceAttributePciBusId = 67,
   hipDeviceAttributePciDeviceId = 68,
   hipDeviceAttributePciDomainId = 69,
@@ -39,6 +40,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeHdpMemFlushCntl = 10005,
   hipDeviceAttributeHdpRegFlushCntl = 10006,
   hipDeviceAttributeIsLargeBar = 10011,
+  hipDeviceAttributeImageSupport = 10014,
   hipDeviceAttributePhysicalMultiProcessorCount = 10015,
   hipDeviceAttributeFineGrainSupport = 10016,
   hipDeviceAttributePciChipId = 10020

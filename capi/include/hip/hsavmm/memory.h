@@ -69,6 +69,7 @@ typedef enum hipPointer_attribute {
 
 /* Allocates memory of the current device; for 0 bytes `*ptr` is null. */
 hipError_t hipMalloc(void **ptr, size_t size);
+/* Frees memory of this library, of a device or of the host; null is valid. */
 hipError_t hipFree(void *ptr);
 /* Allocates memory of the host that all devices can access. */
 hipError_t hipHostMalloc(void **ptr, size_t size,
