@@ -1,10 +1,8 @@
-//! The exported interface: headers, library, pkg-config and CMake agree.
+//! The exported interface: headers and library agree.
 
 use crate::headers::functions;
-use crate::program::{Language, Program, library_folder, package, well};
-use hsa_rocr::test;
+use crate::program::{Language, Program, library_folder, well};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -46,72 +44,4 @@ fn get_proc_address_finds_every_function() {
     let missing = well(&program.on_simulation("").output().unwrap(), "by name");
     names.clear();
     assert_eq!(missing, "");
-}
-
-fn install(prefix: &Path) {
-    let output = Command::new(package().join("install"))
-        .arg("--built")
-        .arg(library_folder())
-        .arg(prefix)
-        .output()
-        .unwrap();
-    well(&output, "install");
-}
-
-#[test]
-fn pkg_config_finds_the_installation() {
-    let folder = tempfile::tempdir().unwrap();
-    let prefix = folder.path().join("prefix");
-    install(&prefix);
-    let mut found = Command::new("pkg-config");
-    found.args(["--cflags", "--libs", "--print-errors", "hsavmm"]);
-    let output = found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output();
-    let Ok(output) = output else {
-        test::report("SKIPPED interface::pkg_config_finds_the_installation: no pkg-config");
-        return;
-    };
-    let flags = well(&output, "pkg-config");
-    let program = folder.path().join("cycle");
-    let script = format!(
-        "cc -std=c99 \"$1\" {flags} -Wl,-rpath,\"$2\" -o \"$3\" && HSA_VMM_RUNTIME=sim \"$3\"",
-        flags = flags.trim()
-    );
-    let output = Command::new("sh")
-        .args(["-c", &script, "sh"])
-        .arg(package().join("examples/cycle.c"))
-        .arg(prefix.join("lib"))
-        .arg(&program)
-        .output()
-        .unwrap();
-    assert!(well(&output, "cycle").contains("written at the first"));
-}
-
-#[test]
-fn cmake_finds_the_installation() {
-    if Command::new("cmake").arg("--version").output().is_err() {
-        test::report("SKIPPED interface::cmake_finds_the_installation: cmake is not installed");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let prefix = folder.path().join("prefix");
-    install(&prefix);
-    std::fs::copy(package().join("examples/cycle.c"), folder.path().join("cycle.c")).unwrap();
-    let project = "cmake_minimum_required(VERSION 3.16)\nproject(cycle C)\n\
-                   find_package(hsavmm 0.1 REQUIRED)\n\
-                   foreach(kind hsavmm static)\n  add_executable(cycle_${kind} cycle.c)\n\
-                   \x20 target_link_libraries(cycle_${kind} hsavmm::${kind})\nendforeach()\n";
-    std::fs::write(folder.path().join("CMakeLists.txt"), project).unwrap();
-    let cmake = |arguments: &[&str]| {
-        let output =
-            Command::new("cmake").args(arguments).current_dir(folder.path()).output().unwrap();
-        well(&output, "cmake")
-    };
-    let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
-    cmake(&["-S", ".", "-B", "build", &prefix]);
-    cmake(&["--build", "build"]);
-    for kind in ["hsavmm", "static"] {
-        let mut program = Command::new(folder.path().join(format!("build/cycle_{kind}")));
-        let output = program.env("HSA_VMM_RUNTIME", "sim").output().unwrap();
-        assert!(well(&output, kind).contains("written at the first"));
-    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Print sizes, offsets and values of all types that the headers share with AMD's.
-const SOURCES: [&str; 2] = ["tests/c/layout.c", "tests/c/layout_devices.c"];
+pub const SOURCES: [&str; 2] = ["tests/c/layout.c", "tests/c/layout_devices.c"];
 
 #[test]
 fn layout_is_equal_in_c_and_cplusplus() {
@@ -17,7 +17,8 @@ fn layout_is_equal_in_c_and_cplusplus() {
     }
 }
 
-fn printed(source: &str, language: Language) -> String {
+/// Compiles and runs one of them.
+pub fn printed(source: &str, language: Language) -> String {
     let program = Program::compile(source, language, &[]);
     well(&Command::new(program.file()).output().unwrap(), "print")
 }

@@ -1,9 +1,11 @@
 //! The C interface as used by C and C++ programs.
 
+mod baseline;
 mod examples;
 mod fork;
 mod headers;
 mod hip_tests;
+mod installed;
 mod interface;
 mod layout;
 mod own;
