@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::pool::PoolFlags;
-use hsa_vmm::{Address, AgentId, PoolMemory};
+use hsa_vmm::{Address, Agent, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -206,6 +206,12 @@ fn allocate_on_device(
     let agent = process.devices.agent(device)?;
     if size == 0 {
         return Ok(());
+    }
+    let has_pool = |agent: &Agent| agent.pools.iter().any(|other| other.flags.contains(pool));
+    if !process.runtime.agent(agent).is_some_and(has_pool) {
+        let words =
+            format!("{} memory on this device", pool.words().collect::<Vec<_>>().join(", "));
+        return Err(Refusal::not_supported(words));
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;
     let held = Held { memory, kind: Kind::Device, flags, device };

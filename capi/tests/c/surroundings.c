@@ -185,9 +185,16 @@ static void registered_memory(void) {
          hipErrorInvalidValue);
   OK(hipFree(memory));
   EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocUncached) == hipErrorNotSupported);
-  OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
-  OK(hipMemset(memory, 1, SIZE));
-  OK(hipFree(memory));
+  int has_fine_grained = -1;
+  OK(hipDeviceGetAttribute(&has_fine_grained, hipDeviceAttributeFineGrainSupport, 0));
+  if (has_fine_grained) {
+    OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
+    OK(hipMemset(memory, 1, SIZE));
+    OK(hipFree(memory));
+  } else {
+    EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained) ==
+           hipErrorNotSupported);
+  }
 }
 
 static void reset(void) {

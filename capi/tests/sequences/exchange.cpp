@@ -39,9 +39,12 @@ int main() {
   const pid_t other = fork();
   CHECK(other >= 0);
   if (other == 0) {
+    /* So that it ends if its parent fails. */
+    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;
   }
+  CHECK(close(up[1]) == 0);
   char *memory = nullptr, done = 0;
   static int numbers[256];
   Message message;

@@ -141,9 +141,12 @@ int main() {
   const pid_t other = fork();
   CHECK(other >= 0);
   if (other == 0) {
+    /* So that it ends if its parent fails. */
+    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;
   }
+  CHECK(close(up[1]) == 0);
   /* For systems where a child may not take its parent's descriptors otherwise. */
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   int devices = 0;
