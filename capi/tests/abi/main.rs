@@ -4,6 +4,7 @@ mod baseline;
 mod examples;
 mod fork;
 mod headers;
+mod hip_page;
 mod hip_tests;
 mod installed;
 mod interface;
