@@ -13,14 +13,15 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Fails unless a command succeeds. Returns what it printed.
+/// Fails unless a command succeeds. Returns what it printed, on standard error last.
 #[track_caller]
 fn well(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let Output { status, stdout, stderr } = &output;
-    assert!(status.success(), "{command:?}: {status}\n{}{}", text(stdout), text(stderr));
-    text(stdout)
+    let said = text(stdout) + &text(stderr);
+    assert!(status.success(), "{command:?}: {status}\n{said}");
+    said
 }
 
 /// Returns why this test cannot run here, after printing it.
