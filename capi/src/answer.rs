@@ -70,6 +70,7 @@ pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipE
 fn note(function: &str, refusal: &Refusal) {
     let name = errors::name(refusal.code).to_string_lossy();
     let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
+    tracing::warn!(target: "hsavmm", "{text}");
     // In an exiting thread the message is dropped: no caller can read it.
     let _ = LAST.try_with(|last| last.set(refusal.code));
     let _ = MESSAGE.try_with(|message| message.replace(cut(&printable(&text))));

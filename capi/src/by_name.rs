@@ -4,7 +4,7 @@ use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::pointers::{text, write_out};
 use crate::types::hipError_t;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_ulonglong, c_void};
 
 macro_rules! functions {
     ($($function:ident)+) => {
@@ -24,25 +24,69 @@ macro_rules! functions {
 }
 
 functions! {
+    hipCtxCreate hipCtxDestroy hipCtxGetCurrent hipCtxGetDevice hipCtxSetCurrent hipCtxSynchronize
     hipDeviceCanAccessPeer hipDeviceDisablePeerAccess hipDeviceEnablePeerAccess hipDeviceGet
-    hipDeviceGetAttribute hipDeviceGetName hipDeviceGetPCIBusId hipDeviceGetUuid
+    hipDeviceGetAttribute hipDeviceGetName hipDeviceGetPCIBusId hipDeviceGetStreamPriorityRange
+    hipDeviceGetUuid hipDevicePrimaryCtxRelease hipDevicePrimaryCtxRetain hipDeviceReset
     hipDeviceSynchronize hipDeviceTotalMem hipDriverGetVersion hipDrvGetErrorName
-    hipDrvGetErrorString hipEventCreate hipEventDestroy hipEventRecord hipEventSynchronize hipFree
-    hipGetDevice hipGetDeviceCount hipGetErrorName hipGetErrorString hipGetLastError
-    hipGetProcAddress hipHostFree hipHostMalloc hipInit hipIpcCloseMemHandle hipIpcGetMemHandle
-    hipIpcOpenMemHandle hipLaunchKernel hipMalloc hipMallocManaged hipMemAddressFree
-    hipMemAddressReserve hipMemCreate hipMemExportToShareableHandle hipMemGetAccess
-    hipMemGetAddressRange hipMemGetAllocationGranularity hipMemGetAllocationPropertiesFromHandle
-    hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemMapArrayAsync hipMemRelease
-    hipMemRetainAllocationHandle hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpyAsync hipMemcpyDtoD
-    hipMemcpyDtoH hipMemcpyHtoD hipMemcpyPeer hipMemset hipMemsetAsync hipMemsetD16 hipMemsetD32
-    hipMemsetD8 hipModuleGetFunction hipModuleLaunchKernel hipModuleLoad hipModuleUnload
-    hipPeekAtLastError hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamCreate
-    hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery hipStreamSynchronize
+    hipDrvGetErrorString hipEventCreate hipEventCreateWithFlags hipEventDestroy hipEventElapsedTime
+    hipEventQuery hipEventRecord hipEventSynchronize hipExtMallocWithFlags hipFree hipFreeAsync
+    hipFreeHost hipGetDevice hipGetDeviceCount hipGetDeviceFlags hipGetDevicePropertiesR0600
+    hipGetDriverEntryPoint hipGetErrorName hipGetErrorString hipGetLastError hipGetProcAddress
+    hipGraphDestroy hipGraphExecDestroy hipGraphExecUpdate hipGraphInstantiate hipGraphLaunch
+    hipHostAlloc hipHostFree hipHostGetDevicePointer hipHostGetFlags hipHostMalloc hipHostRegister
+    hipHostUnregister hipInit hipIpcCloseMemHandle hipIpcGetEventHandle hipIpcGetMemHandle
+    hipIpcOpenEventHandle hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel hipMalloc
+    hipMallocAsync hipMallocHost hipMallocManaged hipMemAddressFree hipMemAddressReserve
+    hipMemAdvise hipMemCreate hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
+    hipMemGetAllocationGranularity hipMemGetAllocationPropertiesFromHandle
+    hipMemGetHandleForAddressRange hipMemGetInfo hipMemImportFromShareableHandle hipMemMap
+    hipMemMapArrayAsync hipMemPrefetchAsync hipMemRelease hipMemRetainAllocationHandle
+    hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpy2D hipMemcpy2DAsync hipMemcpyAsync hipMemcpyDtoD
+    hipMemcpyDtoDAsync hipMemcpyDtoH hipMemcpyDtoHAsync hipMemcpyHtoD hipMemcpyHtoDAsync
+    hipMemcpyPeer hipMemcpyPeerAsync hipMemset hipMemsetAsync hipMemsetD16 hipMemsetD32 hipMemsetD8
+    hipMipmappedArrayCreate hipMipmappedArrayDestroy hipModuleGetFunction hipModuleLaunchKernel
+    hipModuleLoad hipModuleUnload hipPeekAtLastError hipPointerGetAttribute hipPointerGetAttributes
+    hipPointerSetAttribute hipRuntimeGetVersion hipSetDevice hipSetDeviceFlags
+    hipStreamBeginCapture hipStreamCreate hipStreamCreateWithFlags hipStreamCreateWithPriority
+    hipStreamDestroy hipStreamEndCapture hipStreamGetDevice hipStreamGetFlags hipStreamGetPriority
+    hipStreamIsCapturing hipStreamQuery hipStreamSynchronize hipStreamWaitEvent
+    hipThreadExchangeStreamCaptureMode
 }
 
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
+
+/// Finds a function; the name is null or ends in a zero. HIP's header gives some functions of HIP 6 and 7
+/// another name, by which programs do not ask.
+///
+/// # Safety
+/// As lib.rs says of pointers.
+unsafe fn look_up(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    result: *mut c_int,
+) -> Result<(), Refusal> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let name = text("symbol", symbol)?;
+        write_out("function", function, core::ptr::null_mut())?;
+        let found = match name {
+            "hipGetDeviceProperties" => named("hipGetDevicePropertiesR0600"),
+            name => named(name),
+        };
+        if !result.is_null() {
+            write_out("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
+        }
+        match found {
+            Some(address) => write_out("function", function, address),
+            None => {
+                let words = format!("function `{name}` not found");
+                Err(Refusal::new(errors::NOT_FOUND, words))
+            }
+        }
+    }
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetProcAddress(
@@ -52,22 +96,17 @@ unsafe extern "C" fn hipGetProcAddress(
     _flags: u64,
     result: *mut c_int,
 ) -> hipError_t {
-    answer("hipGetProcAddress", || {
-        // SAFETY: as lib.rs says of pointers.
-        unsafe {
-            let name = text("symbol", symbol)?;
-            write_out("function", function, core::ptr::null_mut())?;
-            let found = named(name);
-            if !result.is_null() {
-                write_out("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
-            }
-            match found {
-                Some(address) => write_out("function", function, address),
-                None => {
-                    let words = format!("function `{name}` not found");
-                    Err(Refusal::new(errors::NOT_FOUND, words))
-                }
-            }
-        }
-    })
+    // SAFETY: as lib.rs says of pointers.
+    answer("hipGetProcAddress", || unsafe { look_up(symbol, function, result) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDriverEntryPoint(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    _flags: c_ulonglong,
+    result: *mut c_int,
+) -> hipError_t {
+    // SAFETY: as lib.rs says of pointers.
+    answer("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, result) })
 }

@@ -4,6 +4,7 @@ use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::pointers::{write_out, write_text};
 use crate::process::process;
+use crate::properties::Architecture;
 use crate::types::{
     LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
     hipDevice_t, hipError_t, hipMemLocation, hipUUID,
@@ -128,6 +129,12 @@ impl Devices {
     }
 }
 
+/// Makes a device the current one of this thread.
+pub fn make_current(device: c_int) {
+    // In an exiting thread nothing reads it.
+    let _ = CURRENT.try_with(|current| current.set(device));
+}
+
 /// Returns the current device of this thread.
 pub fn current() -> c_int {
     CURRENT.try_with(Cell::get).unwrap_or(0)
@@ -184,7 +191,7 @@ unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
 extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
     answer("hipSetDevice", || {
         process()?.devices.agent(device)?;
-        let _ = CURRENT.try_with(|current| current.set(device));
+        make_current(device);
         Ok(())
     })
 }
@@ -199,7 +206,7 @@ unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> h
 }
 
 /// Runs a function with the agent of a device.
-fn of<T>(device: c_int, act: impl FnOnce(&Agent) -> Result<T, Refusal>) -> Result<T, Refusal> {
+pub fn of<T>(device: c_int, act: impl FnOnce(&Agent) -> Result<T, Refusal>) -> Result<T, Refusal> {
     let process = process()?;
     let id = process.devices.agent(device)?;
     match process.runtime.agent(id) {
@@ -223,18 +230,22 @@ unsafe extern "C" fn hipDeviceGetName(
     })
 }
 
+/// Returns HIP's sixteen bytes: the digits after `GPU-`, as text.
+pub fn device_uuid(agent: &Agent) -> hipUUID {
+    let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
+        *to = from as c_char;
+    }
+    hipUUID { bytes }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
     answer("hipDeviceGetUuid", || {
         of(device, |agent| {
-            // HIP's sixteen bytes are the digits after `GPU-`, as text.
-            let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
-            let mut bytes = [0; 16];
-            for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
-                *to = from as c_char;
-            }
             // SAFETY: as lib.rs says of pointers for results.
-            unsafe { write_out("uuid", uuid, hipUUID { bytes }) }
+            unsafe { write_out("uuid", uuid, device_uuid(agent)) }
         })
     })
 }
@@ -284,14 +295,29 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 // Devices access hipHostMalloc's memory at the same address.
                 attribute::CAN_MAP_HOST_MEMORY
                 | attribute::MANAGED_MEMORY
+                | attribute::HOST_REGISTER_SUPPORTED
                 | attribute::UNIFIED_ADDRESSING => 1,
                 // Not supported by this library.
                 attribute::CONCURRENT_MANAGED_ACCESS
                 | attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST
                 | attribute::PAGEABLE_MEMORY_ACCESS
+                | attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
+                | attribute::IMAGE_SUPPORT
                 | attribute::MEMORY_POOLS_SUPPORTED
-                | attribute::HOST_REGISTER_SUPPORTED
+                | attribute::COOPERATIVE_LAUNCH
+                // hipHostGetDevicePointer() returns the device's address, which can differ.
+                | attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
                 | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
+                attribute::COMPUTE_CAPABILITY_MAJOR => Architecture::of(agent).major,
+                attribute::COMPUTE_CAPABILITY_MINOR => Architecture::of(agent).minor,
+                attribute::WARP_SIZE => Architecture::of(agent).warp_size,
+                attribute::CLOCK_RATE
+                | attribute::MEMORY_BUS_WIDTH
+                | attribute::MEMORY_CLOCK_RATE
+                | attribute::HDP_MEM_FLUSH_CNTL
+                | attribute::HDP_REG_FLUSH_CNTL => {
+                    return Err(Refusal::not_supported("an attribute that is not about memory management"));
+                }
                 attribute::INTEGRATED => c_int::from(agent.integrated),
                 attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
                     number(agent.compute_units)

@@ -5,7 +5,8 @@
 //!
 //! * `types`: C's types, as HIP lays them out. `answer`: error numbers, messages and panics.
 //! * `process`: the runtime of a C program. `devices`: its visible GPUs.
-//! * `virtual_memory`, `memory`, `transfer`, `ipc`: HIP's functions, one file per subject.
+//! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
+//!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
 //! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: their
 //!   numbers.
 //!
@@ -17,11 +18,14 @@
 
 mod answer;
 mod areas;
+mod asynchronous;
 mod batches;
 mod buffers;
 mod by_name;
+mod contexts;
 mod devices;
 mod errors;
+mod events;
 mod ipc;
 mod log;
 mod memory;
@@ -29,6 +33,10 @@ mod objects;
 mod own;
 mod pointers;
 mod process;
+mod properties;
+mod queries;
+mod registered;
+mod streams;
 mod transfer;
 mod types;
 mod unsupported;

@@ -4,6 +4,7 @@ use crate::answer::Refusal;
 use crate::errors;
 use hsa_vmm::runtime::{environment_variable, printable};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Starts the log once; keeps an existing logger of a Rust program.
@@ -19,6 +20,24 @@ pub fn begin() -> Result<(), Refusal> {
         .with_ansi(false)
         .try_init();
     Ok(())
+}
+
+/// Prints, once in a process, that no runtime could be opened: the program may ignore errors, or print a
+/// number only. `HSA_VMM_LOG=off` silences it.
+pub fn not_opened(refusal: &Refusal) {
+    static PRINTED: AtomicBool = AtomicBool::new(false);
+    let is_off = environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
+    if is_off || PRINTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let hint = if cfg!(feature = "simulation") {
+        "\nlibhsavmm: to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim"
+    } else {
+        ""
+    };
+    let text = printable(&refusal.words).into_owned();
+    // Standard error may be closed.
+    let _ = writeln!(io::stderr(), "libhsavmm: no runtime: {text}{hint}");
 }
 
 /// Writes to standard error without control characters: the log contains names from the runtime.
@@ -37,7 +56,8 @@ impl Write for Escaped {
 }
 
 fn refused(level: &str) -> Refusal {
-    let words =
-        format!("HSA_VMM_LOG: invalid level {level:?}: expected error, warn, info, debug or trace");
+    let words = format!(
+        "HSA_VMM_LOG: invalid level {level:?}: expected off, error, warn, info, debug or trace"
+    );
     Refusal::new(errors::NOT_INITIALIZED, words)
 }

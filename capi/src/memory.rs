@@ -1,20 +1,18 @@
-//! `hipMalloc` and related functions, and queries of pointers.
+//! `hipMalloc` and related functions.
 
 use crate::answer::{Refusal, answer};
 use crate::devices::{current, memory_of};
 use crate::errors;
 use crate::objects::lock;
 use crate::pointers::{address, write_out};
-use crate::process::{Process, process};
-use crate::types::{
-    MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
-    hipPointerAttribute_t,
-};
+use crate::process::process;
+use crate::streams::stream;
+use crate::types::{hipError_t, hipStream_t};
 use core::ffi::{c_int, c_uint, c_void};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::OpenedMemory;
-use hsa_vmm::vmm::Location;
-use hsa_vmm::{Address, AgentId, PoolMemory};
+use hsa_vmm::pool::PoolFlags;
+use hsa_vmm::{Address, Agent, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Held {
     pub memory: PoolMemory,
     pub kind: Kind,
-    flags: c_uint,
-    device: c_int,
+    pub flags: c_uint,
+    pub device: c_int,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,27 +169,88 @@ impl Allocations {
     }
 }
 
+impl Allocations {
+    /// Frees all memory of a device, and of the host that was allocated for it.
+    pub fn free_all_of(&self, device: c_int) -> Result<(), Refusal> {
+        let starts: Vec<usize> = lock(&self.held)
+            .iter()
+            .filter_map(|(&start, held)| (held.device == device).then_some(start))
+            .collect();
+        // Another thread may free some of it meanwhile.
+        for start in starts.into_iter().map(Address::new) {
+            if self.at(start).is_some() {
+                self.free(start, |_| true)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Held {
     fn is_of(&self, owner: AgentId) -> bool {
         self.kind == Kind::Device && self.memory.agent() == owner
     }
 }
 
+/// Allocates memory of a device, from a pool with these flags; null for 0 bytes.
+fn allocate_on_device(
+    ptr: *mut *mut c_void,
+    size: usize,
+    device: impl FnOnce() -> Result<c_int, Refusal>,
+    (flags, pool): (c_uint, PoolFlags),
+) -> Result<(), Refusal> {
+    // SAFETY: as lib.rs says of pointers for results.
+    unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
+    let process = process()?;
+    let device = device()?;
+    let agent = process.devices.agent(device)?;
+    if size == 0 {
+        return Ok(());
+    }
+    let has_pool = |agent: &Agent| agent.pools.iter().any(|other| other.flags.contains(pool));
+    if !process.runtime.agent(agent).is_some_and(has_pool) {
+        let words =
+            format!("{} memory on this device", pool.words().collect::<Vec<_>>().join(", "));
+        return Err(Refusal::not_supported(words));
+    }
+    let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;
+    let held = Held { memory, kind: Kind::Device, flags, device };
+    // SAFETY: as before.
+    unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
+}
+
+const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    answer("hipMalloc", || {
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
-        let process = process()?;
-        let device = current();
-        let agent = process.devices.agent(device)?;
-        if size == 0 {
-            return Ok(());
-        }
-        let memory = PoolMemory::allocate(&process.runtime, agent, size)?;
-        let held = Held { memory, kind: Kind::Device, flags: 0, device };
-        // SAFETY: as before.
-        unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
+    answer("hipMalloc", || allocate_on_device(ptr, size, || Ok(current()), COARSE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMallocAsync(
+    ptr: *mut *mut c_void,
+    size: usize,
+    on: hipStream_t,
+) -> hipError_t {
+    answer("hipMallocAsync", || allocate_on_device(ptr, size, || Ok(stream(on)?.device), COARSE))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipExtMallocWithFlags(
+    ptr: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> hipError_t {
+    answer("hipExtMallocWithFlags", || {
+        let pool = match flags {
+            0 => PoolFlags::COARSE_GRAINED,
+            1 => PoolFlags::FINE_GRAINED,
+            2 => return Err(Refusal::not_supported("signal memory")),
+            3 => return Err(Refusal::not_supported("uncached memory")),
+            4 => return Err(Refusal::not_supported("contiguous memory")),
+            _ => return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid"))),
+        };
+        allocate_on_device(ptr, size, || Ok(current()), (flags, pool))
     })
 }
 
@@ -220,19 +279,31 @@ fn allocate_on_host(
 /// The valid flags of `hipHostMalloc`; all of them give the same kind of memory here.
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
+fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Refusal> {
+    let both = 0x4000_0000 | 0x8000_0000;
+    if flags & !HOST_FLAGS != 0 || flags & both == both {
+        return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+    }
+    allocate_on_host(ptr, size, Kind::Host, flags)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostMalloc(
     ptr: *mut *mut c_void,
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipHostMalloc", || {
-        let both = 0x4000_0000 | 0x8000_0000;
-        if flags & !HOST_FLAGS != 0 || flags & both == both {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
-        }
-        allocate_on_host(ptr, size, Kind::Host, flags)
-    })
+    answer("hipHostMalloc", || host_malloc(ptr, size, flags))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostAlloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t {
+    answer("hipHostAlloc", || host_malloc(ptr, size, flags))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMallocHost(ptr: *mut *mut c_void, size: usize) -> hipError_t {
+    answer("hipMallocHost", || host_malloc(ptr, size, 0))
 }
 
 #[unsafe(no_mangle)]
@@ -253,28 +324,38 @@ unsafe extern "C" fn hipMallocManaged(
     })
 }
 
+/// Frees memory of a kind that `fits` accepts; does nothing for null.
+fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
+    let process = process()?;
+    process.devices.any()?;
+    if ptr.is_null() {
+        return Ok(());
+    }
+    process.allocations.free(address(ptr), fits)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    answer("hipFree", || {
-        let process = process()?;
-        process.devices.any()?;
-        if ptr.is_null() {
-            return Ok(());
-        }
-        process.allocations.free(address(ptr), |kind| kind != Kind::Host)
+    // Memory of the host, too, as in HIP: rocSHMEM frees it so.
+    answer("hipFree", || free(ptr, |_| true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFreeAsync(ptr: *mut c_void, on: hipStream_t) -> hipError_t {
+    answer("hipFreeAsync", || {
+        stream(on)?;
+        free(ptr, |kind| kind == Kind::Device)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
-    answer("hipHostFree", || {
-        let process = process()?;
-        process.devices.any()?;
-        if ptr.is_null() {
-            return Ok(());
-        }
-        process.allocations.free(address(ptr), |kind| kind == Kind::Host)
-    })
+    answer("hipHostFree", || free(ptr, |kind| kind == Kind::Host))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFreeHost(ptr: *mut c_void) -> hipError_t {
+    answer("hipFreeHost", || free(ptr, |kind| kind == Kind::Host))
 }
 
 #[unsafe(no_mangle)]
@@ -290,110 +371,6 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         unsafe {
             write_out("total", total, all)?;
             write_out("free", free, left)
-        }
-    })
-}
-
-/// The kind of memory at an address.
-enum Found {
-    Held(Arc<Held>),
-    Opened(c_int, Arc<OpenedMemory>),
-    /// A mapping: start, size, device.
-    Mapped(Address, usize, c_int),
-}
-
-impl Process {
-    fn find(&self, at: Address) -> Option<Found> {
-        if let Some(held) = self.allocations.at(at) {
-            return Some(Found::Held(held));
-        }
-        if let Some((device, opened)) = self.allocations.opened_at(at) {
-            return Some(Found::Opened(device, opened));
-        }
-        let vmm = self.vmm().ok()?;
-        let (start, size) = vmm.mapped_range_at(at)?;
-        let device = match vmm.location_at(at) {
-            Some(Location::Agent(agent)) => self.devices.number(agent),
-            _ => -1,
-        };
-        Some(Found::Mapped(start, size, device))
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipPointerGetAttributes(
-    attributes: *mut hipPointerAttribute_t,
-    ptr: *const c_void,
-) -> hipError_t {
-    answer("hipPointerGetAttributes", || {
-        let nothing = hipPointerAttribute_t {
-            kind: MEMORY_UNREGISTERED,
-            device: -2,
-            device_pointer: core::ptr::null_mut(),
-            host_pointer: core::ptr::null_mut(),
-            is_managed: 0,
-            allocation_flags: 0,
-        };
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("attributes", attributes, nothing) }?;
-        let process = process()?;
-        process.devices.any()?;
-        let found = process.find(address(ptr));
-        let on_device = |device| hipPointerAttribute_t {
-            kind: MEMORY_DEVICE,
-            device,
-            device_pointer: ptr.cast_mut(),
-            ..nothing
-        };
-        let answer = match found {
-            None => return Err(Refusal::value("ptr", "is not memory of this library")),
-            Some(Found::Mapped(_, _, device)) => on_device(device),
-            Some(Found::Opened(device, _)) => on_device(device),
-            Some(Found::Held(held)) => {
-                let on_host = |kind| hipPointerAttribute_t {
-                    kind,
-                    host_pointer: ptr.cast_mut(),
-                    is_managed: c_int::from(kind == MEMORY_MANAGED),
-                    ..on_device(held.device)
-                };
-                let answer = match held.kind {
-                    Kind::Device => on_device(held.device),
-                    Kind::Host => on_host(MEMORY_HOST),
-                    Kind::Managed => on_host(MEMORY_MANAGED),
-                };
-                hipPointerAttribute_t { allocation_flags: held.flags, ..answer }
-            }
-        };
-        // SAFETY: as before.
-        unsafe { write_out("attributes", attributes, answer) }
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemGetAddressRange(
-    base: *mut *mut c_void,
-    size: *mut usize,
-    ptr: *mut c_void,
-) -> hipError_t {
-    answer("hipMemGetAddressRange", || {
-        let process = process()?;
-        process.devices.any()?;
-        let (start, bytes) = match process.find(address(ptr)) {
-            Some(Found::Held(held)) => (held.memory.address(), held.memory.size()),
-            Some(Found::Opened(_, opened)) => (opened.address(), opened.size()),
-            Some(Found::Mapped(start, size, _)) => (start, size),
-            None => {
-                let words = "`ptr` is not memory of this library";
-                return Err(Refusal::new(errors::NOT_FOUND, words));
-            }
-        };
-        // Either result pointer may be null, as in HIP.
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe {
-            if !base.is_null() {
-                write_out("base", base, start.as_ptr())?;
-            }
-            if size.is_null() { Ok(()) } else { write_out("size", size, bytes) }
         }
     })
 }

@@ -1,7 +1,10 @@
-//! The areas and buffers of a C program, identified by numbers that are never reused in a process.
+//! The areas, buffers, streams and events of a C program, identified by numbers that are never reused in
+//! a process.
 
 use crate::answer::Refusal;
 use crate::errors;
+use crate::events::Event;
+use crate::streams::Stream;
 use core::ffi::c_void;
 use hsa_vmm::area::{AreaFlags, AreaMemory};
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
@@ -95,10 +98,13 @@ pub enum Object {
     Paged(Arc<PagedBuffer>),
     Pausable(Arc<Mutex<PausableBuffer>>),
     Ring(Arc<RingBuffer>),
+    Stream(Arc<Stream>),
+    Event(Arc<Event>),
 }
 
-/// The next number, per process, so that numbers from before a shut-down stay invalid.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+/// The next number, per process, so that numbers from before a shut-down stay invalid. HIP gives 1 and 2
+/// a meaning as streams.
+static NEXT: AtomicU64 = AtomicU64::new(16);
 
 /// All objects of one runtime.
 #[derive(Debug, Default)]
@@ -143,6 +149,11 @@ impl Objects {
         areas.iter().find_map(|area| area.find(at))
     }
 
+    /// Removes the objects that `belongs` selects.
+    pub fn remove_all(&self, belongs: impl Fn(&Object) -> bool) {
+        lock(&self.by_number).retain(|_, object| !belongs(object));
+    }
+
     /// Removes an object and returns it.
     pub fn remove(&self, number: *mut c_void) -> Result<Object, Refusal> {
         lock(&self.by_number).remove(&(number as u64)).ok_or_else(invalid_number)
@@ -168,4 +179,6 @@ kinds! {
     paged: Paged(PagedBuffer);
     pausable: Pausable(Mutex<PausableBuffer>);
     ring: Ring(RingBuffer);
+    stream: Stream(Stream);
+    event: Event(Event);
 }

@@ -1,7 +1,7 @@
 //! Checked access to C's pointers.
 
 use crate::answer::Refusal;
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use hsa_vmm::Address;
 
 /// Writes a result.
@@ -23,6 +23,18 @@ pub unsafe fn take<T: Copy>(argument: &str, from: *const T) -> Result<T, Refusal
     not_null(argument, from)?;
     // SAFETY: not null, so readable as the caller says.
     Ok(unsafe { from.read_unaligned() })
+}
+
+/// Reads a number at an address that may be invalid; `None` if it is not mapped or not readable. The
+/// kernel copies, so that no access of this process faults.
+pub fn readable(from: *const c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let size = size_of::<c_int>();
+    let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
+    let from = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: size };
+    // SAFETY: the kernel writes at most `size` bytes, to `value`, and checks the other address.
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    (usize::try_from(copied) == Ok(size)).then_some(value)
 }
 
 /// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so that such a count is
@@ -103,7 +115,15 @@ pub fn address(pointer: *const c_void) -> Address {
 
 #[cfg(test)]
 mod tests {
-    use super::{c_char, cut};
+    use super::{c_char, cut, readable};
+
+    #[test]
+    fn unmapped_address_is_not_read() {
+        let number = 42;
+        assert_eq!(readable(&number), Some(42));
+        assert_eq!(readable(0x1_0000 as *const _), None);
+        assert_eq!(readable((usize::MAX - 1) as *const _), None);
+    }
 
     #[test]
     fn text_is_cut_between_characters() {

@@ -5,6 +5,7 @@ use crate::devices::{Devices, visible};
 use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
+use crate::registered::Registered;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
@@ -35,6 +36,7 @@ pub struct Process {
     pub runtime: Runtime,
     pub devices: Devices,
     pub allocations: Allocations,
+    pub registered: Registered,
     pub objects: Objects,
     vmm: Result<Vmm, Error>,
     ipc: Vec<OnceLock<Ipc>>,
@@ -105,7 +107,10 @@ pub fn process() -> Result<Arc<Process>, Refusal> {
         return Ok(process);
     }
     let choice = with_state(|state| state.choice.clone());
-    let opened = Process::open(&choice).inspect_err(|_| OWNER.store(0, Ordering::Release));
+    let opened = Process::open(&choice).inspect_err(|refusal| {
+        crate::log::not_opened(refusal);
+        OWNER.store(0, Ordering::Release);
+    });
     let process = Arc::new(opened?);
     with_state(|state| state.open = Some(process.clone()));
     Ok(process)
@@ -158,7 +163,8 @@ impl Process {
         let devices = visible(&runtime, |variable| std::env::var(variable).ok());
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
         let (allocations, objects) = (Allocations::default(), Objects::default());
-        Ok(Self { runtime, devices, allocations, objects, vmm, ipc })
+        let registered = Registered::default();
+        Ok(Self { runtime, devices, allocations, registered, objects, vmm, ipc })
     }
 
     /// Virtual-memory management, if the runtime supports it.

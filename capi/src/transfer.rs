@@ -6,8 +6,7 @@ use crate::memory::{Held, Kind};
 use crate::objects::{InArea, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
-use crate::types::{hipError_t, hipStream_t};
-use crate::unsupported::null_stream;
+use crate::types::hipError_t;
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
 use hsa_vmm::agent::AgentKind;
@@ -234,9 +233,11 @@ fn for_each_mapping(
     Ok(())
 }
 
+/// Copies memory of any kind.
+///
 /// # Safety
 /// The program's own memory must be `size` bytes long; at the destination, writable.
-unsafe fn copy(
+pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
     size: usize,
@@ -338,26 +339,11 @@ unsafe extern "C" fn hipMemcpyPeer(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemcpyAsync(
-    destination: *mut c_void,
-    source: *const c_void,
-    size: usize,
-    kind: c_int,
-    stream: hipStream_t,
-) -> hipError_t {
-    answer("hipMemcpyAsync", || {
-        null_stream(stream)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
-        unsafe { copy(destination, source, size, kind) }
-    })
-}
-
 /// Fills memory with `count` copies of a pattern.
 ///
 /// # Safety
 /// The program's own memory must be that long and writable.
-unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
+pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
     let process = process()?;
     process.devices.any()?;
     if count == 0 {
@@ -416,18 +402,4 @@ unsafe extern "C" fn hipMemsetD32(
 ) -> hipError_t {
     // SAFETY: as lib.rs says of pointers to bytes.
     answer("hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hipMemsetAsync(
-    destination: *mut c_void,
-    value: c_int,
-    size: usize,
-    stream: hipStream_t,
-) -> hipError_t {
-    answer("hipMemsetAsync", || {
-        null_stream(stream)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
-        unsafe { set(destination, &[value as u8], size) }
-    })
 }

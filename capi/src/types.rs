@@ -7,7 +7,9 @@ use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 pub type hipError_t = c_int;
 pub type hipDevice_t = c_int;
+pub type hipCtx_t = *mut c_void;
 pub type hipStream_t = *mut c_void;
+pub type hipEvent_t = *mut c_void;
 pub type hipMemGenericAllocationHandle_t = *mut c_void;
 
 #[repr(C)]
@@ -72,28 +74,55 @@ pub struct hipPointerAttribute_t {
     pub allocation_flags: c_uint,
 }
 
+/// Attributes of a pointer (`HIP_POINTER_ATTRIBUTE_…`).
+pub mod pointer_attribute {
+    use super::c_uint;
+
+    pub const MEMORY_TYPE: c_uint = 2;
+    pub const DEVICE_POINTER: c_uint = 3;
+    pub const HOST_POINTER: c_uint = 4;
+    pub const SYNC_MEMOPS: c_uint = 6;
+    pub const IS_MANAGED: c_uint = 8;
+    pub const DEVICE_ORDINAL: c_uint = 9;
+    pub const RANGE_START_ADDR: c_uint = 11;
+    pub const RANGE_SIZE: c_uint = 12;
+    pub const MAPPED: c_uint = 13;
+}
+
 /// Attributes of a device (`hipDeviceAttribute…`).
 pub mod attribute {
     use super::c_int;
 
     pub const CAN_MAP_HOST_MEMORY: c_int = 3;
+    pub const CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: c_int = 4;
+    pub const CLOCK_RATE: c_int = 5;
     pub const CONCURRENT_MANAGED_ACCESS: c_int = 9;
+    pub const COOPERATIVE_LAUNCH: c_int = 10;
     pub const DIRECT_MANAGED_MEM_ACCESS_FROM_HOST: c_int = 13;
     pub const INTEGRATED: c_int = 16;
+    pub const COMPUTE_CAPABILITY_MAJOR: c_int = 23;
     pub const MANAGED_MEMORY: c_int = 24;
+    pub const MEMORY_BUS_WIDTH: c_int = 59;
+    pub const MEMORY_CLOCK_RATE: c_int = 60;
+    pub const COMPUTE_CAPABILITY_MINOR: c_int = 61;
     pub const MULTIPROCESSOR_COUNT: c_int = 63;
     pub const PAGEABLE_MEMORY_ACCESS: c_int = 65;
+    pub const PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES: c_int = 66;
     pub const PCI_BUS_ID: c_int = 67;
     pub const PCI_DEVICE_ID: c_int = 68;
     pub const PCI_DOMAIN_ID: c_int = 69;
     pub const TOTAL_GLOBAL_MEM: c_int = 84;
     pub const UNIFIED_ADDRESSING: c_int = 85;
+    pub const WARP_SIZE: c_int = 87;
     pub const MEMORY_POOLS_SUPPORTED: c_int = 88;
     pub const VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 89;
     pub const HOST_REGISTER_SUPPORTED: c_int = 90;
     pub const MEMORY_POOL_SUPPORTED_HANDLE_TYPES: c_int = 91;
     pub const HOST_NUMA_ID: c_int = 92;
+    pub const HDP_MEM_FLUSH_CNTL: c_int = 10_005;
+    pub const HDP_REG_FLUSH_CNTL: c_int = 10_006;
     pub const IS_LARGE_BAR: c_int = 10_011;
+    pub const IMAGE_SUPPORT: c_int = 10_014;
     pub const PHYSICAL_MULTI_PROCESSOR_COUNT: c_int = 10_015;
     pub const FINE_GRAIN_SUPPORT: c_int = 10_016;
     pub const PCI_CHIP_ID: c_int = 10_020;

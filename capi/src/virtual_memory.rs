@@ -2,7 +2,7 @@
 
 use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, take, take_each, write_out};
+use crate::pointers::{address, not_null, readable, take, take_each, write_out};
 use crate::process::{Process, process};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
@@ -323,6 +323,26 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     })
 }
 
+/// Returns the file descriptor that `os_handle` is (since HIP 7.1) or points to (HIP before). Programs of
+/// both kinds exist, whatever the profile. The first 65,536 addresses are never mapped
+/// (`vm.mmap_min_addr`), and descriptors are smaller numbers.
+fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Refusal> {
+    let refused = |problem: &str| {
+        let problem = format!("({os_handle:p}) {problem}");
+        Refusal::value("os_handle", problem)
+    };
+    let number = match os_handle as usize {
+        number @ ..0x1_0000 => number as RawFd,
+        _ => readable(os_handle.cast()).ok_or_else(|| {
+            refused("is neither a file descriptor nor a pointer to one: the address is not mapped")
+        })?,
+    };
+    match number {
+        0.. => Ok(number),
+        _ => Err(refused("points to a negative number, which is not a file descriptor")),
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemImportFromShareableHandle(
     to: *mut hipMemGenericAllocationHandle_t,
@@ -334,15 +354,7 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let vmm = process.vmm()?;
         not_null("handle", to)?;
         let kind = handle_type(kind)?;
-        let number: RawFd = match vmm.profile() {
-            // SAFETY: as lib.rs says of pointers; HIP 6 takes one to the descriptor.
-            HipProfile::Hip6 => unsafe { take("os_handle", os_handle.cast::<c_int>()) }?,
-            _ => c_int::try_from(os_handle as usize)
-                .map_err(|_| Refusal::value("os_handle", "is not a file descriptor"))?,
-        };
-        if number < 0 {
-            return Err(Refusal::value("os_handle", "is not a file descriptor"));
-        }
+        let number = descriptor_number(os_handle)?;
         // SAFETY: only its number is used before the kernel has checked that it is open; C keeps it
         // open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };

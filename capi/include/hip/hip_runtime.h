@@ -1,7 +1,34 @@
-/* HIP's other header. Kernels need a compiler of AMD's; here there is nothing but the API. */
+/*
+ * HIP's other header. Kernels need AMD's compiler. With another compiler, a source that contains
+ * them compiles as long as it launches them with hipLaunchKernelGGL(): the launch is an error
+ * (hipErrorNotSupported).
+ */
 #ifndef HSAVMM_HIP_HIP_RUNTIME_H
 #define HSAVMM_HIP_HIP_RUNTIME_H
 
 #include <hip/hip_runtime_api.h>
+
+#if !defined(__HIP__)
+#define __host__
+#define __device__
+#define __global__
+#define __shared__
+#define __constant__
+#define __forceinline__
+
+#ifdef __cplusplus
+/* The coordinates that a kernel reads. No kernel runs. */
+static constexpr dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), blockDim(1, 1, 1), gridDim(1, 1, 1);
+
+template <class Kernel, class... Arguments>
+static inline void hipLaunchKernelGGL(Kernel kernel, const dim3 &grid, const dim3 &block,
+                                      uint32_t shared_bytes, hipStream_t stream, Arguments...) {
+  /* HIP's returns nothing, too: hipGetLastError() has the error. */
+  const hipError_t error = hipLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block,
+                                           nullptr, shared_bytes, stream);
+  (void)error;
+}
+#endif
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 //! Calls in forked children of a busy process.
 
-use crate::program::{Language, Program, package, well};
-use std::collections::BTreeSet;
+use crate::headers::functions;
+use crate::program::{Language, Program, well};
 
 /// The number of forks; 400 by default.
 fn forks() -> String {
@@ -17,20 +17,6 @@ const WITHOUT_RUNTIME: [&str; 6] = [
     "hipDrvGetErrorName",
     "hipDrvGetErrorString",
 ];
-
-/// Returns every function that the headers declare.
-fn functions() -> BTreeSet<String> {
-    let mut all = BTreeSet::new();
-    for header in ["hsavmm.h", "hip/hip_runtime_api.h"] {
-        let text = std::fs::read_to_string(package().join("include").join(header)).unwrap();
-        for result in ["hipError_t ", "const char *"] {
-            let declared = text.lines().filter_map(|line| line.strip_prefix(result));
-            let names = declared.filter_map(|rest| rest.split_once('('));
-            all.extend(names.map(|(name, _)| name.to_owned()));
-        }
-    }
-    all
-}
 
 #[test]
 fn every_function_returns_in_a_forked_child() {

@@ -5,17 +5,22 @@ use hsa_rocr::test;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Prints sizes, offsets and values of all types that the header shares with AMD's.
-const SOURCE: &str = "tests/c/layout.c";
+/// Print sizes, offsets and values of all types that the headers share with AMD's.
+pub const SOURCES: [&str; 2] = ["tests/c/layout.c", "tests/c/layout_devices.c"];
 
 #[test]
 fn layout_is_equal_in_c_and_cplusplus() {
-    let [c, cplusplus] = Language::ALL.map(|language| {
-        let program = Program::compile(SOURCE, language, &[]);
-        well(&Command::new(program.file()).output().unwrap(), "print")
-    });
-    assert!(c.lines().count() > 100, "{c}");
-    assert_eq!(c, cplusplus);
+    for source in SOURCES {
+        let [c, cplusplus] = Language::ALL.map(|language| printed(source, language));
+        assert!(c.lines().count() > 100, "{c}");
+        assert_eq!(c, cplusplus);
+    }
+}
+
+/// Compiles and runs one of them.
+pub fn printed(source: &str, language: Language) -> String {
+    let program = Program::compile(source, language, &[]);
+    well(&Command::new(program.file()).output().unwrap(), "print")
 }
 
 /// Returns the directories of AMD's headers, if continuous integration has fetched them.
@@ -25,13 +30,13 @@ fn amd() -> Vec<PathBuf> {
     std::env::split_paths(&folders).filter(has_it).collect()
 }
 
-fn printed_with(folder: &Path) -> String {
+fn printed_with(folder: &Path, source: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("print");
     let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
         .args(["-D__HIP_PLATFORM_AMD__", "-DAMDS_OWN", "-w", "-I"])
         .arg(folder)
-        .arg(package().join(SOURCE))
+        .arg(package().join(source))
         .arg("-o")
         .arg(&file)
         .output()
@@ -49,14 +54,15 @@ fn header_agrees_with_amds() {
         test::report(&format!("SKIPPED layout::header_agrees_with_amds: {why}"));
         return;
     }
-    let program = Program::compile(SOURCE, Language::C99, &[]);
-    let ours = well(&Command::new(program.file()).output().unwrap(), "print");
-    for folder in folders {
-        // An older release has fewer names.
-        let theirs = printed_with(&folder);
-        assert!(theirs.lines().count() > 100, "{}: {theirs}", folder.display());
-        for line in theirs.lines() {
-            assert!(ours.lines().any(|other| other == line), "{}: {line}", folder.display());
+    for source in SOURCES {
+        let ours = printed(source, Language::C99);
+        for folder in &folders {
+            // An older release has fewer names.
+            let theirs = printed_with(folder, source);
+            assert!(theirs.lines().count() > 100, "{}: {theirs}", folder.display());
+            for line in theirs.lines() {
+                assert!(ours.lines().any(|other| other == line), "{}: {line}", folder.display());
+            }
         }
     }
 }

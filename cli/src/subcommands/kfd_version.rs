@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 
 /// `AMDKFD_IOC_GET_VERSION`: reads eight bytes, group `K`, number 1.
-const GET_VERSION: libc::c_ulong = 2 << 30 | 8 << 16 | (b'K' as libc::c_ulong) << 8 | 1;
+const GET_VERSION: libc::Ioctl = (2_u32 << 30 | 8 << 16 | (b'K' as u32) << 8 | 1) as libc::Ioctl;
 
 #[derive(Args, Debug)]
 pub struct KfdVersion {

@@ -1,0 +1,23 @@
+# Compatible: a version that is not older, with the same first number, and before 1.0 the same
+# second one.
+set(PACKAGE_VERSION "@VERSION@")
+string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" _numbers "${PACKAGE_VERSION}")
+set(_major "${CMAKE_MATCH_1}")
+set(_minor "${CMAKE_MATCH_2}")
+set(PACKAGE_VERSION_COMPATIBLE TRUE)
+if(PACKAGE_FIND_VERSION_COUNT GREATER 0)
+  if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+    set(PACKAGE_VERSION_COMPATIBLE FALSE)
+  elseif(NOT PACKAGE_FIND_VERSION_MAJOR EQUAL _major)
+    set(PACKAGE_VERSION_COMPATIBLE FALSE)
+  elseif(_major EQUAL 0 AND PACKAGE_FIND_VERSION_COUNT GREATER 1 AND
+         NOT PACKAGE_FIND_VERSION_MINOR EQUAL _minor)
+    set(PACKAGE_VERSION_COMPATIBLE FALSE)
+  endif()
+endif()
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+unset(_numbers)
+unset(_major)
+unset(_minor)

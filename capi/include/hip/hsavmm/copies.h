@@ -1,0 +1,50 @@
+/*
+ * Copies and fills. Included by hip_runtime_api.h.
+ */
+#ifndef HSAVMM_HIP_COPIES_H
+#define HSAVMM_HIP_COPIES_H
+
+typedef enum hipMemcpyKind {
+  hipMemcpyHostToHost = 0,
+  hipMemcpyHostToDevice = 1,
+  hipMemcpyDeviceToHost = 2,
+  hipMemcpyDeviceToDevice = 3,
+  hipMemcpyDefault = 4,
+  hipMemcpyDeviceToDeviceNoCU = 1024
+} hipMemcpyKind;
+
+/* Copies are complete when they return. An agent that has access copies mapped memory; `kind` must fit
+ * the pointers, or be hipMemcpyDefault. */
+hipError_t hipMemcpy(void *destination, const void *source, size_t size, hipMemcpyKind kind);
+hipError_t hipMemcpyHtoD(hipDeviceptr_t destination, const void *source, size_t size);
+hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
+hipError_t hipMemcpyDtoD(hipDeviceptr_t destination, hipDeviceptr_t source, size_t size);
+hipError_t hipMemcpyPeer(void *destination, int destination_device, const void *source,
+                         int source_device, size_t size);
+/* `height` rows of `width` bytes; a row begins `…_pitch` bytes after the one before. */
+hipError_t hipMemcpy2D(void *destination, size_t destination_pitch, const void *source,
+                       size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind);
+hipError_t hipMemset(void *destination, int value, size_t size);
+hipError_t hipMemsetD8(hipDeviceptr_t destination, unsigned char value, size_t count);
+hipError_t hipMemsetD16(hipDeviceptr_t destination, unsigned short value, size_t count);
+hipError_t hipMemsetD32(hipDeviceptr_t destination, int value, size_t count);
+
+/* As the functions without `Async`, after checking the stream. */
+hipError_t hipMemcpyAsync(void *destination, const void *source, size_t size, hipMemcpyKind kind,
+                          hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t destination, const void *source, size_t size,
+                              hipStream_t stream);
+hipError_t hipMemcpyDtoHAsync(void *destination, hipDeviceptr_t source, size_t size,
+                              hipStream_t stream);
+hipError_t hipMemcpyDtoDAsync(hipDeviceptr_t destination, hipDeviceptr_t source, size_t size,
+                              hipStream_t stream);
+hipError_t hipMemcpyPeerAsync(void *destination, int destination_device, const void *source,
+                              int source_device, size_t size,
+                              hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source,
+                            size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind,
+                            hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemsetAsync(void *destination, int value, size_t size,
+                          hipStream_t stream HSAVMM_DEFAULT(NULL));
+
+#endif

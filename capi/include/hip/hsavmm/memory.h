@@ -1,0 +1,111 @@
+/*
+ * Allocated and registered memory, and queries of pointers. Included by hip_runtime_api.h.
+ */
+#ifndef HSAVMM_HIP_MEMORY_H
+#define HSAVMM_HIP_MEMORY_H
+
+#define hipHostMallocDefault 0x0
+#define hipHostMallocPortable 0x1
+#define hipHostMallocMapped 0x2
+#define hipHostMallocWriteCombined 0x4
+#define hipHostMallocNumaUser 0x20000000
+#define hipHostMallocCoherent 0x40000000
+#define hipHostMallocNonCoherent 0x80000000
+#define hipHostAllocDefault 0x0
+#define hipHostAllocPortable 0x1
+#define hipHostAllocMapped 0x2
+#define hipHostAllocWriteCombined 0x4
+#define hipHostRegisterDefault 0x0
+#define hipHostRegisterPortable 0x1
+#define hipHostRegisterMapped 0x2
+#define hipHostRegisterIoMemory 0x4
+#define hipHostRegisterReadOnly 0x08
+#define hipDeviceMallocDefault 0x0
+#define hipDeviceMallocFinegrained 0x1
+#define hipDeviceMallocUncached 0x3
+#define hipDeviceMallocContiguous 0x4
+#define hipMallocSignalMemory 0x2
+#define hipMemAttachGlobal 0x01
+#define hipMemAttachHost 0x02
+#define hipMemAttachSingle 0x04
+
+typedef enum hipMemoryType {
+  hipMemoryTypeUnregistered = 0,
+  hipMemoryTypeHost = 1,
+  hipMemoryTypeDevice = 2,
+  hipMemoryTypeManaged = 3,
+  hipMemoryTypeArray = 10,
+  hipMemoryTypeUnified = 11
+} hipMemoryType;
+
+typedef struct hipPointerAttribute_t {
+  enum hipMemoryType type;
+  int device;
+  void *devicePointer;
+  void *hostPointer;
+  int isManaged;
+  unsigned allocationFlags;
+} hipPointerAttribute_t;
+
+typedef enum hipPointer_attribute {
+  HIP_POINTER_ATTRIBUTE_CONTEXT = 1,
+  HIP_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+  HIP_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+  HIP_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+  HIP_POINTER_ATTRIBUTE_P2P_TOKENS = 5,
+  HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+  HIP_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+  HIP_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+  HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE = 10,
+  HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+  HIP_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+  HIP_POINTER_ATTRIBUTE_MAPPED = 13,
+  HIP_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+  HIP_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+  HIP_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
+  HIP_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17
+} hipPointer_attribute;
+
+/* Allocates memory of the current device; for 0 bytes `*ptr` is null. */
+hipError_t hipMalloc(void **ptr, size_t size);
+/* Frees memory of this library, of a device or of the host; null is valid. */
+hipError_t hipFree(void *ptr);
+/* Allocates memory of the host that all devices can access. */
+hipError_t hipHostMalloc(void **ptr, size_t size,
+                         unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
+hipError_t hipHostFree(void *ptr);
+/* HIP's older names of these two. */
+hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
+hipError_t hipMallocHost(void **ptr, size_t size);
+hipError_t hipFreeHost(void *ptr);
+/* The same: nothing migrates here. */
+hipError_t hipMallocManaged(void **ptr, size_t size,
+                            unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
+/* hipMalloc with hipDeviceMallocDefault; memory that other agents see at once with
+ * hipDeviceMallocFinegrained. For uncached, contiguous and signal memory: hipErrorNotSupported. */
+hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
+/* hipMalloc and hipFree for the stream's device, complete when they return. There are no pools. */
+hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
+hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
+
+/* Lets all devices access memory of the program, which must stay allocated until it is unregistered. */
+hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
+hipError_t hipHostUnregister(void *ptr);
+/* The address at which devices access memory from hipHostMalloc or hipHostRegister. */
+hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned int flags);
+/* The flags that the memory was allocated or registered with. */
+hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
+
+hipError_t hipMemGetInfo(size_t *free, size_t *total);
+/* hipErrorInvalidValue, and hipMemoryTypeUnregistered, for memory that is not this library's. */
+hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
+/* One attribute, written in the type that HIP documents; hipErrorNotSupported for those that this
+ * library does not know. */
+hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
+/* Only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0: every copy is synchronous. */
+hipError_t hipPointerSetAttribute(const void *value, hipPointer_attribute attribute,
+                                  hipDeviceptr_t ptr);
+hipError_t hipMemGetAddressRange(hipDeviceptr_t *base, size_t *size, hipDeviceptr_t ptr);
+
+#endif

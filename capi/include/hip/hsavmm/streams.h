@@ -1,0 +1,93 @@
+/*
+ * Streams, events and contexts, as far as memory needs them. Included by hip_runtime_api.h.
+ *
+ * Every copy of this library is complete when the call returns. A stream therefore has nothing to
+ * wait for, and an event is complete as soon as it is recorded.
+ */
+#ifndef HSAVMM_HIP_STREAMS_H
+#define HSAVMM_HIP_STREAMS_H
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+#define hipStreamDefault 0x00
+#define hipStreamNonBlocking 0x01
+#define hipStreamLegacy ((hipStream_t)1)
+#define hipStreamPerThread ((hipStream_t)2)
+
+typedef enum hipStreamCaptureMode {
+  hipStreamCaptureModeGlobal = 0,
+  hipStreamCaptureModeThreadLocal = 1,
+  hipStreamCaptureModeRelaxed = 2
+} hipStreamCaptureMode;
+
+typedef enum hipStreamCaptureStatus {
+  hipStreamCaptureStatusNone = 0,
+  hipStreamCaptureStatusActive = 1,
+  hipStreamCaptureStatusInvalidated = 2
+} hipStreamCaptureStatus;
+
+hipError_t hipStreamCreate(hipStream_t *stream);
+hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned int flags);
+/* The priority has no effect: no call waits for another. */
+hipError_t hipStreamCreateWithPriority(hipStream_t *stream, unsigned int flags, int priority);
+hipError_t hipStreamDestroy(hipStream_t stream);
+hipError_t hipStreamSynchronize(hipStream_t stream);
+hipError_t hipStreamQuery(hipStream_t stream);
+hipError_t hipStreamGetFlags(hipStream_t stream, unsigned int *flags);
+hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
+hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
+hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
+                              unsigned int flags HSAVMM_DEFAULT(0));
+/* Both 0: all streams have the same priority. */
+hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
+/* Always hipStreamCaptureStatusNone. */
+hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
+/* Exchanges the mode of this thread. There are no captures that it could affect. */
+hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+#define hipEventDefault 0x0
+#define hipEventBlockingSync 0x1
+#define hipEventDisableTiming 0x2
+#define hipEventInterprocess 0x4
+#define hipEventDisableSystemFence 0x20000000
+#define hipEventReleaseToDevice 0x40000000
+#define hipEventReleaseToSystem 0x80000000
+
+hipError_t hipEventCreate(hipEvent_t *event);
+/* hipErrorNotSupported for hipEventInterprocess. */
+hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned int flags);
+hipError_t hipEventDestroy(hipEvent_t event);
+hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipEventQuery(hipEvent_t event);
+hipError_t hipEventSynchronize(hipEvent_t event);
+/* The milliseconds between the calls that recorded the two events. */
+hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t stop);
+
+/* ---- Contexts: each device has one --------------------------------------------------------- */
+
+#define hipDeviceScheduleAuto 0x0
+#define hipDeviceScheduleSpin 0x1
+#define hipDeviceScheduleYield 0x2
+#define hipDeviceScheduleBlockingSync 0x4
+#define hipDeviceScheduleMask 0x7
+#define hipDeviceMapHost 0x8
+#define hipDeviceLmemResizeToMax 0x10
+
+hipError_t hipDevicePrimaryCtxRetain(hipCtx_t *context, hipDevice_t device);
+hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device);
+/* The context of the current device. */
+hipError_t hipCtxGetCurrent(hipCtx_t *context);
+/* Makes the context's device the current one; null changes nothing. */
+hipError_t hipCtxSetCurrent(hipCtx_t context);
+hipError_t hipCtxGetDevice(hipDevice_t *device);
+hipError_t hipCtxSynchronize(void);
+/* Stores the flags. No call of this library waits, so that they have no effect. */
+hipError_t hipSetDeviceFlags(unsigned int flags);
+hipError_t hipGetDeviceFlags(unsigned int *flags);
+/* Frees the current device's memory from hipMalloc and hipHostMalloc, its streams and events.
+ * Reservations, mappings and handles stay: hsavmm_shut_down() frees them, too. */
+hipError_t hipDeviceReset(void);
+
+#endif

@@ -1,0 +1,123 @@
+/*
+ * What this library does not have: kernels, graphs, sparse arrays, IPC of events. The functions
+ * link, and return hipErrorNotSupported. Included by hip_runtime_api.h.
+ */
+#ifndef HSAVMM_HIP_UNSUPPORTED_H
+#define HSAVMM_HIP_UNSUPPORTED_H
+
+/* ---- Kernels ------------------------------------------------------------------------------- */
+
+typedef struct dim3 {
+  uint32_t x, y, z;
+#ifdef __cplusplus
+  constexpr dim3(uint32_t x_ = 1, uint32_t y_ = 1, uint32_t z_ = 1) : x(x_), y(y_), z(z_) {}
+#endif
+} dim3;
+
+typedef struct ihipModule_t *hipModule_t;
+typedef struct ihipModuleSymbol_t *hipFunction_t;
+typedef void (*hipHostFn_t)(void *data);
+
+hipError_t hipModuleLoad(hipModule_t *module, const char *file);
+hipError_t hipModuleUnload(hipModule_t module);
+hipError_t hipModuleGetFunction(hipFunction_t *function, hipModule_t module, const char *name);
+hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned int grid_x, unsigned int grid_y,
+                                 unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                                 unsigned int block_z, unsigned int shared_bytes,
+                                 hipStream_t stream, void **arguments, void **extra);
+hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                           size_t shared_bytes HSAVMM_DEFAULT(0),
+                           hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, void *data);
+
+/* ---- Contexts besides a device's own ------------------------------------------------------- */
+
+hipError_t hipCtxCreate(hipCtx_t *context, unsigned int flags, hipDevice_t device);
+hipError_t hipCtxDestroy(hipCtx_t context);
+
+/* ---- Graphs -------------------------------------------------------------------------------- */
+
+typedef struct ihipGraph *hipGraph_t;
+typedef struct hipGraphNode *hipGraphNode_t;
+typedef struct hipGraphExec *hipGraphExec_t;
+
+typedef enum hipGraphExecUpdateResult {
+  hipGraphExecUpdateSuccess = 0x0,
+  hipGraphExecUpdateError = 0x1,
+  hipGraphExecUpdateErrorTopologyChanged = 0x2,
+  hipGraphExecUpdateErrorNodeTypeChanged = 0x3,
+  hipGraphExecUpdateErrorFunctionChanged = 0x4,
+  hipGraphExecUpdateErrorParametersChanged = 0x5,
+  hipGraphExecUpdateErrorNotSupported = 0x6,
+  hipGraphExecUpdateErrorUnsupportedFunctionChange = 0x7
+} hipGraphExecUpdateResult;
+
+hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode mode);
+hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t *graph);
+hipError_t hipGraphInstantiate(hipGraphExec_t *executable, hipGraph_t graph, hipGraphNode_t *node,
+                               char *log, size_t log_size);
+hipError_t hipGraphLaunch(hipGraphExec_t executable, hipStream_t stream);
+hipError_t hipGraphExecUpdate(hipGraphExec_t executable, hipGraph_t graph, hipGraphNode_t *node,
+                              hipGraphExecUpdateResult *result);
+hipError_t hipGraphExecDestroy(hipGraphExec_t executable);
+hipError_t hipGraphDestroy(hipGraph_t graph);
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+typedef enum hipMemoryAdvise {
+  hipMemAdviseSetReadMostly = 1,
+  hipMemAdviseUnsetReadMostly = 2,
+  hipMemAdviseSetPreferredLocation = 3,
+  hipMemAdviseUnsetPreferredLocation = 4,
+  hipMemAdviseSetAccessedBy = 5,
+  hipMemAdviseUnsetAccessedBy = 6,
+  hipMemAdviseSetCoarseGrain = 100,
+  hipMemAdviseUnsetCoarseGrain = 101
+} hipMemoryAdvise;
+
+typedef enum hipMemRangeHandleType {
+  hipMemRangeHandleTypeDmaBufFd = 0x1,
+  hipMemRangeHandleTypeMax = 0x7fffffff
+} hipMemRangeHandleType;
+
+/* Managed memory is memory of the host, and stays there. */
+hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, int device);
+hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
+                               hipStream_t stream HSAVMM_DEFAULT(NULL));
+hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
+                                          hipMemRangeHandleType type, unsigned long long flags);
+
+/* ---- IPC of events ------------------------------------------------------------------------- */
+
+typedef struct hipIpcEventHandle_st {
+  char reserved[HIP_IPC_HANDLE_SIZE];
+} hipIpcEventHandle_t;
+
+hipError_t hipIpcGetEventHandle(hipIpcEventHandle_t *handle, hipEvent_t event);
+hipError_t hipIpcOpenEventHandle(hipEvent_t *event, hipIpcEventHandle_t handle);
+
+/* ---- Sparse arrays ------------------------------------------------------------------------- */
+
+typedef enum hipArray_Format {
+  HIP_AD_FORMAT_UNSIGNED_INT8 = 0x01,
+  HIP_AD_FORMAT_UNSIGNED_INT16 = 0x02,
+  HIP_AD_FORMAT_UNSIGNED_INT32 = 0x03,
+  HIP_AD_FORMAT_SIGNED_INT8 = 0x08,
+  HIP_AD_FORMAT_SIGNED_INT16 = 0x09,
+  HIP_AD_FORMAT_SIGNED_INT32 = 0x0a,
+  HIP_AD_FORMAT_HALF = 0x10,
+  HIP_AD_FORMAT_FLOAT = 0x20
+} hipArray_Format;
+
+typedef struct HIP_ARRAY3D_DESCRIPTOR {
+  size_t Width, Height, Depth;
+  enum hipArray_Format Format;
+  unsigned int NumChannels, Flags;
+} HIP_ARRAY3D_DESCRIPTOR;
+
+hipError_t hipMipmappedArrayCreate(hipMipmappedArray_t *array,
+                                   HIP_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels);
+hipError_t hipMipmappedArrayDestroy(hipMipmappedArray_t array);
+hipError_t hipMemMapArrayAsync(hipArrayMapInfo *list, unsigned int count, hipStream_t stream);
+
+#endif

@@ -1,0 +1,168 @@
+/*
+ * Virtual memory: addresses, physical memory, mappings, access. Included by hip_runtime_api.h.
+ */
+#ifndef HSAVMM_HIP_VIRTUAL_MEMORY_H
+#define HSAVMM_HIP_VIRTUAL_MEMORY_H
+
+/* Physical memory. A number that is given once in a process, not a pointer. */
+typedef struct ihipMemGenericAllocationHandle *hipMemGenericAllocationHandle_t;
+
+typedef enum hipMemAllocationType {
+  hipMemAllocationTypeInvalid = 0x0,
+  hipMemAllocationTypePinned = 0x1,
+  hipMemAllocationTypeManaged = 0x2,
+  hipMemAllocationTypeUncached = 0x40000000,
+  hipMemAllocationTypeMax = 0x7FFFFFFF
+} hipMemAllocationType;
+
+typedef enum hipMemAllocationHandleType {
+  hipMemHandleTypeNone = 0x0,
+  hipMemHandleTypePosixFileDescriptor = 0x1,
+  hipMemHandleTypeWin32 = 0x2,
+  hipMemHandleTypeWin32Kmt = 0x4,
+  hipMemHandleTypeFabric = 0x8
+} hipMemAllocationHandleType;
+
+typedef enum hipMemLocationType {
+  hipMemLocationTypeInvalid = 0,
+  hipMemLocationTypeNone = 0,
+  hipMemLocationTypeDevice = 1,
+  hipMemLocationTypeHost = 2,
+  hipMemLocationTypeHostNuma = 3,
+  hipMemLocationTypeHostNumaCurrent = 4
+} hipMemLocationType;
+
+typedef enum hipMemAccessFlags {
+  hipMemAccessFlagsProtNone = 0,
+  hipMemAccessFlagsProtRead = 1,
+  hipMemAccessFlagsProtReadWrite = 3
+} hipMemAccessFlags;
+
+typedef enum hipMemAllocationGranularity_flags {
+  hipMemAllocationGranularityMinimum = 0x0,
+  hipMemAllocationGranularityRecommended = 0x1
+} hipMemAllocationGranularity_flags;
+
+typedef struct hipMemLocation {
+  hipMemLocationType type;
+  int id;
+} hipMemLocation;
+
+typedef struct hipMemAccessDesc {
+  hipMemLocation location;
+  hipMemAccessFlags flags;
+} hipMemAccessDesc;
+
+typedef struct hipMemAllocationProp {
+  hipMemAllocationType type;
+  HSAVMM_ANONYMOUS union {
+    hipMemAllocationHandleType requestedHandleType;
+    hipMemAllocationHandleType requestedHandleTypes;
+  };
+  hipMemLocation location;
+  void *win32HandleMetaData;
+  struct {
+    unsigned char compressionType;
+    unsigned char gpuDirectRDMACapable;
+    unsigned short usage;
+  } allocFlags;
+} hipMemAllocationProp;
+
+typedef enum hipResourceType {
+  hipResourceTypeArray = 0,
+  hipResourceTypeMipmappedArray = 1,
+  hipResourceTypeLinear = 2,
+  hipResourceTypePitch2D = 3
+} hipResourceType;
+
+typedef enum hipMemHandleType { hipMemHandleTypeGeneric = 0x0 } hipMemHandleType;
+
+typedef enum hipMemOperationType {
+  hipMemOperationTypeMap = 0x1,
+  hipMemOperationTypeUnmap = 0x2
+} hipMemOperationType;
+
+typedef enum hipArraySparseSubresourceType {
+  hipArraySparseSubresourceTypeSparseLevel = 0x0,
+  hipArraySparseSubresourceTypeMiptail = 0x1
+} hipArraySparseSubresourceType;
+
+typedef struct hipArray *hipArray_t;
+typedef struct hipMipmappedArray *hipMipmappedArray_t;
+typedef hipMipmappedArray_t hipmipmappedArray;
+
+typedef struct hipArrayMapInfo {
+  hipResourceType resourceType;
+  union {
+    /* By value in HIP's header: opaque here, of the same size. */
+    struct {
+      uint64_t opaque[8];
+    } mipmap;
+    hipArray_t array;
+  } resource;
+  hipArraySparseSubresourceType subresourceType;
+  union {
+    struct {
+      unsigned int level;
+      unsigned int layer;
+      unsigned int offsetX;
+      unsigned int offsetY;
+      unsigned int offsetZ;
+      unsigned int extentWidth;
+      unsigned int extentHeight;
+      unsigned int extentDepth;
+    } sparseLevel;
+    struct {
+      unsigned int layer;
+      unsigned long long offset;
+      unsigned long long size;
+    } miptail;
+  } subresource;
+  hipMemOperationType memOperationType;
+  hipMemHandleType memHandleType;
+  union {
+    hipMemGenericAllocationHandle_t memHandle;
+  } memHandle;
+  unsigned long long offset;
+  unsigned int deviceBitMask;
+  unsigned int flags;
+  unsigned int reserved[2];
+} hipArrayMapInfo;
+
+/* Reserves `size` bytes of addresses, near `address` if that is not null; `flags` is 0. For an exact
+ * address: hsavmm_reserve_at(). */
+hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
+                                unsigned long long flags);
+/* Frees a whole reservation, in which nothing is mapped. */
+hipError_t hipMemAddressFree(void *ptr, size_t size);
+hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
+                        const hipMemAllocationProp *prop, unsigned long long flags);
+/* Releases one reference; mapped memory is kept until it is unmapped. */
+hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
+/* Maps the first `size` bytes of a handle; `offset` and `flags` are 0. */
+hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
+                     unsigned long long flags);
+/* Unmaps exactly a run of whole mappings. */
+hipError_t hipMemUnmap(void *ptr, size_t size);
+/* All or nothing, for exactly a run of whole mappings; devices that are not named keep their access. The
+ * host gets the most access that a device has, if it can access all GPUs' memory (as in HIP), until
+ * `desc` names the host. The access of GPUs is not enforced: hsavmm_enforcement(), hsavmm_revoke(). */
+hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
+hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
+hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
+                                          hipMemAllocationGranularity_flags option);
+hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
+                                                   hipMemGenericAllocationHandle_t handle);
+/* Writes an `int`: a file descriptor, to be closed by the caller. */
+hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
+                                         hipMemAllocationHandleType type,
+                                         unsigned long long flags);
+/* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (HIP before). A
+ * value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
+ * descriptor. */
+hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
+                                           hipMemAllocationHandleType type);
+/* Adds a reference to the memory that is mapped at an address. */
+hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address);
+
+#endif

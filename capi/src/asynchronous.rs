@@ -1,0 +1,157 @@
+//! Copies and fills in a stream, which are complete when they return, and copies of rectangles.
+
+use crate::answer::{Refusal, answer};
+use crate::process::process;
+use crate::streams::stream;
+use crate::transfer::{copy, set};
+use crate::types::{hipError_t, hipStream_t};
+use core::ffi::{c_int, c_void};
+
+macro_rules! copies {
+    ($($function:ident: $kind:literal;)+) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $function(
+            destination: *mut c_void,
+            source: *const c_void,
+            size: usize,
+            on: hipStream_t,
+        ) -> hipError_t {
+            answer(stringify!($function), || {
+                stream(on)?;
+                // SAFETY: as lib.rs says of pointers to bytes.
+                unsafe { copy(destination, source, size, $kind) }
+            })
+        })+
+    };
+}
+
+copies! {
+    hipMemcpyHtoDAsync: 1;
+    hipMemcpyDtoHAsync: 2;
+    hipMemcpyDtoDAsync: 3;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyAsync(
+    destination: *mut c_void,
+    source: *const c_void,
+    size: usize,
+    kind: c_int,
+    on: hipStream_t,
+) -> hipError_t {
+    answer("hipMemcpyAsync", || {
+        stream(on)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy(destination, source, size, kind) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpyPeerAsync(
+    destination: *mut c_void,
+    destination_device: c_int,
+    source: *const c_void,
+    source_device: c_int,
+    size: usize,
+    on: hipStream_t,
+) -> hipError_t {
+    answer("hipMemcpyPeerAsync", || {
+        stream(on)?;
+        let process = process()?;
+        process.devices.agent(destination_device)?;
+        process.devices.agent(source_device)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy(destination, source, size, 3) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemsetAsync(
+    destination: *mut c_void,
+    value: c_int,
+    size: usize,
+    on: hipStream_t,
+) -> hipError_t {
+    answer("hipMemsetAsync", || {
+        stream(on)?;
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { set(destination, &[value as u8], size) }
+    })
+}
+
+/// Rows of bytes: where they begin, and the distance from one to the next.
+type Rows<P> = (P, usize);
+
+/// Copies `height` rows of `width` bytes.
+///
+/// # Safety
+/// The program's own memory must hold all rows; at the destination, writable.
+unsafe fn copy_rows(
+    (destination, destination_pitch): Rows<*mut c_void>,
+    (source, source_pitch): Rows<*const c_void>,
+    (width, height): (usize, usize),
+    kind: c_int,
+) -> Result<(), Refusal> {
+    for (argument, pitch) in
+        [("destination_pitch", destination_pitch), ("source_pitch", source_pitch)]
+    {
+        if pitch < width {
+            let problem = format!("({pitch}) is less than the width ({width})");
+            return Err(Refusal {
+                code: crate::errors::INVALID_PITCH_VALUE,
+                ..Refusal::value(argument, problem)
+            });
+        }
+        // The last address is computed here, so that the additions below cannot overflow.
+        if pitch.checked_mul(height).is_none_or(|size| size > isize::MAX as usize) {
+            return Err(Refusal::value(argument, "and the height exceed the address space"));
+        }
+    }
+    if width == destination_pitch && width == source_pitch {
+        // SAFETY: as the caller says; the rows follow one another.
+        return unsafe { copy(destination, source, width * height, kind) };
+    }
+    for row in 0..height {
+        let to = destination.wrapping_byte_add(row * destination_pitch);
+        let from = source.wrapping_byte_add(row * source_pitch);
+        // SAFETY: as the caller says of each row.
+        unsafe { copy(to, from, width, kind) }?;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpy2D(
+    destination: *mut c_void,
+    destination_pitch: usize,
+    source: *const c_void,
+    source_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+) -> hipError_t {
+    answer("hipMemcpy2D", || {
+        let (to, from) = ((destination, destination_pitch), (source, source_pitch));
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy_rows(to, from, (width, height), kind) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemcpy2DAsync(
+    destination: *mut c_void,
+    destination_pitch: usize,
+    source: *const c_void,
+    source_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    on: hipStream_t,
+) -> hipError_t {
+    answer("hipMemcpy2DAsync", || {
+        stream(on)?;
+        let (to, from) = ((destination, destination_pitch), (source, source_pitch));
+        // SAFETY: as lib.rs says of pointers to bytes.
+        unsafe { copy_rows(to, from, (width, height), kind) }
+    })
+}

@@ -1,0 +1,162 @@
+//! `hipDeviceProp_t`, in the layout of HIP 6 and 7.
+
+use crate::answer::answer;
+use crate::devices::{device_uuid, memory_of, of};
+use crate::pointers::{cut, write_out};
+use crate::process::process;
+use crate::types::{hipError_t, hipUUID};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use hsa_vmm::Agent;
+
+/// What the name of a GPU's architecture says about it (`gfx942`, `gfx1100`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Architecture {
+    pub major: c_int,
+    pub minor: c_int,
+    /// The threads that run in step; 0 if the name is unknown.
+    pub warp_size: c_int,
+}
+
+impl Architecture {
+    pub fn of(agent: &Agent) -> Self {
+        Self::named(agent.name())
+    }
+
+    /// The last two digits are the minor number and the stepping; the stepping is hexadecimal.
+    fn named(name: &str) -> Self {
+        let parsed = || {
+            let digits = name.strip_prefix("gfx")?;
+            let (major, rest) = digits.split_at_checked(digits.len().checked_sub(2)?)?;
+            let major = major.parse().ok()?;
+            let minor = c_int::try_from(rest.chars().next()?.to_digit(16)?).ok()?;
+            Some(Self { major, minor, warp_size: if major < 10 { 64 } else { 32 } })
+        };
+        parsed().unwrap_or_default()
+    }
+}
+
+/// The members that this library sets are named as in HIP; the others are 0, and grouped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct hipDeviceProp_t {
+    name: [c_char; 256],
+    uuid: hipUUID,
+    luid: [c_char; 8],
+    luid_node_mask: c_uint,
+    totalGlobalMem: usize,
+    shared_memory: usize,
+    registers: c_int,
+    warpSize: c_int,
+    pitch: usize,
+    threads_and_clock: [c_int; 8],
+    constant_memory: usize,
+    major: c_int,
+    minor: c_int,
+    texture_alignment: [usize; 2],
+    overlap: c_int,
+    multiProcessorCount: c_int,
+    timeout: c_int,
+    integrated: c_int,
+    canMapHostMemory: c_int,
+    compute_mode: c_int,
+    textures: [c_int; 26],
+    surfaces: [c_int; 14],
+    surface_alignment: usize,
+    concurrent_kernels_and_ecc: [c_int; 2],
+    pciBusID: c_int,
+    pciDeviceID: c_int,
+    pciDomainID: c_int,
+    tcc_and_engines: [c_int; 2],
+    unifiedAddressing: c_int,
+    clocks_and_caches: [c_int; 8],
+    shared_memory_per_processor: usize,
+    registers_per_processor: c_int,
+    managedMemory: c_int,
+    boards_and_access: [c_int; 10],
+    shared_memory_by_choice: usize,
+    access_and_blocks: [c_int; 4],
+    shared_memory_reserved: usize,
+    hostRegisterSupported: c_int,
+    sparse: c_int,
+    hostRegisterReadOnlySupported: c_int,
+    semaphores_pools_and_rdma: [c_int; 6],
+    arrays_events_and_clusters: [c_int; 4],
+    reserved: [c_int; 63 + 32],
+    gcnArchName: [c_char; 256],
+    shared_memory_of_amd: usize,
+    clock_of_instructions: c_int,
+    arch: c_uint,
+    flush_registers: [*mut c_void; 2],
+    cooperative: [c_int; 4],
+    isLargeBar: c_int,
+    revision: c_int,
+}
+
+// tests/abi/layout.rs compares the header's layout with HIP's own.
+const _: () = {
+    assert!(size_of::<hipDeviceProp_t>() == 1472);
+    assert!(core::mem::offset_of!(hipDeviceProp_t, surface_alignment) == 568);
+    assert!(core::mem::offset_of!(hipDeviceProp_t, hostRegisterSupported) == 728);
+    assert!(core::mem::offset_of!(hipDeviceProp_t, gcnArchName) == 1160);
+    assert!(core::mem::offset_of!(hipDeviceProp_t, isLargeBar) == 1464);
+};
+
+fn properties(agent: &Agent) -> hipDeviceProp_t {
+    let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
+    let product = if agent.product.is_empty() { agent.name() } else { &agent.product };
+    // The instruction set with its features, as HIP names it: `gfx942:sramecc+:xnack-`.
+    let isa = agent.isas.first().and_then(|isa| isa.rsplit_once("--")).map(|(_, name)| name);
+    let Architecture { major, minor, warp_size } = Architecture::of(agent);
+    // SAFETY: all members are integers, arrays of them and pointers, for which 0 is valid.
+    let nothing: hipDeviceProp_t = unsafe { core::mem::zeroed() };
+    hipDeviceProp_t {
+        name: cut(product),
+        uuid: device_uuid(agent),
+        totalGlobalMem: memory_of(agent),
+        warpSize: warp_size,
+        major,
+        minor,
+        multiProcessorCount: number(agent.compute_units),
+        integrated: c_int::from(agent.integrated),
+        canMapHostMemory: 1,
+        pciBusID: agent.pci.map_or(0, |pci| c_int::from(pci.bus)),
+        pciDeviceID: agent.pci.map_or(0, |pci| c_int::from(pci.device)),
+        pciDomainID: agent.pci.map_or(0, |pci| number(pci.domain)),
+        unifiedAddressing: 1,
+        managedMemory: 1,
+        hostRegisterSupported: 1,
+        gcnArchName: cut(isa.unwrap_or(agent.name())),
+        isLargeBar: c_int::from(agent.large_bar),
+        ..nothing
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipGetDevicePropertiesR0600(prop: *mut c_void, device: c_int) -> hipError_t {
+    answer("hipGetDeviceProperties", || {
+        process()?.devices.any()?;
+        // SAFETY: as lib.rs says of pointers for results.
+        of(device, |agent| unsafe { write_out("prop", prop.cast(), properties(agent)) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Architecture;
+
+    #[test]
+    fn architecture_is_read_from_its_name() {
+        let expected = [
+            ("gfx942", (9, 4, 64)),
+            ("gfx90a", (9, 0, 64)),
+            ("gfx1100", (11, 0, 32)),
+            ("gfx1036", (10, 3, 32)),
+            ("gfx", (0, 0, 0)),
+            ("something", (0, 0, 0)),
+        ];
+        for (name, numbers) in expected {
+            let Architecture { major, minor, warp_size } = Architecture::named(name);
+            assert_eq!((major, minor, warp_size), numbers, "{name}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `hipHostRegister`: memory of the program that devices can access.
+
+use crate::answer::{Refusal, answer};
+use crate::devices::current;
+use crate::errors;
+use crate::memory::Kind;
+use crate::objects::{Object, OpenArea, lock};
+use crate::pointers::{address, not_null, write_out};
+use crate::process::process;
+use crate::types::hipError_t;
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::NonNull;
+use hsa_vmm::area::{AreaFlags, MmapOptions};
+use hsa_vmm::error::Rejected;
+use hsa_vmm::{Address, Area};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// Registered memory. Its area is one of the process's objects, so that copies find it there.
+#[derive(Clone, Debug)]
+struct Entry {
+    area: Arc<OpenArea>,
+    number: usize,
+    size: usize,
+    device_address: Address,
+    device: c_int,
+    flags: c_uint,
+}
+
+/// What is known about an address in registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    pub start: Address,
+    pub size: usize,
+    /// The address at which devices access it.
+    pub device_pointer: *mut c_void,
+    pub device: c_int,
+    pub flags: c_uint,
+}
+
+/// All registered memory, by address.
+#[derive(Debug, Default)]
+pub struct Registered(Mutex<BTreeMap<usize, Entry>>);
+
+impl Registered {
+    /// Finds the registered memory that contains an address.
+    pub fn at(&self, at: Address) -> Option<Found> {
+        let map = lock(&self.0);
+        let (&start, entry) = map.range(..=at.get()).next_back()?;
+        let offset = at.get() - start;
+        (offset < entry.size).then(|| Found {
+            start: Address::new(start),
+            size: entry.size,
+            device_pointer: entry.device_address.as_ptr().wrapping_byte_add(offset),
+            device: entry.device,
+            flags: entry.flags,
+        })
+    }
+}
+
+const IO_MEMORY: c_uint = 0x4;
+/// Portable, mapped, I/O memory, read-only.
+const FLAGS: c_uint = 0xf;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t {
+    answer("hipHostRegister", || {
+        let process = process()?;
+        let device = current();
+        let agent = process.devices.agent(device)?;
+        not_null("ptr", ptr)?;
+        let start = ptr as usize;
+        let end = start.checked_add(size).filter(|_| size > 0);
+        let end =
+            end.ok_or_else(|| Refusal::value("size", "is 0, or exceeds the address space"))?;
+        if flags & !FLAGS != 0 {
+            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+        }
+        if flags & IO_MEMORY != 0 {
+            return Err(Refusal::not_supported("registering I/O memory"));
+        }
+        // Locked until the memory is entered, so that no other thread registers it, too.
+        let mut map = lock(&process.registered.0);
+        let before = map.range(..end).next_back();
+        if before.is_some_and(|(&other, entry)| other + entry.size > start) {
+            let words = "`ptr` is in memory that is registered already";
+            return Err(Refusal::new(errors::HOST_MEMORY_ALREADY_REGISTERED, words));
+        }
+        // All devices, as in HIP, whatever `hipHostRegisterPortable` says.
+        let kinds = AreaFlags::MAPPED | AreaFlags::GLOBAL;
+        let area = match process.vmm() {
+            Ok(vmm) => Area::new(vmm, agent, kinds),
+            Err(_) => Area::without_vmm(&process.runtime, agent, kinds),
+        }?;
+        let host = NonNull::new(ptr.cast()).ok_or_else(|| Refusal::value("ptr", "is null"))?;
+        // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.
+        let memory = area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(host) })?;
+        let device_address = memory.device_address();
+        let area = Arc::new(OpenArea::new(area));
+        area.mapped_mut().memory.insert(memory.address().get(), memory);
+        let number = process.objects.insert(Object::Area(area.clone())) as usize;
+        map.insert(start, Entry { area, number, size, device_address, device, flags });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
+    answer("hipHostUnregister", || {
+        let process = process()?;
+        process.devices.any()?;
+        let at = address(ptr).get();
+        let mut map = lock(&process.registered.0);
+        let not_registered = || {
+            let words = "`ptr` is not the start of registered memory";
+            Refusal::new(errors::HOST_MEMORY_NOT_REGISTERED, words)
+        };
+        let entry = map.get(&at).cloned().ok_or_else(not_registered)?;
+        let mut mapped = entry.area.mapped_mut();
+        let memory = mapped.memory.remove(&at).ok_or_else(not_registered)?;
+        memory.munmap().map_err(|Rejected { value: memory, error }| {
+            mapped.memory.insert(at, memory);
+            Refusal::from(error)
+        })?;
+        mapped.destroyed = true;
+        map.remove(&at);
+        // It is there, unless the program has destroyed it by guessing its number.
+        let _ = process.objects.remove(entry.number as *mut c_void);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostGetDevicePointer(
+    device_ptr: *mut *mut c_void,
+    host_ptr: *mut c_void,
+    flags: c_uint,
+) -> hipError_t {
+    answer("hipHostGetDevicePointer", || {
+        let process = process()?;
+        process.devices.any()?;
+        if flags != 0 {
+            return Err(Refusal::value("flags", "must be 0"));
+        }
+        let at = address(host_ptr);
+        let registered = process.registered.at(at).map(|found| found.device_pointer);
+        let held = process.allocations.at(at).filter(|held| held.kind != Kind::Device);
+        let found = registered.or(held.map(|_| host_ptr)).ok_or_else(not_of_host)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { write_out("device_ptr", device_ptr, found) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hipError_t {
+    answer("hipHostGetFlags", || {
+        let process = process()?;
+        process.devices.any()?;
+        let at = address(ptr);
+        let registered = process.registered.at(at).map(|found| found.flags);
+        let held = process.allocations.at(at).filter(|held| held.kind == Kind::Host);
+        let found = registered.or(held.map(|held| held.flags)).ok_or_else(not_of_host)?;
+        // SAFETY: as lib.rs says of pointers for results.
+        unsafe { write_out("flags", flags, found) }
+    })
+}
+
+fn not_of_host() -> Refusal {
+    Refusal::value("ptr", "is not memory from hipHostMalloc or hipHostRegister")
+}

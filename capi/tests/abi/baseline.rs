@@ -1,0 +1,143 @@
+//! The interface of the library does not change: `abi/baseline.txt` has the functions, types and values of
+//! its first version, and today's must have them, too.
+//!
+//! `HSA_VMM_WRITE_PAGES=1` adds what is new. Nothing is ever removed: that needs another soname.
+
+use crate::headers::{code, functions, headers};
+use crate::installed::install;
+use crate::layout::{SOURCES, printed};
+use crate::program::{Language, package, well};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// Returns the version script, by nodes: their names and functions.
+fn version_script() -> Vec<(String, BTreeSet<String>)> {
+    let text = std::fs::read_to_string(package().join("abi/hsavmm.map")).unwrap();
+    let (_, text) = text.split_once("*/").unwrap();
+    let mut nodes = Vec::new();
+    for node in text.split_inclusive('}').filter_map(|part| part.split_once('{')) {
+        let name = node.0.trim_start_matches(|letter: char| !letter.is_ascii_uppercase()).trim();
+        let words = node.1.split([';', '\n', ' ']).filter(|word| word.starts_with('h'));
+        nodes.push((name.to_owned(), words.map(str::to_owned).collect()));
+    }
+    nodes
+}
+
+#[test]
+fn version_script_has_every_function_once() {
+    let nodes = version_script();
+    assert_eq!(nodes[0].0, "HSAVMM_1");
+    let listed: Vec<_> = nodes.iter().flat_map(|(_, names)| names).collect();
+    let all: BTreeSet<String> = listed.iter().map(|name| (*name).clone()).collect();
+    assert_eq!(all.len(), listed.len(), "a function has two versions");
+    assert_eq!(all, functions());
+}
+
+/// Returns the prototypes of all functions, each on one line.
+fn prototypes() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for header in headers() {
+        let code = code(&header);
+        let code = code.split("template <class").next().unwrap();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+        for statement in text.split([';', '}', '{']) {
+            let words: Vec<_> = statement.split_whitespace().collect();
+            let statement = words.join(" ");
+            let is_function =
+                ["hipError_t ", "const char *"].iter().any(|of| statement.starts_with(of));
+            if is_function && statement.contains('(') {
+                all.insert(statement);
+            }
+        }
+    }
+    all
+}
+
+/// Returns the interface as lines.
+fn interface() -> BTreeSet<String> {
+    let layout = SOURCES.map(|source| printed(source, Language::C99)).concat();
+    layout.lines().map(str::to_owned).chain(prototypes()).collect()
+}
+
+#[test]
+fn interface_has_all_of_the_baseline() {
+    assert_eq!(prototypes().len(), functions().len());
+    let file = package().join("abi/baseline.txt");
+    let baseline = std::fs::read_to_string(&file).unwrap_or_default();
+    let baseline: BTreeSet<String> = baseline.lines().map(str::to_owned).collect();
+    let today = interface();
+    let lost: Vec<_> = baseline.difference(&today).collect();
+    assert!(lost.is_empty(), "programs of before would break: {lost:#?}");
+    if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
+        let lines: String = today.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+        std::fs::write(file, lines).unwrap();
+        return;
+    }
+    let added: Vec<_> = today.difference(&baseline).collect();
+    assert!(added.is_empty(), "new, so add it with HSA_VMM_WRITE_PAGES=1: {added:#?}");
+}
+
+/// Builds a library that has only the names, versions and soname of one node.
+fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
+    let (mut source, mut script) = (String::new(), format!("{} {{ global:\n", node.0));
+    for name in &node.1 {
+        writeln!(source, "int {name}(void) {{ return 1; }}").unwrap();
+        writeln!(script, "{name};").unwrap();
+    }
+    script.push_str("local: *; };\n");
+    std::fs::write(folder.join("old.c"), source).unwrap();
+    std::fs::write(folder.join("old.map"), script).unwrap();
+    let mut link = Command::new("cc");
+    link.args(["-shared", "-fPIC", "-w", "old.c", "-Wl,-soname,libhsavmm.so.1"]);
+    link.args(["-Wl,--version-script=old.map", "-o", "libhsavmm.so"]).current_dir(folder);
+    well(&link.output().unwrap(), "the baseline's library");
+}
+
+#[test]
+fn program_linked_to_the_baseline_runs_with_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    library_of(&version_script()[0], folder.path());
+    let program = folder.path().join("cycle");
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c99", "-I"]).arg(package().join("include"));
+    compile.arg(package().join("examples/cycle.c")).arg("-L").arg(folder.path());
+    compile.args(["-lhsavmm", "-o"]).arg(&program);
+    well(&compile.output().unwrap(), "cycle");
+    let symbols = Command::new("nm").arg("-D").arg(&program).output().unwrap();
+    assert!(well(&symbols, "nm").contains("hipMemMap@HSAVMM_1"));
+    let prefix = folder.path().join("today");
+    install(&prefix);
+    let mut run = Command::new(&program);
+    run.env("LD_LIBRARY_PATH", prefix.join("lib")).env("HSA_VMM_RUNTIME", "sim");
+    assert!(well(&run.output().unwrap(), "cycle").contains("written at the first"));
+    // The loader notices a library without the version.
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    library_of(&("HSAVMM_0".to_owned(), version_script()[0].1.clone()), &other);
+    std::fs::rename(other.join("libhsavmm.so"), other.join("libhsavmm.so.1")).unwrap();
+    let output = Command::new(&program).env("LD_LIBRARY_PATH", &other).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("HSAVMM_1"), "{said}");
+}
+
+#[test]
+fn installed_library_exports_versions_only() {
+    let folder = tempfile::tempdir().unwrap();
+    install(folder.path());
+    let library = folder.path().join("lib/libhsavmm.so.1");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
+    let printed = well(&output, "nm");
+    let exported: BTreeSet<&str> = printed
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .filter(|name| !name.starts_with("HSAVMM_"))
+        .collect();
+    let expected: BTreeSet<String> = version_script()
+        .iter()
+        .flat_map(|(node, names)| names.iter().map(move |name| format!("{name}@@{node}")))
+        .collect();
+    assert_eq!(exported, expected.iter().map(String::as_str).collect());
+}

@@ -1,0 +1,60 @@
+//! What the headers declare.
+
+use crate::program::package;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Returns the headers, by their paths in `include`.
+pub fn headers() -> Vec<PathBuf> {
+    let include = package().join("include");
+    let mut found = Vec::new();
+    let mut folders = vec![include.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push(path.strip_prefix(&include).unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns a header without comments.
+pub fn code(header: &std::path::Path) -> String {
+    let text = std::fs::read_to_string(package().join("include").join(header)).unwrap();
+    let mut code = String::new();
+    for (index, part) in text.split("/*").enumerate() {
+        code.push_str(if index == 0 { part } else { part.split_once("*/").unwrap().1 });
+    }
+    code
+}
+
+/// Returns the functions that all headers declare, by the names that the library exports: names before a
+/// parenthesis, outside comments.
+pub fn functions() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for header in headers() {
+        let code = code(&header);
+        // HIP's templates call functions of the same name, so skip them.
+        let code = code.split("template <class").next().unwrap();
+        for (place, _) in code.match_indices('(') {
+            let letters = code[..place]
+                .chars()
+                .rev()
+                .take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_');
+            let name: String = letters.collect::<Vec<_>>().into_iter().rev().collect();
+            if name.starts_with("hip") || name.starts_with("hsavmm_") {
+                names.insert(match name.as_str() {
+                    // A macro of HIP's own.
+                    "hipGetDeviceProperties" => "hipGetDevicePropertiesR0600".to_owned(),
+                    _ => name,
+                });
+            }
+        }
+    }
+    names
+}

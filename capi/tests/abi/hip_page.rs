@@ -1,0 +1,83 @@
+//! `docs/hip.md` says of each function of HIP what the library does.
+
+use crate::headers::{code, functions, headers};
+use crate::program::{Language, Program, package, well};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Returns the first and the last cells of the rows of a table, by the text of its heading row.
+fn table(page: &str, heading: &str) -> BTreeMap<String, String> {
+    let rows = page.split_once(heading).expect("the table").1.lines().skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        (cells[0].trim_matches('`').to_owned(), cells[cells.len() - 1].to_owned())
+    });
+    rows.collect()
+}
+
+fn page() -> String {
+    std::fs::read_to_string(package().join("../docs/hip.md")).unwrap()
+}
+
+/// HIP's name in programs of a function that HIP's header renames.
+fn in_programs(name: String) -> String {
+    if name == "hipGetDevicePropertiesR0600" { "hipGetDeviceProperties".to_owned() } else { name }
+}
+
+#[test]
+fn page_lists_every_function() {
+    let page = page();
+    let table = table(&page, "| function | used by | here |");
+    let (_, rest) = page.split_once("none of these programs uses them in these files:").unwrap();
+    let (rest, _) = rest.split_once("\n\n").unwrap();
+    let rest = rest.split('`').skip(1).step_by(2).map(str::to_owned);
+    let listed: BTreeSet<String> = table.into_keys().chain(rest).collect();
+    let exported = functions().into_iter().filter(|name| name.starts_with("hip"));
+    let mut expected: BTreeSet<String> = exported.map(in_programs).collect();
+    // A template in the header.
+    expected.insert("hipLaunchKernelGGL".to_owned());
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn page_lists_types_and_values_of_the_headers() {
+    let all: String = headers().iter().map(|header| code(header)).collect();
+    let words: BTreeSet<&str> =
+        all.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').collect();
+    let listed = table(&page(), "| name | used by |");
+    assert!(listed.len() > 50, "{listed:?}");
+    let missing: Vec<_> = listed.keys().filter(|name| !words.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Calls each unsupported function of the page, whatever its arguments are; the page has all of them.
+#[test]
+fn unsupported_functions_say_so() {
+    let table = table(&page(), "| function | used by | here |");
+    let here = table.iter().filter(|(_, here)| *here == "`hipErrorNotSupported`");
+    let mut unsupported: BTreeSet<&str> = here.map(|(name, _)| name.as_str()).collect();
+    assert!(unsupported.len() > 10, "{unsupported:?}");
+    let source = std::fs::read_to_string(package().join("src/unsupported.rs")).unwrap();
+    let words = source.split(|letter: char| !letter.is_ascii_alphanumeric());
+    for name in words.filter(|word| word.starts_with("hip") && functions().contains(*word)) {
+        assert!(table.get(name).is_none_or(|here| here.contains("NotSupported")), "{name}");
+        unsupported.insert(name);
+    }
+    let mut source = String::from(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n#include <string.h>\n\
+         typedef int (*function)(void *, unsigned, void *, void *, void *, void *);\n\
+         static long zeros[64];\nint main(void) {\n  function call;\n  void *symbol;\n",
+    );
+    for name in unsupported {
+        source.push_str(&format!(
+            "  symbol = dlsym(RTLD_DEFAULT, \"{name}\");\n  memcpy(&call, &symbol, sizeof call);\n\
+             \x20 if (call(zeros, 1, zeros, zeros, zeros, zeros) != 801) puts(\"{name}\");\n"
+        ));
+    }
+    source.push_str("  return 0;\n}\n");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("unsupported.c");
+    std::fs::write(&file, source).unwrap();
+    let flags = ["-Wl,--no-as-needed", "-ldl"];
+    let program = Program::compile(file.to_str().unwrap(), Language::C99, &flags);
+    assert_eq!(well(&program.on_simulation("").output().unwrap(), "unsupported"), "");
+}

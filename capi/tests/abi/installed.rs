@@ -1,0 +1,161 @@
+//! The installed library, as pkg-config and CMake find it, and the folder in HIP's place.
+
+use crate::program::{library_folder, package, well};
+use hsa_rocr::test;
+use std::path::Path;
+use std::process::Command;
+
+/// Returns a command that installs the library of this build.
+pub fn installer() -> Command {
+    let mut command = Command::new(package().join("install"));
+    command.arg("--built").arg(library_folder());
+    command
+}
+
+pub fn install(prefix: &Path) {
+    well(&installer().arg(prefix).output().unwrap(), "install");
+}
+
+/// Whether a tool is there; if not, prints that a test is skipped.
+pub fn has(tool: &str, name: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        test::report(&format!("SKIPPED {name}: {tool} is not installed"));
+    }
+    found
+}
+
+/// Returns the libraries that a program names.
+fn needed(program: &Path) -> String {
+    let output = Command::new("readelf").arg("-d").arg(program).output().unwrap();
+    well(&output, "readelf").lines().filter(|line| line.contains("NEEDED")).collect()
+}
+
+#[test]
+fn pkg_config_finds_the_installation() {
+    if !has("pkg-config", "installed::pkg_config_finds_the_installation") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("prefix");
+    install(&prefix);
+    for (name, is_shared) in [("hsavmm", true), ("hsavmm-rpath", true), ("hsavmm-static", false)] {
+        let mut found = Command::new("pkg-config");
+        found.args(["--cflags", "--libs", "--print-errors", name]);
+        found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        let flags = well(&found.output().unwrap(), "pkg-config");
+        let program = folder.path().join(name);
+        let script = format!("cc -std=c99 \"$1\" {} -o \"$2\"", flags.trim());
+        let mut compile = Command::new("sh");
+        compile.args(["-c", &script, "sh"]).arg(package().join("examples/cycle.c")).arg(&program);
+        well(&compile.output().unwrap(), name);
+        assert_eq!(needed(&program).contains("libhsavmm.so.1"), is_shared, "{name}");
+        let mut run = Command::new(&program);
+        run.env("HSA_VMM_RUNTIME", "sim").env_remove("LD_LIBRARY_PATH");
+        if name == "hsavmm" {
+            run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        }
+        assert!(well(&run.output().unwrap(), name).contains("written at the first"));
+    }
+}
+
+/// Configures and builds a CMake project. Returns CMake's output, or its errors.
+fn build(folder: &Path, project: &str, prefix: &Path) -> Result<(), String> {
+    std::fs::write(folder.join("CMakeLists.txt"), project).unwrap();
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
+    for arguments in [&["-S", ".", "-B", "build", &prefix] as &[&str], &["--build", "build"]] {
+        let output = Command::new("cmake").args(arguments).current_dir(folder).output().unwrap();
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn cmake_finds_the_installation() {
+    if !has("cmake", "installed::cmake_finds_the_installation") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // As Debian has it: libraries in a folder of the architecture.
+    let prefix = folder.path().join("prefix");
+    let mut command = installer();
+    well(&command.args(["--libdir", "lib/some-arch"]).arg(&prefix).output().unwrap(), "install");
+    std::fs::copy(package().join("examples/cycle.c"), folder.path().join("cycle.c")).unwrap();
+    let project = |version: &str| {
+        format!(
+            "cmake_minimum_required(VERSION 3.16)\nproject(cycle C)\n\
+             find_package(hsavmm {version} REQUIRED NO_DEFAULT_PATH\n\
+             \x20 PATHS ${{CMAKE_PREFIX_PATH}}/lib/some-arch/cmake/hsavmm)\n\
+             foreach(kind hsavmm static)\n  add_executable(cycle_${{kind}} cycle.c)\n\
+             \x20 target_link_libraries(cycle_${{kind}} hsavmm::${{kind}})\nendforeach()\n"
+        )
+    };
+    for version in ["99", "0.99", "1.0"] {
+        let refused = build(folder.path(), &project(version), &prefix).unwrap_err();
+        assert!(refused.contains("version"), "{version}: {refused}");
+    }
+    build(folder.path(), &project(env!("CARGO_PKG_VERSION")), &prefix).unwrap();
+    for kind in ["hsavmm", "static"] {
+        let program = folder.path().join(format!("build/cycle_{kind}"));
+        assert_eq!(needed(&program).contains("libhsavmm"), kind == "hsavmm");
+        let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
+        assert!(well(&output, kind).contains("written at the first"));
+    }
+}
+
+/// A project that was written for HIP is built without a change.
+#[test]
+fn project_for_hip_builds_with_the_drop_in_folder() {
+    if !has("cmake", "installed::project_for_hip_builds_with_the_drop_in_folder") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dropin = folder.path().join("hip");
+    well(&installer().arg("--drop-in").arg(&dropin).output().unwrap(), "install");
+    for name in ["pool.cpp", "check.h"] {
+        let source = package().join("tests/sequences").join(name);
+        std::fs::copy(source, folder.path().join(name)).unwrap();
+    }
+    let project = "cmake_minimum_required(VERSION 3.16)\nproject(pool CXX)\n\
+                   set(CMAKE_CXX_STANDARD 17)\nfind_package(hip 6.0 REQUIRED)\n\
+                   add_executable(pool pool.cpp)\ntarget_link_libraries(pool hip::host)\n\
+                   add_executable(by_name pool.cpp)\n\
+                   target_include_directories(by_name PRIVATE ${hip_INCLUDE_DIRS})\n\
+                   target_link_directories(by_name PRIVATE ${hip_LIB_INSTALL_DIR})\n\
+                   target_link_libraries(by_name amdhip64)\n";
+    build(folder.path(), project, &dropin).unwrap();
+    for name in ["pool", "by_name"] {
+        let program = folder.path().join("build").join(name);
+        assert!(needed(&program).contains("libhsavmm.so.1"), "{name}");
+        let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
+        assert_eq!(well(&output, name), "done\n");
+    }
+    let refused = build(folder.path(), &project.replace("6.0", "8.0"), &dropin).unwrap_err();
+    assert!(refused.contains("version"), "{refused}");
+}
+
+#[test]
+fn drop_in_folder_never_hides_hip() {
+    let folder = tempfile::tempdir().unwrap();
+    let hip = folder.path().join("rocm");
+    std::fs::create_dir_all(hip.join("include/hip")).unwrap();
+    std::fs::write(hip.join("include/hip/hip_runtime_api.h"), "/* AMD's */\n").unwrap();
+    // If it fails to refuse, it writes into this folder.
+    let safe = folder.path().join("destination");
+    for place in ["/", "/usr", "/usr/local", "/usr/local/../../usr/", "/opt/rocm-7.2.4"] {
+        let output =
+            installer().arg("--drop-in").arg(place).env("DESTDIR", &safe).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{place}");
+    }
+    let output = installer().arg("--drop-in").arg(&hip).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!safe.exists());
+    let text = std::fs::read_to_string(hip.join("include/hip/hip_runtime_api.h")).unwrap();
+    assert_eq!(text, "/* AMD's */\n");
+    // The usual installation has no <hip/…> where compilers look for it.
+    let prefix = folder.path().join("prefix");
+    install(&prefix);
+    assert!(!prefix.join("include/hip").exists() && prefix.join("include/hsavmm/hip").exists());
+}

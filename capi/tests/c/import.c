@@ -1,0 +1,61 @@
+/* Both ways of naming a descriptor to hipMemImportFromShareableHandle(), and wrong values. */
+#define _GNU_SOURCE
+#include <hip/hip_runtime_api.h>
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void fail(int line, const char *what) {
+  fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
+  exit(1);
+}
+#define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define OK(call) EXPECT((call) == hipSuccess)
+
+static hipError_t import(void *value, hipMemGenericAllocationHandle_t *handle) {
+  return hipMemImportFromShareableHandle(handle, value, hipMemHandleTypePosixFileDescriptor);
+}
+
+int main(void) {
+  hipMemAllocationProp prop = {0};
+  hipMemGenericAllocationHandle_t handle, by_number, by_pointer;
+  size_t size = 0;
+  int descriptor = -1, none = -1, closed, other[2];
+  prop.type = hipMemAllocationTypePinned;
+  prop.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
+  prop.location.type = hipMemLocationTypeDevice;
+  OK(hipMemGetAllocationGranularity(&size, &prop, hipMemAllocationGranularityRecommended));
+  OK(hipMemCreate(&handle, size, &prop, 0));
+  OK(hipMemExportToShareableHandle(&descriptor, handle, hipMemHandleTypePosixFileDescriptor, 0));
+  OK(import((void *)(uintptr_t)descriptor, &by_number));
+  OK(import(&descriptor, &by_pointer));
+  OK(hipMemRelease(by_number));
+  OK(hipMemRelease(by_pointer));
+
+  closed = dup(descriptor);
+  EXPECT(closed >= 0 && close(closed) == 0);
+  EXPECT(pipe(other) == 0);
+  EXPECT(import((void *)(uintptr_t)closed, &by_number) == hipErrorInvalidValue);
+  EXPECT(import(&closed, &by_pointer) == hipErrorInvalidValue);
+  EXPECT(import((void *)(uintptr_t)other[0], &by_number) != hipSuccess);
+  EXPECT(import(other, &by_pointer) != hipSuccess);
+  EXPECT(import(&none, &by_pointer) == hipErrorInvalidValue);
+  EXPECT(import((void *)(uintptr_t)-1, &by_number) == hipErrorInvalidValue);
+  EXPECT(import((void *)(uintptr_t)70000, &by_number) == hipErrorInvalidValue);
+  /* A page without access, one that is not there, and the end of a page before it. */
+  long page = sysconf(_SC_PAGESIZE);
+  char *pages = mmap(NULL, (size_t)page * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT(pages != MAP_FAILED && munmap(pages + page, (size_t)page) == 0);
+  EXPECT(import(pages + page, &by_pointer) == hipErrorInvalidValue);
+  EXPECT(import(pages + page - 2, &by_pointer) == hipErrorInvalidValue);
+  EXPECT(mprotect(pages, (size_t)page, PROT_NONE) == 0);
+  EXPECT(import(pages, &by_pointer) == hipErrorInvalidValue);
+
+  EXPECT(close(descriptor) == 0);
+  OK(hipMemRelease(handle));
+  OK(hsavmm_check());
+  puts("all checks passed");
+  return 0;
+}

@@ -1,0 +1,223 @@
+/* What surrounds virtual memory in programs: properties, streams, events, contexts, registered
+ * memory, attributes of pointers, reset. */
+#include <hip/hip_runtime.h>
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fail(int line, const char *what) {
+  fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
+  exit(1);
+}
+#define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
+#define OK(call) EXPECT((call) == hipSuccess)
+
+enum { SIZE = 1 << 16 };
+
+static void properties(void) {
+  struct {
+    hipDeviceProp_t prop;
+    char guard[64];
+  } room;
+  int value = -1;
+  memset(&room, 0x5a, sizeof room);
+  OK(hipGetDeviceProperties(&room.prop, 0));
+  for (size_t index = 0; index < sizeof room.guard; index++) EXPECT(room.guard[index] == 0x5a);
+  EXPECT(strncmp(room.prop.gcnArchName, "gfx", 3) == 0);
+  EXPECT(room.prop.name[0] != 0 && room.prop.totalGlobalMem > 0);
+  EXPECT(room.prop.multiProcessorCount > 0 && room.prop.unifiedAddressing == 1);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeMultiprocessorCount, 0));
+  EXPECT(value == room.prop.multiProcessorCount);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeWarpSize, 0));
+  EXPECT(value == room.prop.warpSize && (value == 32 || value == 64));
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributePciBusId, 0));
+  EXPECT(value == room.prop.pciBusID);
+  EXPECT(room.prop.memoryPoolsSupported == 0 && room.prop.maxTexture1D == 0);
+  EXPECT(hipGetDeviceProperties(NULL, 0) == hipErrorInvalidValue);
+  EXPECT(hipGetDeviceProperties(&room.prop, 99) == hipErrorInvalidDevice);
+  EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryClockRate, 0) ==
+         hipErrorNotSupported);
+}
+
+static void streams_and_events(void) {
+  hipStream_t stream, other;
+  hipEvent_t start, stop, untimed;
+  unsigned int flags = 9;
+  float passed = -1;
+  int least = 9, greatest = 9, device = 9;
+  char from[SIZE], to[SIZE];
+  void *memory;
+  hipStreamCaptureStatus status = hipStreamCaptureStatusActive;
+  hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
+  OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  OK(hipStreamCreate(&other));
+  EXPECT(stream != other && hipStreamCreateWithFlags(&other, 8) == hipErrorInvalidValue);
+  OK(hipStreamGetFlags(stream, &flags));
+  EXPECT(flags == hipStreamNonBlocking);
+  OK(hipStreamGetDevice(stream, &device));
+  EXPECT(device == 0);
+  OK(hipDeviceGetStreamPriorityRange(&least, &greatest));
+  EXPECT(least == 0 && greatest == 0);
+  OK(hipEventCreate(&start));
+  OK(hipEventCreateWithFlags(&stop, hipEventBlockingSync));
+  OK(hipEventCreateWithFlags(&untimed, hipEventDisableTiming));
+  EXPECT(hipEventElapsedTime(&passed, start, stop) == hipErrorInvalidHandle);
+  OK(hipEventRecord(start, stream));
+  OK(hipMallocAsync(&memory, SIZE, stream));
+  memset(from, 7, SIZE);
+  OK(hipMemcpyHtoDAsync(memory, from, SIZE, stream));
+  OK(hipMemcpyAsync(to, memory, SIZE, hipMemcpyDeviceToHost, stream));
+  EXPECT(memcmp(from, to, SIZE) == 0);
+  /* Every second half of a row. */
+  OK(hipMemset(memory, 1, SIZE));
+  OK(hipMemcpy2DAsync((char *)memory + 8, 16, from, 8, 8, 64, hipMemcpyHostToDevice, stream));
+  OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
+  for (int index = 0; index < 64 * 16; index++) EXPECT(to[index] == (index % 16 < 8 ? 1 : 7));
+  EXPECT(hipMemcpy2D(to, 4, memory, 16, 8, 2, hipMemcpyDeviceToHost) == hipErrorInvalidPitchValue);
+  OK(hipFreeAsync(memory, stream));
+  OK(hipEventRecord(stop, stream));
+  OK(hipEventRecord(untimed, NULL));
+  OK(hipStreamWaitEvent(other, stop, 0));
+  OK(hipEventQuery(stop));
+  OK(hipEventSynchronize(stop));
+  OK(hipStreamQuery(stream));
+  OK(hipStreamSynchronize(stream));
+  OK(hipEventElapsedTime(&passed, start, stop));
+  EXPECT(passed >= 0 && passed < 60000);
+  OK(hipEventElapsedTime(&passed, stop, start));
+  EXPECT(passed <= 0);
+  EXPECT(hipEventElapsedTime(&passed, start, untimed) == hipErrorInvalidHandle);
+  OK(hipStreamIsCapturing(stream, &status));
+  EXPECT(status == hipStreamCaptureStatusNone);
+  OK(hipThreadExchangeStreamCaptureMode(&mode));
+  EXPECT(mode == hipStreamCaptureModeGlobal);
+  OK(hipThreadExchangeStreamCaptureMode(&mode));
+  EXPECT(mode == hipStreamCaptureModeRelaxed);
+  EXPECT(hipStreamBeginCapture(stream, mode) == hipErrorNotSupported);
+  EXPECT(hipEventCreateWithFlags(&start, hipEventInterprocess) == hipErrorNotSupported);
+  OK(hipEventDestroy(stop));
+  EXPECT(hipEventQuery(stop) == hipErrorInvalidHandle);
+  OK(hipStreamDestroy(stream));
+  EXPECT(hipStreamDestroy(stream) == hipErrorInvalidHandle);
+  EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorInvalidHandle);
+  EXPECT(hipStreamDestroy(NULL) == hipErrorInvalidHandle);
+  /* A stream is no event. */
+  EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorInvalidHandle);
+  OK(hipStreamDestroy(other));
+}
+
+static void contexts(int devices) {
+  hipCtx_t first, second, now;
+  int device = -1;
+  unsigned int flags = 9;
+  OK(hipDevicePrimaryCtxRetain(&first, 0));
+  OK(hipCtxGetCurrent(&now));
+  EXPECT(now == first && first != NULL);
+  if (devices > 1) {
+    OK(hipDevicePrimaryCtxRetain(&second, 1));
+    OK(hipCtxSetCurrent(second));
+    OK(hipGetDevice(&device));
+    EXPECT(device == 1);
+    OK(hipCtxSetCurrent(NULL));
+    OK(hipCtxGetDevice(&device));
+    EXPECT(device == 1);
+    OK(hipCtxSetCurrent(first));
+  }
+  EXPECT(hipCtxSetCurrent((hipCtx_t)(uintptr_t)12345) == hipErrorInvalidContext);
+  EXPECT(hipCtxCreate(&now, 0, 0) == hipErrorNotSupported);
+  OK(hipDevicePrimaryCtxRelease(0));
+  OK(hipSetDeviceFlags(hipDeviceScheduleSpin));
+  OK(hipGetDeviceFlags(&flags));
+  EXPECT(flags == hipDeviceScheduleSpin);
+  EXPECT(hipSetDeviceFlags(3) == hipErrorInvalidValue);
+}
+
+static void registered_memory(void) {
+  hipPointerAttribute_t attributes;
+  unsigned int flags = 9, type = 0;
+  size_t size = 0;
+  void *device = NULL, *start = NULL, *memory, *host;
+  /* A page boundary, as AMD's driver locks pages. */
+  char *own = aligned_alloc(4096, SIZE), back[16];
+  EXPECT(own != NULL);
+  OK(hipHostRegister(own, SIZE, hipHostRegisterPortable));
+  EXPECT(hipHostRegister(own, 1, 0) == hipErrorHostMemoryAlreadyRegistered);
+  EXPECT(hipHostRegister(own - 8, 16, 0) == hipErrorHostMemoryAlreadyRegistered);
+  OK(hipHostGetDevicePointer(&device, own + 5, 0));
+  EXPECT(device != NULL);
+  OK(hipHostGetFlags(&flags, own));
+  EXPECT(flags == hipHostRegisterPortable);
+  OK(hipPointerGetAttributes(&attributes, own + 5));
+  EXPECT(attributes.type == hipMemoryTypeHost && attributes.hostPointer == own + 5);
+  EXPECT(attributes.devicePointer == device);
+  OK(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR, own + 5));
+  OK(hipPointerGetAttribute(&size, HIP_POINTER_ATTRIBUTE_RANGE_SIZE, own + 5));
+  OK(hipPointerGetAttribute(&type, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE, own + 5));
+  EXPECT(start == own && size == SIZE && type == hipMemoryTypeHost);
+  OK(hipMalloc(&memory, SIZE));
+  OK(hipMemset(memory, 3, SIZE));
+  OK(hipMemcpy(own, memory, SIZE, hipMemcpyDeviceToHost));
+  EXPECT(own[0] == 3 && own[SIZE - 1] == 3);
+  OK(hipMemcpy(back, own + 5, sizeof back, hipMemcpyHostToHost));
+  EXPECT(back[15] == 3);
+  EXPECT(hipHostUnregister(own + 1) == hipErrorHostMemoryNotRegistered);
+  OK(hipHostUnregister(own));
+  EXPECT(hipHostUnregister(own) == hipErrorHostMemoryNotRegistered);
+  EXPECT(hipHostGetDevicePointer(&device, own, 0) == hipErrorInvalidValue);
+  EXPECT(hipHostRegister(own, SIZE, hipHostRegisterIoMemory) == hipErrorNotSupported);
+  EXPECT(hipHostRegister(NULL, SIZE, 0) == hipErrorInvalidValue);
+  EXPECT(hipHostRegister(own, 0, 0) == hipErrorInvalidValue);
+  free(own);
+  OK(hipHostAlloc(&host, SIZE, hipHostAllocMapped));
+  OK(hipHostGetDevicePointer(&device, host, 0));
+  EXPECT(device == host);
+  OK(hipHostGetFlags(&flags, host));
+  EXPECT(flags == hipHostAllocMapped);
+  OK(hipFreeHost(host));
+  int one = 1, ordinal = -1;
+  OK(hipPointerSetAttribute(&one, HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+  OK(hipPointerGetAttribute(&ordinal, HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+  EXPECT(ordinal == 0);
+  EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_P2P_TOKENS, memory) ==
+         hipErrorNotSupported);
+  EXPECT(hipPointerGetAttribute(&start, HIP_POINTER_ATTRIBUTE_DEVICE_POINTER, &one) ==
+         hipErrorInvalidValue);
+  OK(hipFree(memory));
+  EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocUncached) == hipErrorNotSupported);
+  int has_fine_grained = -1;
+  OK(hipDeviceGetAttribute(&has_fine_grained, hipDeviceAttributeFineGrainSupport, 0));
+  if (has_fine_grained) {
+    OK(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained));
+    OK(hipMemset(memory, 1, SIZE));
+    OK(hipFree(memory));
+  } else {
+    EXPECT(hipExtMallocWithFlags(&memory, SIZE, hipDeviceMallocFinegrained) ==
+           hipErrorNotSupported);
+  }
+}
+
+static void reset(void) {
+  hipStream_t stream;
+  void *memory;
+  OK(hipStreamCreate(&stream));
+  OK(hipMalloc(&memory, SIZE));
+  OK(hipDeviceReset());
+  EXPECT(hipStreamQuery(stream) == hipErrorInvalidHandle);
+  EXPECT(hipFree(memory) == hipErrorInvalidValue);
+  OK(hipMalloc(&memory, SIZE));
+  OK(hipFree(memory));
+}
+
+int main(void) {
+  int devices = 0;
+  OK(hipGetDeviceCount(&devices));
+  properties();
+  streams_and_events();
+  contexts(devices);
+  registered_memory();
+  reset();
+  OK(hsavmm_check());
+  puts("all checks passed");
+  return 0;
+}

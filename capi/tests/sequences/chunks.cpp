@@ -1,0 +1,97 @@
+/* The calls of an allocator that gives its memory back while a server sleeps (vLLM,
+ * torch_memory_saver): each allocation in chunks, a copy on the host, the same address after waking. */
+#include "check.h"
+#include <algorithm>
+#include <vector>
+
+constexpr size_t CHUNK = 4 << 20;
+
+struct Allocation {
+  hipDeviceptr_t address = nullptr;
+  size_t size = 0;
+  std::vector<size_t> sizes;
+  std::vector<hipMemGenericAllocationHandle_t> handles;
+};
+
+static void ensure_context(int device) {
+  hipCtx_t context = nullptr;
+  OK(hipCtxGetCurrent(&context));
+  if (context == nullptr) {
+    OK(hipDevicePrimaryCtxRetain(&context, device));
+    OK(hipCtxSetCurrent(context));
+  }
+}
+
+static hipMemAllocationProp on(int device) {
+  hipMemAllocationProp prop{};
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  prop.location.id = device;
+  prop.allocFlags.compressionType = 0x0;
+  return prop;
+}
+
+static void wake(Allocation &allocation, int device) {
+  ensure_context(device);
+  const hipMemAllocationProp prop = on(device);
+  for (size_t index = 0; index < allocation.sizes.size(); ++index)
+    OK(hipMemCreate(&allocation.handles[index], allocation.sizes[index], &prop, 0));
+  size_t offset = 0;
+  for (size_t index = 0; index < allocation.sizes.size(); ++index) {
+    OK(hipMemMap(static_cast<char *>(allocation.address) + offset, allocation.sizes[index], 0,
+                 allocation.handles[index], 0));
+    offset += allocation.sizes[index];
+  }
+  hipMemAccessDesc desc{};
+  desc.location.type = hipMemLocationTypeDevice;
+  desc.location.id = device;
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemSetAccess(allocation.address, allocation.size, &desc, 1));
+}
+
+static void sleep(const Allocation &allocation) {
+  size_t offset = 0;
+  for (size_t size : allocation.sizes) {
+    OK(hipMemUnmap(static_cast<char *>(allocation.address) + offset, size));
+    offset += size;
+  }
+  for (auto handle : allocation.handles) OK(hipMemRelease(handle));
+}
+
+int main() {
+  int device = -1;
+  OK(hipGetDevice(&device));
+  const hipMemAllocationProp prop = on(device);
+  size_t granularity = 0;
+  OK(hipMemGetAllocationGranularity(&granularity, &prop, hipMemAllocationGranularityMinimum));
+  Allocation allocation;
+  allocation.size = (10 * (1 << 20) + granularity) / granularity * granularity;
+  OK(hipMemAddressReserve(&allocation.address, allocation.size, granularity, nullptr, 0));
+  for (size_t left = allocation.size; left > 0; left -= allocation.sizes.back())
+    allocation.sizes.push_back(std::min(left, CHUNK));
+  allocation.handles.resize(allocation.sizes.size());
+  wake(allocation, device);
+
+  std::vector<unsigned char> bytes(allocation.size);
+  for (size_t index = 0; index < bytes.size(); ++index) bytes[index] = static_cast<unsigned char>(index % 251);
+  OK(hipMemcpy(allocation.address, bytes.data(), bytes.size(), hipMemcpyHostToDevice));
+  void *backup = nullptr;
+  size_t before = 0, asleep = 0, total = 0;
+  OK(hipHostMalloc(&backup, allocation.size));
+  OK(hipMemGetInfo(&before, &total));
+  OK(hipMemcpy(backup, allocation.address, allocation.size, hipMemcpyDeviceToHost));
+  OK(hipDeviceSynchronize());
+  sleep(allocation);
+  OK(hipMemGetInfo(&asleep, &total));
+  CHECK(asleep >= before + allocation.size);
+  wake(allocation, device);
+  OK(hipMemcpy(allocation.address, backup, allocation.size, hipMemcpyHostToDevice));
+  std::fill(bytes.begin(), bytes.end(), static_cast<unsigned char>(0));
+  OK(hipMemcpy(bytes.data(), allocation.address, bytes.size(), hipMemcpyDeviceToHost));
+  for (size_t index = 0; index < bytes.size(); ++index) CHECK(bytes[index] == index % 251);
+  OK(hipFreeHost(backup));
+  sleep(allocation);
+  OK(hipMemAddressFree(allocation.address, allocation.size));
+  puts("done");
+  return 0;
+}

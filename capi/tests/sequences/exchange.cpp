@@ -1,0 +1,81 @@
+/* The calls of a communication library between the processes of a node (RCCL, rocSHMEM, Open MPI):
+ * fine-grained memory, IPC handles and offsets sent through a pipe, copies in streams, events as marks of
+ * progress. */
+#include "check.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+constexpr size_t SIZE = 1 << 20, OFFSET = 4096;
+
+struct Message {
+  hipIpcMemHandle_t handle;
+  size_t offset;
+};
+
+/* Opens the other's memory, adds one to each number at the offset, and closes it. */
+static void child(int from, int to) {
+  Message message;
+  static int numbers[256];
+  char *peer = nullptr;
+  hipStream_t stream{};
+  CHECK(read(from, &message, sizeof message) == sizeof message);
+  OK(hipSetDevice(0));
+  OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  OK(hipIpcOpenMemHandle(reinterpret_cast<void **>(&peer), message.handle,
+                         hipIpcMemLazyEnablePeerAccess));
+  OK(hipMemcpyAsync(numbers, peer + message.offset, sizeof numbers, hipMemcpyDeviceToHost, stream));
+  OK(hipStreamSynchronize(stream));
+  for (int &number : numbers) ++number;
+  OK(hipMemcpyAsync(peer + message.offset, numbers, sizeof numbers, hipMemcpyHostToDevice, stream));
+  OK(hipStreamSynchronize(stream));
+  OK(hipIpcCloseMemHandle(peer));
+  OK(hipStreamDestroy(stream));
+  CHECK(write(to, "", 1) == 1);
+}
+
+int main() {
+  int down[2], up[2], status = -1;
+  CHECK(pipe(down) == 0 && pipe(up) == 0);
+  const pid_t other = fork();
+  CHECK(other >= 0);
+  if (other == 0) {
+    /* So that it ends if its parent fails. */
+    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
+    child(down[0], up[1]);
+    return 0;
+  }
+  CHECK(close(up[1]) == 0);
+  char *memory = nullptr, done = 0;
+  static int numbers[256];
+  Message message;
+  hipEvent_t event{};
+  hipStream_t stream{};
+  hipStreamCaptureMode mode = hipStreamCaptureModeRelaxed;
+  OK(hipThreadExchangeStreamCaptureMode(&mode));
+  OK(hipExtMallocWithFlags(reinterpret_cast<void **>(&memory), SIZE, hipDeviceMallocFinegrained));
+  OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  OK(hipMemsetAsync(memory, 0, SIZE, stream));
+  OK(hipStreamSynchronize(stream));
+  OK(hipStreamDestroy(stream));
+  OK(hipThreadExchangeStreamCaptureMode(&mode));
+  for (int index = 0; index < 256; ++index) numbers[index] = index;
+  OK(hipEventCreateWithFlags(&event, hipEventDisableTiming));
+  OK(hipMemcpyAsync(memory + OFFSET, numbers, sizeof numbers, hipMemcpyHostToDevice));
+  OK(hipEventRecord(event, nullptr));
+  CHECK(hipEventQuery(event) == hipSuccess);
+  hipDeviceptr_t base = nullptr;
+  size_t size = 0;
+  OK(hipMemGetAddressRange(&base, &size, memory + OFFSET));
+  CHECK(base == memory && size == SIZE);
+  OK(hipIpcGetMemHandle(&message.handle, base));
+  message.offset = OFFSET;
+  CHECK(write(down[1], &message, sizeof message) == sizeof message);
+  CHECK(read(up[0], &done, 1) == 1);
+  OK(hipMemcpy(numbers, memory + OFFSET, sizeof numbers, hipMemcpyDeviceToHost));
+  for (int index = 0; index < 256; ++index) CHECK(numbers[index] == index + 1);
+  OK(hipEventDestroy(event));
+  OK(hipFree(memory));
+  CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  puts("done");
+  return 0;
+}

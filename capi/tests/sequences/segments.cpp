@@ -1,0 +1,185 @@
+/* The calls of a caching allocator with expandable segments (PyTorch): a reservation larger than the
+ * device's memory, physical memory piece by piece, access for peers added later, unmapping after the
+ * stream is idle, and the pieces' descriptors taken by another process with pidfd_getfd(). */
+#include "check.h"
+#include <cstring>
+#include <optional>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+constexpr size_t PIECE = 2 << 20;
+
+class Segment {
+public:
+  Segment(int device, hipStream_t stream) : device_(device), stream_(stream) {
+    hipDeviceProp_t prop{};
+    OK(hipGetDeviceProperties(&prop, device));
+    size_ = (prop.totalGlobalMem + prop.totalGlobalMem / 8) / PIECE * PIECE;
+    OK(hipMemAddressReserve(&start_, size_, 0, nullptr, 0));
+  }
+
+  char *at(size_t index) const { return static_cast<char *>(start_) + index * PIECE; }
+
+  void grow(size_t count) {
+    const size_t first = handles_.size();
+    for (size_t index = 0; index < count; ++index) {
+      hipMemAllocationProp prop{};
+      prop.type = hipMemAllocationTypePinned;
+      prop.requestedHandleTypes = hipMemHandleTypePosixFileDescriptor;
+      prop.location.type = hipMemLocationTypeDevice;
+      prop.location.id = device_;
+      hipMemGenericAllocationHandle_t handle{};
+      OK(hipMemCreate(&handle, PIECE, &prop, 0));
+      handles_.emplace_back(handle);
+    }
+    map(first);
+  }
+
+  void import(const std::vector<int> &descriptors) {
+    for (int descriptor : descriptors) {
+      hipMemGenericAllocationHandle_t handle{};
+      OK(hipMemImportFromShareableHandle(&handle,
+                                         reinterpret_cast<void *>(static_cast<uintptr_t>(descriptor)),
+                                         hipMemHandleTypePosixFileDescriptor));
+      CHECK(close(descriptor) == 0);
+      handles_.emplace_back(handle);
+    }
+    map(0);
+  }
+
+  std::vector<int> share() const {
+    std::vector<int> descriptors;
+    for (const auto &handle : handles_) {
+      int descriptor = -1;
+      OK(hipMemExportToShareableHandle(&descriptor, *handle, hipMemHandleTypePosixFileDescriptor, 0));
+      descriptors.push_back(descriptor);
+    }
+    return descriptors;
+  }
+
+  void add_peer(int device) { access(device, 0, handles_.size()); }
+
+  void unmap(size_t first, size_t last) {
+    OK(hipStreamSynchronize(stream_));
+    for (size_t index = first; index < last; ++index) {
+      OK(hipMemUnmap(at(index), PIECE));
+      OK(hipMemRelease(*handles_[index]));
+      handles_[index].reset();
+    }
+  }
+
+  ~Segment() {
+    for (size_t index = 0; index < handles_.size(); ++index)
+      if (handles_[index]) unmap(index, index + 1);
+    OK(hipMemAddressFree(start_, size_));
+  }
+
+private:
+  void map(size_t first) {
+    for (size_t index = first; index < handles_.size(); ++index)
+      OK(hipMemMap(at(index), PIECE, 0, *handles_[index], 0));
+    access(device_, first, handles_.size());
+  }
+
+  void access(int device, size_t first, size_t last) {
+    hipMemAccessDesc desc{};
+    desc.location.type = hipMemLocationTypeDevice;
+    desc.location.id = device;
+    desc.flags = hipMemAccessFlagsProtReadWrite;
+    OK(hipMemSetAccess(at(first), (last - first) * PIECE, &desc, 1));
+  }
+
+  int device_;
+  hipStream_t stream_;
+  void *start_ = nullptr;
+  size_t size_ = 0;
+  std::vector<std::optional<hipMemGenericAllocationHandle_t>> handles_;
+};
+
+/* The other process: takes the descriptors of this one, and reads what it wrote. */
+static void child(int from, int to) {
+  pid_t parent = 0;
+  int descriptors[3] = {};
+  CHECK(read(from, &parent, sizeof parent) == sizeof parent);
+  CHECK(read(from, descriptors, sizeof descriptors) == sizeof descriptors);
+  const long process = syscall(SYS_pidfd_open, parent, 0);
+  CHECK(process >= 0);
+  std::vector<int> taken;
+  for (int descriptor : descriptors) {
+    const long mine = syscall(SYS_pidfd_getfd, process, descriptor, 0);
+    CHECK(mine >= 0);
+    taken.push_back(static_cast<int>(mine));
+  }
+  hipStream_t stream{};
+  OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  {
+    Segment segment(0, stream);
+    segment.import(taken);
+    for (int index = 0; index < 3; ++index) {
+      int value = 0;
+      OK(hipMemcpy(&value, segment.at(index), sizeof value, hipMemcpyDeviceToHost));
+      CHECK(value == 100 + index);
+    }
+  }
+  OK(hipStreamDestroy(stream));
+  CHECK(write(to, "", 1) == 1);
+}
+
+int main() {
+  int down[2], up[2];
+  CHECK(pipe(down) == 0 && pipe(up) == 0);
+  const pid_t other = fork();
+  CHECK(other >= 0);
+  if (other == 0) {
+    /* So that it ends if its parent fails. */
+    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
+    child(down[0], up[1]);
+    return 0;
+  }
+  CHECK(close(up[1]) == 0);
+  /* For systems where a child may not take its parent's descriptors otherwise. */
+  (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  int devices = 0;
+  hipStream_t stream{};
+  OK(hipGetDeviceCount(&devices));
+  OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
+  {
+    Segment segment(0, stream);
+    segment.grow(2);
+    segment.grow(1);
+    for (int peer = 1; peer < devices; ++peer) {
+      int can = 0;
+      OK(hipDeviceCanAccessPeer(&can, peer, 0));
+      if (can) segment.add_peer(peer);
+    }
+    for (int index = 0; index < 3; ++index) {
+      const int value = 100 + index;
+      OK(hipMemcpyAsync(segment.at(index), &value, sizeof value, hipMemcpyHostToDevice, stream));
+    }
+    const std::vector<int> shared = segment.share();
+    const pid_t self = getpid();
+    const ssize_t size = static_cast<ssize_t>(shared.size() * sizeof(int));
+    CHECK(write(down[1], &self, sizeof self) == sizeof self);
+    CHECK(write(down[1], shared.data(), static_cast<size_t>(size)) == size);
+    char done = 0;
+    CHECK(read(up[0], &done, 1) == 1);
+    for (int descriptor : shared) CHECK(close(descriptor) == 0);
+    /* A hole in the middle, which is freed with the rest. */
+    segment.unmap(1, 2);
+  }
+  OK(hipStreamDestroy(stream));
+  int status = -1;
+  CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  puts("done");
+  return 0;
+}
