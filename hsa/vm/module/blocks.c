@@ -207,6 +207,9 @@ static int gfx_early_init(struct amdgpu_ip_block *block)
 	gfx->config.gc_num_cu_per_sqc = 2;
 	gfx->config.gc_tcc_size = 4096;
 	adev->gmc.mall_size = 256ull << 20;
+	/* amdkfd reserves them when it uses the hardware scheduler. */
+	adev->gds.gws_size = 64;
+	adev->gds.oa_size = 16;
 	units->number = COMPUTE_UNITS_PER_XCC * XCCS;
 	units->simd_per_cu = 4;
 	units->max_waves_per_simd = 8;
