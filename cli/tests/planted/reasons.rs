@@ -31,12 +31,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["crash", "hang", "EIO", "lost"],
         "only `hsa_shut_down` calls it, and the cases keep the runtime open until the process ends",
     ),
-    (
-        "bringup",
-        &["DESTROY_EVENT"],
-        &["lost"],
-        "an event that stays has no effect on memory",
-    ),
+    ("bringup", &["DESTROY_EVENT"], &["lost"], "an event that stays has no effect on memory"),
     (
         "conform",
         &["CREATE_EVENT", "SET_EVENT", "WAIT_EVENTS"],

@@ -1,0 +1,37 @@
+//! Which of QEMU's accelerators runs the machine's processors.
+
+use core::fmt;
+use std::fs::File;
+
+/// How QEMU runs the machine's processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    /// The processor's own virtualisation.
+    Kvm,
+    /// Translation of the instructions, one thread for each processor.
+    Tcg,
+}
+
+impl Accelerator {
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg,thread=multi",
+        }
+    }
+
+    /// Returns the accelerators to try, best first: a nested machine may have a `/dev/kvm` that does not work.
+    pub fn candidates() -> Vec<Self> {
+        let has_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        if has_kvm { vec![Self::Kvm, Self::Tcg] } else { vec![Self::Tcg] }
+    }
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        })
+    }
+}
