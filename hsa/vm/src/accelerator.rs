@@ -3,6 +3,9 @@
 use core::fmt;
 use std::fs::File;
 
+/// How often an emulated machine may fail to boot.
+const BOOTS: usize = 3;
+
 /// How QEMU runs the machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
@@ -20,10 +23,12 @@ impl Accelerator {
         }
     }
 
-    /// Returns the accelerators to try, best first: a nested machine may have a `/dev/kvm` that does not work.
+    /// Returns the accelerators to try, best first. A nested machine may have a `/dev/kvm` that does not work.
+    /// With two emulated processors, Linux sometimes panics at boot, when it changes its own code (seen with
+    /// QEMU 7.2), so that emulation is tried more than once.
     pub fn candidates() -> Vec<Self> {
         let has_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        if has_kvm { vec![Self::Kvm, Self::Tcg] } else { vec![Self::Tcg] }
+        has_kvm.then_some(Self::Kvm).into_iter().chain([Self::Tcg; BOOTS]).collect()
     }
 }
 

@@ -199,13 +199,14 @@ impl Machine {
         }
         let started = Instant::now();
         let mut streams: [Box<dyn Write + Send>; 2] = [Box::new(output), Box::new(errors)];
-        for accelerator in Accelerator::candidates() {
+        let mut candidates = Accelerator::candidates().into_iter().peekable();
+        while let Some(accelerator) = candidates.next() {
             let mut running = Running::start(self, &job, accelerator, streams)?;
             let end = running.wait(&job, &signal, started + self.time_limit);
             let (written, said) = running.finish();
             streams = written;
             match end {
-                End::NotBooted if accelerator == Accelerator::Kvm => {}
+                End::NotBooted if candidates.peek().is_some() => {}
                 End::NotBooted | End::Lost => {
                     let console = fs::read(job.console()).unwrap_or_default();
                     let said =
