@@ -14,11 +14,54 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The release of the tests that use one.
 const RELEASE: Release = Release::R6_4_3;
 
-/// The cases that are skipped with two GPUs or more: they are for runtimes with fewer features.
+/// The cases that are skipped everywhere: they are for runtimes with fewer features.
 const SKIPPED: [&str; 3] = [
     "access.set.agent_out_of_reach",
     "access.set.cpu_without_large_bar",
     "runtime.virtual_memory.refused_if_absent",
+];
+
+/// The cases that need two GPUs.
+const TWO_GPUS: [&str; 22] = [
+    "access.every_pair.in_one_range",
+    "access.every_pair.not_granted",
+    "access.every_pair.read_only",
+    "access.every_pair.reads",
+    "access.every_pair.taken_back",
+    "access.every_pair.writes",
+    "access.gpus.both_see_the_same",
+    "access.gpus.over_memory_of_several",
+    "access.gpus.peer_after_the_owner",
+    "access.gpus.peer_before_the_owner",
+    "area.mmap.another_device",
+    "area.mmap.global_memory",
+    "buffer.growable.seen_by_all_gpus",
+    "buffer.paged.seen_by_all_gpus",
+    "buffer.pausable.access_comes_back",
+    "hip.use.chunks_granted_to_their_own_gpu",
+    "hip.use.copy_between_gpus",
+    "map.gpus.all_in_one_reservation",
+    "map.gpus.each_uses_memory_of_one",
+    "pool.memory.copied_between_gpus",
+    "share.import.peer",
+    "share.import.peer_after_the_owner",
+];
+
+/// The cases that need IPC handles. ROCm 6.1 has them only with AMD's own package of the kernel driver.
+const IPC: [&str; 13] = [
+    "ipc.close.own_memory",
+    "ipc.get.interior",
+    "ipc.get.layout",
+    "ipc.get.reused_memory",
+    "ipc.get.separate_allocations",
+    "ipc.open.dead_process",
+    "ipc.open.flags",
+    "ipc.open.freed_memory",
+    "ipc.open.no_process",
+    "ipc.open.offset_beyond",
+    "ipc.open.same_memory",
+    "ipc.open.same_process",
+    "ipc.open.twice",
 ];
 
 /// Functions of amdgpu.ko without which the conformance cases must fail.
@@ -137,10 +180,12 @@ fn conform_passes_on_amds_kernel_driver() {
     let name = "conform_passes_on_amds_kernel_driver";
     let Some(turn) = turn(name) else { return };
     let complete = is_complete(&format!("{name}, other releases and numbers of GPUs"));
+    // A busy machine emulates slowly.
+    let arguments = ["--format", "json", "--time-limit", "5min"];
     let all = turn.installations.iter().map(Installation::release);
     for release in all.filter(|release| complete || *release == RELEASE) {
         for gpus in if complete { &[1, 2, 4][..] } else { &[2] } {
-            let output = conform(release, &["--gpus", &gpus.to_string()], &["--format", "json"]);
+            let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
             let context = format!("{release}, {gpus} GPUs: {}", err(&output));
             assert_eq!(output.status.code(), Some(0), "{context}");
             let report = json(&output);
@@ -150,12 +195,18 @@ fn conform_passes_on_amds_kernel_driver() {
                 let with = cases.iter().filter(|case| case["status"] == status);
                 with.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
             };
+            let mut expected = SKIPPED.to_vec();
+            if *gpus == 1 {
+                expected.extend(TWO_GPUS);
+            }
+            if release == Release::R6_1_2 {
+                expected.extend(IPC);
+            }
+            expected.sort_unstable();
             let mut skipped = with("skip");
             skipped.sort();
+            assert_eq!(skipped, expected, "{context}");
             assert!(with("pass").len() >= 300, "{context}");
-            if *gpus > 1 {
-                assert_eq!(skipped, SKIPPED, "{context}");
-            }
         }
     }
 }
@@ -186,7 +237,13 @@ fn lost_tlb_flush_is_noticed() {
     let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let options = [lost[0], lost[1], "--rocr", RELEASE.version()];
-    let output = in_machine(&options, &[HSA_VMM, "bringup"]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    // Where the CPU writes page tables, amdgpu 6.12 does not flush after GEM_VA, and `bringup` fails anyway.
+    // Where the SDMA engine writes them, it does.
+    let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
+    let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
+    let output = in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let options: Vec<_> = options.into_iter().chain(lost).collect();
+    let output = in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
 }
