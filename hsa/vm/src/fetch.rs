@@ -2,7 +2,7 @@
 
 use crate::packages::{self, Offer, SERIES};
 use crate::tool::{self, ToolError, at};
-use crate::{Kernel, build, folder, initramfs, qemu};
+use crate::{Kernel, NotFetched, build, folder, initramfs, qemu};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,9 @@ pub enum FetchError {
          HSA_VMM_VM_MODULE to its folder hsa/vm/module"
     )]
     NoSource,
+    /// The packages lack expected files.
+    #[error("the packages were unpacked, but {0}")]
+    Incomplete(#[from] NotFetched),
 }
 
 /// Downloads a kernel (the newest of its series, or the one named), its headers and its source from the
@@ -102,14 +105,10 @@ pub fn fetch(
     let work = place.join("module");
     let module = build::build(&source, &root, &amd, &offer.release, &work)?;
     report("writing the initial file system");
-    let modules = root.join("lib/modules").join(&offer.release);
-    let modules = if modules.is_dir() {
-        modules
-    } else {
-        root.join("usr").join("lib/modules").join(&offer.release)
-    };
-    initramfs::write(&place.join(Kernel::INITRAMFS), &modules, &busybox(&root), &module)?;
-    Ok(Kernel::in_folder(folder, &offer.release).ok_or(FetchError::NoSource)?)
+    let modules = ["lib/modules", "usr/lib/modules"].map(|it| root.join(it).join(&offer.release));
+    let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
+    initramfs::write(&place.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
+    Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
 fn busybox(root: &Path) -> PathBuf {
