@@ -8,7 +8,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{Installation, Release};
 use hsa_vm::{FetchError, Kernel, Machine, NotFetched, RunError};
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
@@ -42,8 +43,9 @@ pub enum Action {
     /// Download a kernel with its headers and source, and compile the software GPUs for it
     ///
     /// apt-get downloads them from the package sources of this machine, and checks the archive's signatures.
-    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in `vm` in cargo's build folder, in
-    /// the user's cache, or in HSA_VMM_VM.
+    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in `vm` in
+    /// cargo's build folder, in the user's cache, or in HSA_VMM_VM. If no release of AMD's runtime was
+    /// fetched, the newest is, too.
     Fetch(VmFetch),
 }
 
@@ -66,6 +68,9 @@ pub struct VmRun {
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = mebibytes)]
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
+    ///
+    /// The default is the machine's own runtime, if the program has one; for `hsa-vmm` and `rocminfo`, the
+    /// newest release that was fetched.
     #[arg(long, value_name = "VERSION")]
     pub rocr: Option<Release>,
     /// The kernel, as `vm fetch` has shown it; by default the one fetched last
@@ -160,8 +165,12 @@ fn folder() -> PathBuf {
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.next(step));
-    drop(steps);
     let kernel = kernel.map_err(Failed::from)?;
+    if rocr::newest().is_none() {
+        let newest = &Release::ALL[Release::ALL.len() - 1..];
+        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.next(step))?;
+    }
+    drop(steps);
     let mut out = Screen::stdout();
     writeln!(out, "{} in {}", kernel.release(), kernel.folder().display())?;
     Ok(Exit::Success)
@@ -205,9 +214,11 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
             let installation = Installation::open(&hsa_rocr::folder(), release);
             rocr::command(&installation.map_err(Failed::from)?, program)
         }
-        None if hsa_rocr::is_program(program) => Command::new(program),
-        // Programs of a fetched release are not in PATH.
-        None => match rocr::newest().filter(|newest| newest.program(program).is_some()) {
+        None if hsa_rocr::is_program(program) && !is_this_program(program) => Command::new(program),
+        // Programs of a fetched release are not in PATH. This program would find no runtime, and simulate one.
+        None => match rocr::newest()
+            .filter(|newest| newest.program(program).is_some() || is_this_program(program))
+        {
             Some(newest) => {
                 let (name, release) = (program.display(), newest.release());
                 note!("using {name} and the runtime of release {release}");
@@ -219,6 +230,19 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
     command.args(arguments);
     crate::program::set_under(&mut command, &words(args));
     Ok(command)
+}
+
+/// Returns whether a path or a name in `PATH` is this program, and no runtime was chosen for it.
+fn is_this_program(program: &OsStr) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let named = if program.as_encoded_bytes().contains(&b'/') {
+        Some(PathBuf::from(program))
+    } else {
+        env::split_paths(&folders).map(|it| it.join(program)).find(|path| path.is_file())
+    };
+    let real = |path: PathBuf| path.canonicalize().ok();
+    let this = env::current_exe().ok().and_then(real);
+    this.is_some() && named.and_then(real) == this && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
 /// Returns the options as they would be typed, without output files.
