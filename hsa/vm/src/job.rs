@@ -1,8 +1,9 @@
 //! The folder through which this machine and the virtual one exchange a program and its results.
 
+use rustix::fs::{FlockOperation, flock};
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -24,17 +25,25 @@ const PROGRAM: &str = "program";
 const BOOTED: &str = "booted";
 const RESULTS: &str = "results";
 const CONSOLE: &str = "console";
+const LOCK: &str = "lock";
+const PREFIX: &str = "hsa-vmm-vm-";
 
 /// A program to run in a virtual machine.
 #[derive(Debug)]
 pub(crate) struct Job {
     folder: TempDir,
+    /// Locked while this process lives.
+    _lock: File,
 }
 
 impl Job {
     /// Writes what the virtual machine needs to run a command, with this process's environment.
     pub fn new(command: &Command, results: Option<&Path>) -> io::Result<Self> {
-        let job = Self { folder: tempfile::Builder::new().prefix("hsa-vmm-vm-").tempdir()? };
+        sweep(&env::temp_dir());
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let lock = File::create(folder.path().join(LOCK))?;
+        flock(&lock, FlockOperation::LockShared)?;
+        let job = Self { folder, _lock: lock };
         let words = [command.get_program()].into_iter().chain(command.get_args());
         job.write(ARGUMENTS, joined(words.map(OsStr::to_owned)))?;
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
@@ -85,6 +94,22 @@ impl Job {
     }
 }
 
+/// Removes the folders of processes that were killed.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && entry.file_type().is_ok_and(|it| it.is_dir());
+        let lock = is_job.then(|| File::open(entry.path().join(LOCK)).ok()).flatten();
+        let is_left =
+            lock.is_some_and(|it| flock(&it, FlockOperation::NonBlockingLockExclusive).is_ok());
+        if is_left {
+            // Another process may do the same, or it is another user's.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Joins words with NUL, which none contains.
 fn joined(words: impl Iterator<Item = OsString>) -> Vec<u8> {
     words.flat_map(|word| [word.into_vec(), vec![0]].concat()).collect()
@@ -100,9 +125,27 @@ pub(crate) fn split(bytes: &[u8]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARGUMENTS, ENVIRONMENT, Job, split};
+    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, split, sweep};
     use std::fs;
     use std::process::Command;
+
+    #[test]
+    fn folders_of_killed_processes_are_removed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let [left, other] =
+            [format!("{PREFIX}left"), "other".into()].map(|it| temporary.path().join(it));
+        for folder in [&left, &other] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join(LOCK), "").unwrap();
+        }
+        let lock = fs::File::open(left.join(LOCK)).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
+        sweep(temporary.path());
+        assert!(left.exists(), "its process lives");
+        drop(lock);
+        sweep(temporary.path());
+        assert!(!left.exists() && other.exists());
+    }
 
     #[test]
     fn command_reaches_the_other_side() {
