@@ -15,6 +15,7 @@ use crate::subcommands::map::Map;
 use crate::subcommands::replay::Replay;
 use crate::subcommands::rocr::Rocr;
 use crate::subcommands::stress::Stress;
+use crate::subcommands::vm::Vm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hsa_vmm::hip::HipProfile;
 use std::ffi::{OsStr, OsString};
@@ -146,6 +147,16 @@ pub enum Command {
     /// Needs neither root nor kernel support: the driver is emulated inside the program. Memory, page
     /// tables, copies and signals work; GPU kernels do not run.
     Emulate(Emulate),
+    /// Run a program on AMD's own kernel driver, in a virtual machine with software GPUs
+    ///
+    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. The program is one of this machine; it
+    /// sees this machine's files, and what it changes is lost, except in the folder of --results. Memory,
+    /// page tables, copies and signals work; GPU kernels do not run. `vm fetch` downloads the kernel.
+    #[command(after_help = crate::subcommands::vm::ABOUT)]
+    Vm(Vm),
+    /// Run the program of a virtual machine, inside
+    #[command(hide = true)]
+    VmGuest,
     /// Fetch AMD's own runtime, and run programs with it
     #[command(subcommand)]
     Rocr(Rocr),
@@ -173,6 +184,8 @@ impl Command {
             | Self::Emulate(_)
             | Self::KfdVersion(_)
             | Self::Rocr(_)
+            | Self::Vm(_)
+            | Self::VmGuest
             | Self::Man(_)
             | Self::Completions(_) => None,
         }

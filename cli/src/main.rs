@@ -38,6 +38,8 @@ pub enum Exit {
     Failure,
     /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,
+    /// A program has ended in a virtual machine with this status.
+    Program(u8),
 }
 
 const FAILED: u8 = 1;
@@ -69,6 +71,8 @@ fn main() -> ExitCode {
         Command::Emulate(args) => subcommands::emulate::run(args),
         Command::KfdVersion(args) => subcommands::kfd_version::run(args),
         Command::Rocr(args) => subcommands::rocr::run(args),
+        Command::Vm(args) => subcommands::vm::run(args),
+        Command::VmGuest => subcommands::vm::run_inside(),
         Command::Man(args) => subcommands::man::run(args),
         Command::Completions(args) => subcommands::completions::run(args),
     };
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Ok(Exit::Success) => ExitCode::SUCCESS,
         Ok(Exit::Failure) => ExitCode::from(FAILED),
         Ok(Exit::NoRuntime) => ExitCode::from(NO_RUNTIME),
+        Ok(Exit::Program(status)) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
@@ -85,6 +90,9 @@ fn main() -> ExitCode {
                 .styled(red, "error")
                 .and_then(|()| writeln!(screen, ": {}", message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
+            if error.is::<subcommands::vm::Failed>() {
+                return ExitCode::from(subcommands::vm::FAILED);
+            }
             ExitCode::from(match not_started {
                 Some(program) => program.exit_status(),
                 None if is_no_runtime(&error) => NO_RUNTIME,

@@ -14,3 +14,4 @@ pub mod map;
 pub mod replay;
 pub mod rocr;
 pub mod stress;
+pub mod vm;

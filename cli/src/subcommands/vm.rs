@@ -1,0 +1,277 @@
+//! `hsa-vmm vm`: runs a program on AMD's own kernel driver in a virtual machine.
+
+use super::rocr;
+use crate::Exit;
+use crate::progress::Steps;
+use crate::screen::{Screen, note};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use hsa_rocr::{Installation, Release};
+use hsa_vm::{FetchError, Kernel, Machine, NotFetched, RunError};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+pub const ABOUT: &str = "\
+Examples:
+  hsa-vmm vm fetch
+  hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
+  hsa-vmm vm --parameter hsa_vmm.lose_flushes=1 -- hsa-vmm bringup
+  hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
+
+Exit status: the program's; 128 and the signal's number if one has ended it; 125 if the virtual machine
+failed, 126 if the program is not executable, 127 if it was not found.";
+
+/// The exit status of failures of the virtual machine itself.
+pub const FAILED: u8 = 125;
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Vm {
+    #[command(subcommand)]
+    pub action: Option<Action>,
+    #[command(flatten)]
+    pub run: VmRun,
+}
+
+/// The subcommands of `vm`.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// Download a kernel with its headers and source, and compile the software GPUs for it
+    ///
+    /// apt-get downloads them from the package sources of this machine, and checks the archive's signatures.
+    /// As root, also installs QEMU and a compiler where they are missing. The files are stored in `vm` in
+    /// cargo's build folder, in the user's cache, or in HSA_VMM_VM. If no release of AMD's runtime was
+    /// fetched, the newest is, too.
+    Fetch(VmFetch),
+}
+
+#[derive(Args, Debug)]
+pub struct VmFetch {
+    /// The kernel, such as `6.12.117+deb12-amd64`; by default the newest of Linux 6.12
+    #[arg(long, value_name = "RELEASE")]
+    pub kernel: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct VmRun {
+    /// The number of GPUs
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub gpus: u8,
+    /// The memory of each GPU, a power of two: `512M`, `1G`
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = power_of_two)]
+    pub vram: u64,
+    /// The memory of the machine: `4G`
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = mebibytes)]
+    pub memory: u64,
+    /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
+    ///
+    /// The default is the machine's own runtime, if the program has one; for `hsa-vmm` and `rocminfo`, the
+    /// newest release that was fetched.
+    #[arg(long, value_name = "VERSION")]
+    pub rocr: Option<Release>,
+    /// The kernel, as `vm fetch` has shown it; by default the one fetched last
+    #[arg(long, value_name = "RELEASE")]
+    pub kernel: Option<String>,
+    /// Set a parameter of a kernel module: `amdgpu.vm_update_mode=0`, `hsa_vmm.pte_delay=50`
+    ///
+    /// Of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` lets the CPU
+    /// access only so many MiB of each, `hsa_vmm.tlb=0` makes translations without a TLB,
+    /// `hsa_vmm.lose_flushes=1` ignores TLB flushes, `hsa_vmm.pte_delay=50` delays page-table writes of
+    /// the kernel's SDMA engine by milliseconds.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub parameter: Vec<String>,
+    /// Let the program write to this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub results: Option<PathBuf>,
+    /// Write the kernel's log to this file
+    #[arg(long, value_name = "FILE")]
+    pub dmesg: Option<PathBuf>,
+    /// Write the functions of amdgpu.ko that have run to this file, with their number of calls
+    #[arg(long, value_name = "FILE")]
+    pub coverage: Option<PathBuf>,
+    /// Make a function of amdgpu.ko do nothing and return 0
+    #[arg(long, value_name = "FUNCTION")]
+    pub stub: Option<String>,
+    /// End the machine after this time
+    #[arg(long, value_name = "TIME", default_value = "30min", value_parser = crate::arguments::time)]
+    pub time_limit: Duration,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// A failure of the virtual machine, not of the program.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    #[error(transparent)]
+    NotFetched(#[from] NotFetched),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    NoRuntime(#[from] hsa_rocr::NotInstalled),
+    #[error("invalid --results: {path}: {cause}", path = path.display())]
+    Results { path: PathBuf, cause: io::Error },
+    #[error("invalid --parameter `{0}`: expected MODULE.NAME=VALUE without spaces")]
+    Parameter(String),
+}
+
+/// Parses a size in MiB: `512M`, `1G`, `1GiB`.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit {
+        "M" | "MiB" => 1,
+        "G" | "GiB" => 1024,
+        _ => return Err(format!("invalid size `{text}`: expected a number with M or G")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("invalid size `{text}`"))?;
+    let size =
+        number.checked_mul(unit).ok_or_else(|| format!("invalid size `{text}`: too large"))?;
+    if size < 64 { Err(format!("invalid size `{text}`: at least 64M")) } else { Ok(size) }
+}
+
+fn power_of_two(text: &str) -> Result<u64, String> {
+    let size = mebibytes(text)?;
+    if size.is_power_of_two() {
+        Ok(size)
+    } else {
+        Err(format!("invalid size `{text}`: not a power of two"))
+    }
+}
+
+pub fn run(args: &Vm) -> anyhow::Result<Exit> {
+    match &args.action {
+        Some(Action::Fetch(args)) => fetch(args),
+        None => start(&args.run),
+    }
+}
+
+/// Runs inside of the virtual machine.
+pub fn run_inside() -> anyhow::Result<Exit> {
+    hsa_vm::guest::run().context("cannot run the program of the virtual machine")?;
+    Ok(Exit::Success)
+}
+
+fn folder() -> PathBuf {
+    hsa_vm::folder(&hsa_rocr::folder())
+}
+
+fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
+    let steps = Steps::new();
+    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.next(step));
+    let kernel = kernel.map_err(Failed::from)?;
+    if rocr::newest().is_none() {
+        let newest = &Release::ALL[Release::ALL.len() - 1..];
+        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.next(step))?;
+    }
+    drop(steps);
+    let mut out = Screen::stdout();
+    writeln!(out, "{} in {}", kernel.release(), kernel.folder().display())?;
+    Ok(Exit::Success)
+}
+
+fn start(args: &VmRun) -> anyhow::Result<Exit> {
+    let command = command(args)?;
+    let kernel = Kernel::open(&folder(), args.kernel.as_deref()).map_err(Failed::from)?;
+    let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
+    machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
+    for parameter in &args.parameter {
+        let is_valid = parameter.split_once('=').is_some_and(|(name, _)| name.contains('.'));
+        if !is_valid || parameter.contains(|it: char| it.is_whitespace() || it == '"') {
+            return Err(Failed::Parameter(parameter.clone()).into());
+        }
+        machine = machine.parameter(parameter);
+    }
+    if let Some(folder) = &args.results {
+        let failed = |cause| Failed::Results { path: folder.clone(), cause };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        machine = machine.results(folder.canonicalize().map_err(failed)?);
+    }
+    if let Some(file) = &args.dmesg {
+        machine = machine.dmesg(file);
+    }
+    if let Some(file) = &args.coverage {
+        machine = machine.coverage(file);
+    }
+    if let Some(function) = &args.stub {
+        machine = machine.stub(function);
+    }
+    let ended = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
+    Ok(Exit::Program(ended.status))
+}
+
+/// Returns the command to run inside.
+fn command(args: &VmRun) -> anyhow::Result<Command> {
+    let (program, arguments) = crate::program::split(&args.program)?;
+    let mut command = match args.rocr {
+        Some(release) => {
+            let installation = Installation::open(&hsa_rocr::folder(), release);
+            rocr::command(&installation.map_err(Failed::from)?, program)
+        }
+        None if hsa_rocr::is_program(program) && !is_this_program(program) => Command::new(program),
+        // Programs of a fetched release are not in PATH. This program would find no runtime, and simulate one.
+        None => match rocr::newest()
+            .filter(|newest| newest.program(program).is_some() || is_this_program(program))
+        {
+            Some(newest) => {
+                let (name, release) = (program.display(), newest.release());
+                note!("using {name} and the runtime of release {release}");
+                rocr::command(&newest, program)
+            }
+            None => Command::new(program),
+        },
+    };
+    command.args(arguments);
+    crate::program::set_under(&mut command, &words(args));
+    Ok(command)
+}
+
+/// Returns whether a path or a name in `PATH` is this program, and no runtime was chosen for it.
+fn is_this_program(program: &OsStr) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let named = if program.as_encoded_bytes().contains(&b'/') {
+        Some(PathBuf::from(program))
+    } else {
+        env::split_paths(&folders).map(|it| it.join(program)).find(|path| path.is_file())
+    };
+    let real = |path: PathBuf| path.canonicalize().ok();
+    let this = env::current_exe().ok().and_then(real);
+    this.is_some() && named.and_then(real) == this && env::var_os("HSA_VMM_RUNTIME").is_none()
+}
+
+/// Returns the options as they would be typed, without output files.
+fn words(args: &VmRun) -> Vec<String> {
+    let mut words = vec!["vm".to_owned()];
+    let mut add = |option: &str, value: String| words.extend([format!("--{option}"), value]);
+    add("gpus", args.gpus.to_string());
+    add("vram", format!("{}M", args.vram));
+    if let Some(release) = args.rocr {
+        add("rocr", release.to_string());
+    }
+    for parameter in &args.parameter {
+        add("parameter", parameter.clone());
+    }
+    if let Some(function) = &args.stub {
+        add("stub", function.clone());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{mebibytes, power_of_two};
+
+    #[test]
+    fn sizes_are_parsed() {
+        assert_eq!(mebibytes("3G"), Ok(3072));
+        assert_eq!(power_of_two("512MiB"), Ok(512));
+        assert!(power_of_two("3G").unwrap_err().contains("power of two"));
+        assert!(mebibytes("1").is_err() && mebibytes("99999999999999999999G").is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
+//!
+//! Runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a kernel; otherwise each test prints that
+//! it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. By default one release with two GPUs is
+//! tested; `HSA_VMM_VM_TESTS=all` tests the rest, for about an hour.
+
+mod hsa_vmm;
+
+use hsa_rocr::{Installation, Release, test};
+use hsa_vmm::{HSA_VMM, command, err, json, out};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The release of the tests that use one.
+const RELEASE: Release = Release::R6_4_3;
+
+/// The cases that are skipped everywhere: they are for runtimes with fewer features.
+const SKIPPED: [&str; 3] = [
+    "access.set.agent_out_of_reach",
+    "access.set.cpu_without_large_bar",
+    "runtime.virtual_memory.refused_if_absent",
+];
+
+/// The cases that need two GPUs.
+const TWO_GPUS: [&str; 22] = [
+    "access.every_pair.in_one_range",
+    "access.every_pair.not_granted",
+    "access.every_pair.read_only",
+    "access.every_pair.reads",
+    "access.every_pair.taken_back",
+    "access.every_pair.writes",
+    "access.gpus.both_see_the_same",
+    "access.gpus.over_memory_of_several",
+    "access.gpus.peer_after_the_owner",
+    "access.gpus.peer_before_the_owner",
+    "area.mmap.another_device",
+    "area.mmap.global_memory",
+    "buffer.growable.seen_by_all_gpus",
+    "buffer.paged.seen_by_all_gpus",
+    "buffer.pausable.access_comes_back",
+    "hip.use.chunks_granted_to_their_own_gpu",
+    "hip.use.copy_between_gpus",
+    "map.gpus.all_in_one_reservation",
+    "map.gpus.each_uses_memory_of_one",
+    "pool.memory.copied_between_gpus",
+    "share.import.peer",
+    "share.import.peer_after_the_owner",
+];
+
+/// The cases that need IPC handles. ROCm 6.1 has them only with AMD's own package of the kernel driver.
+const IPC: [&str; 13] = [
+    "ipc.close.own_memory",
+    "ipc.get.interior",
+    "ipc.get.layout",
+    "ipc.get.reused_memory",
+    "ipc.get.separate_allocations",
+    "ipc.open.dead_process",
+    "ipc.open.flags",
+    "ipc.open.freed_memory",
+    "ipc.open.no_process",
+    "ipc.open.offset_beyond",
+    "ipc.open.same_memory",
+    "ipc.open.same_process",
+    "ipc.open.twice",
+];
+
+/// Functions of amdgpu.ko without which the conformance cases must fail.
+const STUBBED: [&str; 12] = [
+    "amdgpu_vm_bo_map",
+    "amdgpu_vm_bo_unmap",
+    "amdgpu_vm_bo_update",
+    "amdgpu_vm_clear_freed",
+    "amdgpu_vm_update_range",
+    "amdgpu_gem_va_ioctl",
+    "amdgpu_gem_object_open",
+    "amdgpu_amdkfd_gpuvm_alloc_memory_of_gpu",
+    "amdgpu_amdkfd_gpuvm_unmap_memory_from_gpu",
+    "amdgpu_amdkfd_gpuvm_map_memory_to_gpu",
+    "amdgpu_amdkfd_gpuvm_export_dmabuf",
+    "kfd_signal_event_interrupt",
+];
+
+/// Permission to start virtual machines: one at a time, because each uses two processors.
+struct Turn {
+    installations: &'static [Installation],
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Returns `None` after reporting why there are no virtual machines.
+fn turn(name: &str) -> Option<Turn> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let installations = test::installations(name)?;
+    let folder = hsa_vm::folder(&hsa_rocr::folder());
+    let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
+    let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
+        (Err(error), _) => format!("qemu-system-x86_64: {error}"),
+        (Ok(_), Err(error)) => error.to_string(),
+        (Ok(_), Ok(_)) => {
+            let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            return Some(Turn { installations, _alone: alone });
+        }
+    };
+    assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE asks for virtual machines: {problem}");
+    test::report(&format!("SKIPPED {name}: {problem}"));
+    None
+}
+
+/// Returns whether the tests run that take long; reports it if not.
+fn is_complete(name: &str) -> bool {
+    let complete = std::env::var("HSA_VMM_VM_TESTS").is_ok_and(|value| value == "all");
+    if !complete {
+        test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));
+    }
+    complete
+}
+
+/// Runs `hsa-vmm vm OPTIONS -- PROGRAM`.
+fn in_machine(options: &[&str], program: &[&str]) -> Output {
+    let all: Vec<_> = ["vm"].iter().chain(options).chain(&["--"]).chain(program).copied().collect();
+    command(&all).env("HOME", std::env::temp_dir()).output().unwrap()
+}
+
+fn conform(release: Release, options: &[&str], arguments: &[&str]) -> Output {
+    let start = ["--rocr", release.version()];
+    let options: Vec<_> = start.iter().chain(options).copied().collect();
+    let program: Vec<_> = [HSA_VMM, "conform"].iter().chain(arguments).copied().collect();
+    in_machine(&options, &program)
+}
+
+#[test]
+fn program_runs_with_its_output_and_status() {
+    let name = "program_runs_with_its_output_and_status";
+    let Some(_turn) = turn(name) else { return };
+    let results = tempfile::tempdir().unwrap();
+    let folder = results.path().to_str().unwrap();
+    let dmesg = results.path().join("dmesg");
+    let options =
+        ["--gpus", "3", "--vram", "256M", "--results", folder, "--dmesg", dmesg.to_str().unwrap()];
+    let script = "ls /dev/kfd /dev/dri/renderD*; pwd; echo \"$1\" >&2; echo result >$2/file; \
+        touch $0.new && exit 7";
+    // The script's own name is this test program: what the machine writes beside it must not be seen here.
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let output = in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
+    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    let current = std::env::current_dir().unwrap().display().to_string();
+    let nodes = ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130"];
+    let expected: Vec<_> = nodes.into_iter().chain([current.as_str()]).collect();
+    let text = out(&output);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable_by_key(|line| expected.iter().position(|it| it == line));
+    assert_eq!(lines, expected);
+    assert_eq!(err(&output), "two  words\n");
+    assert_eq!(std::fs::read_to_string(results.path().join("file")).unwrap(), "result\n");
+    assert!(!std::path::Path::new(&format!("{program}.new")).exists());
+    assert!(std::fs::read_to_string(dmesg).unwrap().contains("software_gmc"));
+}
+
+#[test]
+fn missing_program_has_the_status_of_shells() {
+    let name = "missing_program_has_the_status_of_shells";
+    let Some(_turn) = turn(name) else { return };
+    let output = in_machine(&["--gpus", "1"], &["no-such-program"]);
+    assert_eq!(output.status.code(), Some(127), "{}", err(&output));
+    assert!(err(&output).contains("no-such-program"), "{}", err(&output));
+}
+
+#[test]
+fn failures_of_the_machine_have_status_125() {
+    let empty = tempfile::tempdir().unwrap();
+    let output = command(&["vm", "--", "true"]).env("HSA_VMM_VM", empty.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(err(&output).contains("hsa-vmm vm fetch"), "{}", err(&output));
+    let output = command(&["vm", "--vram", "3G", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+}
+
+#[test]
+fn conform_passes_on_amds_kernel_driver() {
+    let name = "conform_passes_on_amds_kernel_driver";
+    let Some(turn) = turn(name) else { return };
+    let complete = is_complete(&format!("{name}, other releases and numbers of GPUs"));
+    // A busy machine emulates slowly.
+    let arguments = ["--format", "json", "--time-limit", "5min"];
+    let all = turn.installations.iter().map(Installation::release);
+    for release in all.filter(|release| complete || *release == RELEASE) {
+        for gpus in if complete { &[1, 2, 4][..] } else { &[2] } {
+            let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
+            let context = format!("{release}, {gpus} GPUs: {}", err(&output));
+            assert_eq!(output.status.code(), Some(0), "{context}");
+            let report = json(&output);
+            assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{context}");
+            let cases = report["cases"].as_array().unwrap();
+            let with = |status: &str| -> Vec<_> {
+                let with = cases.iter().filter(|case| case["status"] == status);
+                with.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
+            };
+            let mut expected = SKIPPED.to_vec();
+            if *gpus == 1 {
+                expected.extend(TWO_GPUS);
+            }
+            if release == Release::R6_1_2 {
+                expected.extend(IPC);
+            }
+            expected.sort_unstable();
+            let mut skipped = with("skip");
+            skipped.sort();
+            assert_eq!(skipped, expected, "{context}");
+            assert!(with("pass").len() >= 300, "{context}");
+        }
+    }
+}
+
+#[test]
+fn stubbed_kernel_functions_are_noticed() {
+    let name = "stubbed_kernel_functions_are_noticed";
+    let Some(_turn) = turn(name) else { return };
+    if !is_complete(name) {
+        return;
+    }
+    for function in STUBBED {
+        let options = ["--stub", function, "--time-limit", "15min"];
+        let arguments = ["--fail-fast", "--time-limit", "20s"];
+        let output = conform(RELEASE, &options, &arguments);
+        let status = output.status.code();
+        assert!(matches!(status, Some(1 | 3)), "{function} ({status:?}): {}", err(&output));
+    }
+}
+
+#[test]
+fn lost_tlb_flush_is_noticed() {
+    let name = "lost_tlb_flush_is_noticed";
+    let Some(_turn) = turn(name) else { return };
+    if !is_complete(name) {
+        return;
+    }
+    let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
+    let output = conform(RELEASE, &lost, &["--fail-fast"]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    // Where the CPU writes page tables, amdgpu 6.12 does not flush after GEM_VA, and `bringup` fails anyway.
+    // Where the SDMA engine writes them, it does.
+    let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
+    let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
+    let output = in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let options: Vec<_> = options.into_iter().chain(lost).collect();
+    let output = in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+}

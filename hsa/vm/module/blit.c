@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * AMD's runtime copies and fills with kernels of its own when it does not use SDMA. They are recognised by
+ * the form of their arguments, and executed in software; no other kernel runs.
+ */
+#include <linux/align.h>
+#include "gpu.h"
+
+#define WAVE 64
+/* The arguments: pairs of (source, destination) at the phases of a copy, then the number of work items. */
+#define ALIGNED_PHASES 5
+#define MISALIGNED_PHASES 3
+
+/* Returns the length of a copy, or 0 if these are not the arguments of one. */
+static u64 copy_size(const u64 *arguments, int phases)
+{
+	u64 source = arguments[0], target = arguments[1], size = 0;
+
+	if (!source || !target)
+		return 0;
+	for (int i = 1; i < phases; i++) {
+		u64 next = arguments[2 * i] - source;
+
+		if (arguments[2 * i] < source || arguments[2 * i + 1] - target != next || next < size)
+			return 0;
+		size = next;
+	}
+	return size;
+}
+
+static bool is_grid(u32 items, u32 grid)
+{
+	return items && ALIGN((u64)items, WAVE) == ALIGN((u64)grid, WAVE);
+}
+
+int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
+{
+	u64 header[3], n[11], size;
+
+	if (user_read(a, kernel, header, sizeof(header)) || user_read(a, address, n, sizeof(n)))
+		return -EFAULT;
+	/* A kernel object of version 1, or a descriptor without private and group segment at offset 256. */
+	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
+		return 0;
+	size = copy_size(n, ALIGNED_PHASES);
+	if (size && is_grid(n[2 * ALIGNED_PHASES], grid))
+		return user_copy(a, n[0], n[1], size) ?: 1;
+	size = copy_size(n, MISALIGNED_PHASES);
+	if (size && is_grid(n[2 * MISALIGNED_PHASES], grid))
+		return user_copy(a, n[0], n[1], size) ?: 1;
+	/* A fill: begin, end of the unrolled part, end, value, work items. */
+	if (is_grid(n[3] >> 32, grid) && n[0] && n[0] <= n[1] && n[1] <= n[2] && n[0] < n[2])
+		return user_fill(a, n[0], n[3], n[2] - n[0]) ?: 1;
+	return 0;
+}

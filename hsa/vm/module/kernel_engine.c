@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * The SDMA engine of the kernel's ring: executes the packets that AMD's emitters (sdma_v4_4_2) have written:
+ * copies, fills, page-table writes, fences.
+ */
+#include <linux/delay.h>
+#include "gpu.h"
+#include "symbols.h"
+
+enum {
+	NOP = 0,
+	COPY_LINEAR = 1,
+	WRITE_LINEAR = 2,
+	INDIRECT = 4,
+	FENCE = 5,
+	TRAP = 6,
+	POLL_REGISTER = 8,
+	CONST_FILL = 11,
+	PTE_PDE = 12,
+	SRBM_WRITE = 14,
+};
+
+/* A job of the kernel that writes page tables is at most this far from its own commands. */
+#define IB_SIZE_LIMIT 0x20000
+
+uint pte_delay_ms;
+module_param_named(pte_delay, pte_delay_ms, uint, 0644);
+MODULE_PARM_DESC(pte_delay, "delay of the SDMA jobs that write page tables, in milliseconds");
+
+struct workqueue_struct *kernel_engine_wq;
+static struct amdgpu_ring_funcs ring_funcs;
+
+/* Packets in a ring (`mask` is its size in dwords less one) or in an indirect buffer (no mask). */
+struct packets {
+	u32 *words;
+	u64 mask;
+	u64 at;
+	bool is_indirect;
+};
+
+static u32 word(const struct packets *p, u32 n)
+{
+	return p->words[(p->at + n) & p->mask];
+}
+
+static u64 quad(const struct packets *p, u32 n)
+{
+	return word(p, n) | (u64)word(p, n + 1) << 32;
+}
+
+static void report_fault(struct gpu *gpu, const char *what, u64 address)
+{
+	gpu->page_faults++;
+	dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: %s at invalid address %#llx\n", what,
+			    address);
+}
+
+static void fill(struct gpu *gpu, u64 to, u32 value, u64 size)
+{
+	for (u64 part; size; size -= part, to += part) {
+		void *target = kernel_pointer(gpu, to, &part);
+
+		if (!target)
+			return report_fault(gpu, "fill", to);
+		part = min(part, size);
+		memset32(target, value, part / sizeof(u32));
+		cond_resched();
+	}
+}
+
+static void copy(struct gpu *gpu, u64 from, u64 to, u64 size)
+{
+	for (u64 part, other; size; size -= part, from += part, to += part) {
+		void *source = kernel_pointer(gpu, from, &part);
+		void *target = kernel_pointer(gpu, to, &other);
+
+		if (!source || !target)
+			return report_fault(gpu, "copy", source ? to : from);
+		part = min3(part, other, size);
+		memcpy(target, source, part);
+		cond_resched();
+	}
+}
+
+static void write_word(struct gpu *gpu, u64 to, u32 value)
+{
+	u64 left;
+	u32 *target = kernel_pointer(gpu, to, &left);
+
+	if (!target)
+		return report_fault(gpu, "write", to);
+	WRITE_ONCE(*target, value);
+}
+
+static void write_entries(struct gpu *gpu, const struct packets *p)
+{
+	u64 to = quad(p, 1), flags = quad(p, 3), value = quad(p, 5);
+	u32 step = word(p, 7), count = (word(p, 9) & 0x7ffff) + 1;
+
+	for (; count; count--, to += sizeof(u64), value += step) {
+		u64 left, *target = kernel_pointer(gpu, to, &left);
+
+		if (!target)
+			return report_fault(gpu, "page-table write", to);
+		WRITE_ONCE(*target, value | flags);
+	}
+}
+
+/* Returns whether an indirect buffer writes page tables: the kernel's SDMA does nothing else with these. */
+static bool writes_page_tables(const u32 *words, u64 buffer)
+{
+	switch (words[0] & 0xff) {
+	case PTE_PDE:
+	case WRITE_LINEAR:
+		return true;
+	case COPY_LINEAR: /* of entries that are stored in the buffer itself */
+		return *(const u64 *)(words + 3) - buffer < IB_SIZE_LIMIT;
+	default:
+		return false;
+	}
+}
+
+static u32 run_packet(struct gpu *gpu, const struct packets *p);
+
+static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
+{
+	u64 left;
+	/* The buffers come from the driver's pool, which is contiguous for the CPU. */
+	struct packets p = { .words = kernel_pointer(gpu, buffer, &left), .mask = ~0ull,
+			     .is_indirect = true };
+
+	if (!p.words)
+		return report_fault(gpu, "indirect buffer", buffer);
+	if (size && READ_ONCE(pte_delay_ms) && writes_page_tables(p.words, buffer))
+		msleep(pte_delay_ms);
+	while (p.at < size)
+		p.at += run_packet(gpu, &p);
+}
+
+/* Executes one packet and returns its length in dwords. */
+static u32 run_packet(struct gpu *gpu, const struct packets *p)
+{
+	u32 header = word(p, 0), count;
+
+	gpu->packets++;
+	switch (header & 0xff) {
+	case NOP:
+		return 1 + (header >> 16 & 0x3fff);
+	case COPY_LINEAR:
+		copy(gpu, quad(p, 3), quad(p, 5), (u64)(word(p, 1) & 0x3fffffff) + 1);
+		return 7;
+	case WRITE_LINEAR:
+		count = (word(p, 3) & 0xfffff) + 1;
+		for (u32 i = 0; i < count; i++)
+			write_word(gpu, quad(p, 1) + i * sizeof(u32), word(p, 4 + i));
+		return 4 + count;
+	case INDIRECT:
+		if (!p->is_indirect)
+			run_indirect(gpu, quad(p, 1), word(p, 3));
+		return 6;
+	case FENCE:
+		write_word(gpu, quad(p, 1), word(p, 3));
+		return 4;
+	case TRAP: /* the ring's fences are processed after each batch */
+		return 2;
+	case POLL_REGISTER: /* packets run in order: what it waits for has happened */
+		return 6;
+	case CONST_FILL:
+		fill(gpu, quad(p, 1), word(p, 3), (u64)(word(p, 4) & 0x3fffffff) + 1);
+		return 5;
+	case PTE_PDE:
+		write_entries(gpu, p);
+		return 10;
+	case SRBM_WRITE:
+		return 3;
+	}
+	dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: unknown packet %#x\n", header);
+	return 1;
+}
+
+static struct amdgpu_ring *kernel_ring(struct amdgpu_device *adev)
+{
+	return &adev->sdma.instance[0].ring;
+}
+
+static u64 get_wptr(struct amdgpu_ring *ring)
+{
+	return READ_ONCE(*(u64 *)ring->wptr_cpu_addr) >> 2;
+}
+
+static void set_wptr(struct amdgpu_ring *ring)
+{
+	WRITE_ONCE(*(u64 *)ring->wptr_cpu_addr, ring->wptr << 2);
+	queue_work(kernel_engine_wq, &gpu_of(ring->adev)->kernel_work);
+}
+
+void run_kernel_ring(struct work_struct *work)
+{
+	struct gpu *gpu = container_of(work, struct gpu, kernel_work);
+	struct amdgpu_ring *ring = kernel_ring(gpu->adev);
+	u64 end;
+
+	while (gpu->kernel_rptr != (end = get_wptr(ring))) {
+		struct packets p = { .words = (u32 *)ring->ring, .mask = ring->buf_mask };
+
+		while (gpu->kernel_rptr < end) {
+			p.at = gpu->kernel_rptr;
+			gpu->kernel_rptr += run_packet(gpu, &p);
+		}
+		WRITE_ONCE(*(u64 *)ring->rptr_cpu_addr, gpu->kernel_rptr << 2);
+		amd.amdgpu_fence_process(ring);
+	}
+}
+
+static int test_ring(struct amdgpu_ring *ring)
+{
+	return 0;
+}
+
+static int test_ib(struct amdgpu_ring *ring, long timeout)
+{
+	return 0;
+}
+
+void init_kernel_ring_funcs(void)
+{
+	ring_funcs = *amd.sdma_v4_4_2_ring_funcs;
+	ring_funcs.get_wptr = get_wptr;
+	ring_funcs.set_wptr = set_wptr;
+	ring_funcs.test_ring = test_ring;
+	ring_funcs.test_ib = test_ib;
+	/* It would read a register of the NBIO block. */
+	ring_funcs.emit_hdp_flush = NULL;
+}
+
+static uint engines = 2;
+module_param(engines, uint, 0444);
+MODULE_PARM_DESC(engines, "SDMA engines of each GPU (1 or 2)");
+
+static int early_init(struct amdgpu_ip_block *block)
+{
+	struct amdgpu_device *adev = block->adev;
+
+	adev->sdma.num_instances = clamp(engines, 1u, 2u);
+	adev->sdma.num_inst_per_aid = adev->sdma.num_instances;
+	adev->sdma.sdma_mask = (1u << adev->sdma.num_instances) - 1;
+	adev->mman.buffer_funcs = amd.sdma_v4_4_2_buffer_funcs;
+	adev->mman.buffer_funcs_ring = kernel_ring(adev);
+	adev->vm_manager.vm_pte_funcs = amd.sdma_v4_4_2_vm_pte_funcs;
+	adev->vm_manager.vm_pte_scheds[0] = &kernel_ring(adev)->sched;
+	adev->vm_manager.vm_pte_num_scheds = 1;
+	return 0;
+}
+
+static int sw_init(void *handle)
+{
+	struct amdgpu_device *adev = handle;
+	struct amdgpu_ring *ring = kernel_ring(adev);
+
+	ring->funcs = &ring_funcs;
+	ring->use_doorbell = false;
+	ring->vm_hub = AMDGPU_MMHUB0(0);
+	strscpy(ring->name, "software-sdma", sizeof(ring->name));
+	return amd.amdgpu_ring_init(adev, ring, 1024, &adev->sdma.trap_irq, AMDGPU_SDMA_IRQ_INSTANCE0,
+				    AMDGPU_RING_PRIO_DEFAULT, NULL);
+}
+
+static int hw_init(void *handle)
+{
+	struct amdgpu_device *adev = handle;
+
+	kernel_ring(adev)->sched.ready = true;
+	return 0;
+}
+
+const struct amd_ip_funcs kernel_engine_ip_funcs = {
+	.name = "software_sdma",
+	.early_init = early_init,
+	.sw_init = sw_init,
+	.hw_init = hw_init,
+	UNUSED_IP_FUNCS,
+};

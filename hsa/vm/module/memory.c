@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * Memory as the GPU addresses it: VRAM of all GPUs of the hive, system memory by its bus address, the
+ * kernel's own address space (VMID 0), and the processes' address spaces through the page tables that the
+ * driver has written, with a TLB that keeps an entry until the driver flushes it.
+ */
+#include <linux/sched.h>
+#include "gpu.h"
+#include "layout.h"
+
+#define ADDRESS_MASK 0xfffffffff000ull
+#define TABLE_MASK 0xffffffffffc0ull
+#define LEVELS 4
+
+/* An address of the frame buffer, without its base: the VRAM of all GPUs, one segment each. */
+static void *vram_pointer(struct gpu *gpu, u64 address, u64 *left)
+{
+	for (int i = 0; i < gpu_count; i++) {
+		struct gpu *other = &gpus[i];
+		u64 base;
+
+		if (!other->adev || (!xgmi && other != gpu))
+			continue;
+		base = other->adev->vm_manager.vram_base_offset;
+		if (address >= base && address - base < other->vram_size) {
+			*left = other->vram_size - (address - base);
+			return other->vram + (address - base);
+		}
+	}
+	return NULL;
+}
+
+/* A bus address: system memory, or the VRAM of a GPU through its BAR. */
+static void *bus_pointer(u64 address, u64 *left)
+{
+	*left = PAGE_SIZE - offset_in_page(address);
+	if (pfn_valid(address >> PAGE_SHIFT))
+		return phys_to_virt(address);
+	for (int i = 0; i < gpu_count; i++) {
+		struct gpu *gpu = &gpus[i];
+
+		if (address >= gpu->vram_bus && address - gpu->vram_bus < gpu->vram_size)
+			return gpu->vram + (address - gpu->vram_bus);
+	}
+	return NULL;
+}
+
+static void *pte_pointer(struct gpu *gpu, u64 pte, u64 address, u64 *left)
+{
+	if (pte & AMDGPU_PTE_SYSTEM)
+		return bus_pointer(address, left);
+	return vram_pointer(gpu, address, left);
+}
+
+/* Translates an address of the kernel's address space. */
+void *kernel_pointer(struct gpu *gpu, u64 address, u64 *left)
+{
+	struct amdgpu_gmc *gmc = &gpu->adev->gmc;
+
+	if (address >= gmc->gart_start && address <= gmc->gart_end) {
+		u64 pte = ((u64 *)gpu->adev->gart.ptr)[(address - gmc->gart_start) >> PAGE_SHIFT];
+		u64 target = (pte & ADDRESS_MASK) | offset_in_page(address);
+		void *pointer;
+
+		if (!(pte & AMDGPU_PTE_VALID))
+			return NULL;
+		pointer = pte_pointer(gpu, pte, target, left);
+		*left = min(*left, PAGE_SIZE - offset_in_page(address));
+		return pointer;
+	}
+	if (address >= gmc->fb_start && address <= gmc->fb_end)
+		return vram_pointer(gpu, address - gmc->fb_start, left);
+	return NULL;
+}
+
+/* Walks the page tables of four levels, as GFX9 does. */
+int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
+{
+	u64 entry = root;
+
+	for (int level = 0; level < LEVELS; level++) {
+		int shift = PAGE_SHIFT + 9 * (LEVELS - 1 - level);
+		u64 left, slot = (entry & TABLE_MASK) + (va >> shift & 0x1ff) * sizeof(u64);
+		u64 *table = pte_pointer(gpu, entry, slot, &left);
+		bool is_pte = level == LEVELS - 1;
+
+		if (!table)
+			return -EFAULT;
+		entry = READ_ONCE(*table);
+		is_pte |= entry & AMDGPU_PDE_PTE;
+		/* With `translate_further`, an entry of the last directory is a PTE unless it says otherwise. */
+		is_pte |= level == LEVELS - 2 && gpu->adev->gmc.translate_further &&
+			  !(entry & AMDGPU_PTE_TF);
+		out->pte = entry;
+		if (!(entry & AMDGPU_PTE_VALID))
+			return -ENOENT;
+		if (is_pte) {
+			out->size = 1ull << shift;
+			out->address = (entry & ADDRESS_MASK & ~(out->size - 1)) | (va & (out->size - 1));
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
+/* Returns a TLB entry of the page, after a walk if the TLB has none. */
+static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
+{
+	struct gpu_space *owner = &gpu->spaces[space];
+	u64 page = va >> PAGE_SHIFT;
+	struct tlb_entry *entry = &gpu->tlb[(page ^ page >> 9 ^ page >> 18 ^ space) % TLB_ENTRIES];
+	u32 generation = READ_ONCE(owner->generation);
+	struct translation found = { };
+
+	if (entry->valid && entry->page == page && entry->space == space &&
+	    entry->generation == generation && READ_ONCE(tlb_keeps_entries))
+		return entry;
+	entry->valid = !walk(gpu, owner->root, va & PAGE_MASK, &found);
+	entry->page = page;
+	entry->space = space;
+	entry->generation = generation;
+	entry->pte = found.pte;
+	entry->address = found.address;
+	return entry->valid ? entry : NULL;
+}
+
+/* Translates an address of a process; `*left` bytes follow it without another translation. */
+void *user_pointer(struct access *a, u64 va, u64 *left, bool write)
+{
+	struct tlb_entry *entry = look_up(a->gpu, a->space, va);
+	u64 needed = write ? AMDGPU_PTE_WRITEABLE : AMDGPU_PTE_READABLE;
+	void *pointer = NULL;
+
+	if (entry && entry->pte & needed) {
+		pointer = pte_pointer(a->gpu, entry->pte, entry->address | offset_in_page(va), left);
+		*left = min(*left, PAGE_SIZE - offset_in_page(va));
+	}
+	if (!pointer && !a->faulted) {
+		a->faulted = true;
+		a->fault_address = va;
+		a->fault_is_write = write;
+	}
+	return pointer;
+}
+
+void flush_space(struct gpu *gpu, u32 space)
+{
+	if (READ_ONCE(lose_flushes)) {
+		gpu->lost_flushes++;
+		return;
+	}
+	gpu->flushes++;
+	WRITE_ONCE(gpu->spaces[space].generation, gpu->spaces[space].generation + 1);
+}
+
+void flush_pasid(struct gpu *gpu, u32 pasid)
+{
+	for (int i = 0; i < MAX_SPACES; i++)
+		if (gpu->spaces[i].pasid == pasid)
+			flush_space(gpu, i);
+}
+
+int user_read(struct access *a, u64 va, void *to, u64 size)
+{
+	for (u64 part; size; size -= part, va += part, to += part) {
+		void *from = user_pointer(a, va, &part, false);
+
+		if (!from)
+			return -EFAULT;
+		part = min(part, size);
+		memcpy(to, from, part);
+	}
+	return 0;
+}
+
+int user_write(struct access *a, u64 va, const void *from, u64 size)
+{
+	for (u64 part; size; size -= part, va += part, from += part) {
+		void *to = user_pointer(a, va, &part, true);
+
+		if (!to)
+			return -EFAULT;
+		part = min(part, size);
+		/* Another processor may read values: they are written at once. */
+		if (part == sizeof(u64) && IS_ALIGNED(va, sizeof(u64)))
+			WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
+		else if (part == sizeof(u32) && IS_ALIGNED(va, sizeof(u32)))
+			WRITE_ONCE(*(u32 *)to, *(const u32 *)from);
+		else
+			memcpy(to, from, part);
+	}
+	return 0;
+}
+
+int user_add64(struct access *a, u64 va, s64 value)
+{
+	u64 left;
+	atomic64_t *counter = user_pointer(a, va, &left, true);
+
+	if (!counter || !IS_ALIGNED(va, sizeof(u64)))
+		return -EFAULT;
+	atomic64_add(value, counter);
+	return 0;
+}
+
+int user_copy(struct access *a, u64 from, u64 to, u64 size)
+{
+	for (u64 part, other; size; size -= part, from += part, to += part) {
+		void *source = user_pointer(a, from, &part, false);
+		void *target = source ? user_pointer(a, to, &other, true) : NULL;
+
+		if (!target)
+			return -EFAULT;
+		part = min3(part, other, size);
+		memcpy(target, source, part);
+		cond_resched();
+	}
+	return 0;
+}
+
+int user_fill(struct access *a, u64 to, u32 value, u64 size)
+{
+	for (u64 part; size >= sizeof(u32); size -= part, to += part) {
+		void *target = user_pointer(a, to, &part, true);
+
+		if (!target)
+			return -EFAULT;
+		part = round_down(min(part, size), sizeof(u32));
+		/* The fill address is not aligned to the value's size. */
+		if (!part)
+			return -EFAULT;
+		memset32(target, value, part / sizeof(u32));
+		cond_resched();
+	}
+	return 0;
+}

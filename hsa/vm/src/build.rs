@@ -1,0 +1,43 @@
+//! Compiles the kernel module against the unpacked headers of its kernel.
+
+use crate::tool::{self, ToolError, at};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles the module in a copy of its folder and returns the file, without debug information.
+///
+/// `root` contains the unpacked header packages, `amd` the headers of AMD's driver.
+pub(crate) fn build(
+    source: &Path,
+    root: &Path,
+    amd: &Path,
+    release: &str,
+    work: &Path,
+) -> Result<PathBuf, ToolError> {
+    fs::create_dir_all(work).map_err(at(work))?;
+    for entry in fs::read_dir(source).map_err(at(source))? {
+        let path = entry.map_err(at(source))?.path();
+        if let Some(name) = path.file_name().filter(|_| path.is_file()) {
+            fs::copy(&path, work.join(name)).map_err(at(&path))?;
+        }
+    }
+    let headers = root.join(format!("usr/src/linux-headers-{release}"));
+    relocate(&headers.join("Makefile"), root)?;
+    let mut command = Command::new("make");
+    command.arg("--silent").arg("-C").arg(&headers).arg("modules");
+    command.arg(format!("M={}", work.display())).arg(format!("AMD={}", amd.display()));
+    tool::run(command, "make")?;
+    let module = work.join("hsa_vmm.ko");
+    let mut command = Command::new("strip");
+    command.arg("--strip-debug").arg(&module);
+    tool::run(command, "binutils")?;
+    Ok(module)
+}
+
+/// The package's Makefile includes another by its absolute path, where the package would be installed.
+fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
+    let text = fs::read_to_string(makefile).map_err(at(makefile))?;
+    let moved = text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));
+    fs::write(makefile, moved).map_err(at(makefile))
+}

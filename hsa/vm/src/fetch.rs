@@ -1,0 +1,196 @@
+//! Fetching a kernel, and compiling the software GPUs for it.
+
+use crate::packages::{self, Offer, SERIES};
+use crate::tool::{self, ToolError, at};
+use crate::{Kernel, NotFetched, build, folder, initramfs, qemu};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The tools that compile the module, and the packages that have them.
+const TOOLS: [(&str, &str); 5] =
+    [("gcc", "gcc"), ("make", "make"), ("strip", "binutils"), ("xz", "xz-utils"), ("tar", "tar")];
+const BUSYBOX: &str = "busybox-static";
+
+/// Why a kernel could not be fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// A tool failed.
+    #[error("cannot fetch a kernel: {0}")]
+    Tool(#[from] ToolError),
+    /// Tools are missing and this process cannot install them.
+    #[error(
+        "cannot fetch a kernel: {missing} not found; as root, run \
+         `apt-get install --no-install-recommends {packages}`"
+    )]
+    NoTools {
+        /// The programs.
+        missing: String,
+        /// The packages that have them.
+        packages: String,
+    },
+    /// The package sources have no such kernel.
+    #[error(
+        "cannot fetch a kernel: the package sources of this machine have no {wanted} (available: {there}); \
+         run `apt-get update`, or add a suite of Debian that has Linux {SERIES} (bookworm-security, trixie)"
+    )]
+    NoKernel {
+        /// The kernel that was asked for.
+        wanted: String,
+        /// The kernels that there are.
+        there: String,
+    },
+    /// The packages of a kernel have different versions.
+    #[error(
+        "cannot fetch the kernel {release}: the package sources do not have {missing}, which must have the \
+         kernel's version; run `apt-get update`, or choose another kernel with --kernel"
+    )]
+    Mismatch {
+        /// The kernel.
+        release: String,
+        /// The packages.
+        missing: String,
+    },
+    /// The module's source was not found.
+    #[error(
+        "the source of the kernel module was not found: run this in a clone of the repository, or set \
+         HSA_VMM_VM_MODULE to its folder hsa/vm/module"
+    )]
+    NoSource,
+    /// The packages lack expected files.
+    #[error("the packages were unpacked, but {0}")]
+    Incomplete(#[from] NotFetched),
+}
+
+/// Downloads a kernel (the newest of its series, or the one named), its headers and its source from the
+/// machine's package sources, and compiles the software GPUs for it.
+///
+/// Missing tools, among them QEMU, are installed if this process is root. `report` is called with each step.
+/// Several processes can do this at once: one fetches, the others wait.
+///
+/// # Errors
+/// The message names the failed step and a remedy.
+pub fn fetch(
+    folder: &Path,
+    wanted: Option<&str>,
+    report: &mut dyn FnMut(&str),
+) -> Result<Kernel, FetchError> {
+    let source = folder::module_source().ok_or(FetchError::NoSource)?;
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let lock = folder.join("lock");
+    let lock = File::create(&lock).map_err(at(&lock))?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(folder)(error.into()))?;
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        report("getting the lists of packages");
+        packages::update()?;
+    }
+    provide_tools(is_root, report)?;
+    let offer = choose(wanted)?;
+    let place = folder.join(&offer.release);
+    let root = place.join("root");
+    let amd = place.join("amd");
+    // The list is written last.
+    let list = place.join("packages");
+    if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
+        report(&format!("the kernel {} is there", offer.release));
+    } else {
+        report(&format!("getting the kernel {} ({})", offer.release, offer.version));
+        unpack(&offer, &place)?;
+        fs::write(&list, &offer.version).map_err(at(&list))?;
+    }
+    report("compiling the kernel module");
+    let work = place.join("module");
+    let module = build::build(&source, &root, &amd, &offer.release, &work)?;
+    report("writing the initial file system");
+    let modules = ["lib/modules", "usr/lib/modules"].map(|it| root.join(it).join(&offer.release));
+    let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
+    initramfs::write(&place.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
+    Ok(Kernel::open(folder, Some(&offer.release))?)
+}
+
+fn busybox(root: &Path) -> PathBuf {
+    let places = ["bin/busybox", "usr/bin/busybox"].map(|path| root.join(path));
+    places.iter().find(|path| path.is_file()).unwrap_or(&places[0]).clone()
+}
+
+fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
+    let qemu = [(qemu::PROGRAM, qemu::PACKAGE)];
+    let missing: Vec<_> =
+        TOOLS.iter().chain(&qemu).filter(|(program, _)| !qemu::is_on_path(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    if is_root {
+        report(&format!("installing {}", packages.join(", ")));
+        packages::install(&packages)?;
+        return Ok(());
+    }
+    let programs: Vec<_> = missing.iter().map(|(program, _)| *program).collect();
+    Err(FetchError::NoTools { missing: programs.join(", "), packages: packages.join(" ") })
+}
+
+/// Chooses a kernel all of whose packages are there.
+fn choose(wanted: Option<&str>) -> Result<Offer, FetchError> {
+    let offers = packages::offers()?;
+    let there = || offers.iter().map(|it| it.release.clone()).collect::<Vec<_>>().join(", ");
+    let offer = match wanted {
+        Some(wanted) => offers.iter().find(|it| it.release == wanted),
+        None => offers.first(),
+    };
+    let Some(offer) = offer else {
+        let wanted =
+            wanted.map_or(format!("kernel of the series {SERIES}"), |it| format!("kernel {it}"));
+        let there = if offers.is_empty() { "none".to_owned() } else { there() };
+        return Err(FetchError::NoKernel { wanted, there });
+    };
+    let missing = packages::missing(offer)?;
+    if missing.is_empty() {
+        return Ok(offer.clone());
+    }
+    Err(FetchError::Mismatch { release: offer.release.clone(), missing: missing.join(", ") })
+}
+
+/// Downloads and unpacks the packages of a kernel.
+fn unpack(offer: &Offer, place: &Path) -> Result<(), ToolError> {
+    if place.exists() {
+        fs::remove_dir_all(place).map_err(at(place))?;
+    }
+    let root = place.join("root");
+    let amd = place.join("amd");
+    for folder in [&root, &amd] {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+    }
+    let work =
+        tempfile::Builder::new().prefix(".packages-").tempdir_in(place).map_err(at(place))?;
+    let exactly = offer.packages().map(|package| format!("{package}={}", offer.version));
+    let mut wanted = exactly.to_vec();
+    wanted.push(BUSYBOX.to_owned());
+    for package in packages::download(&wanted, work.path())? {
+        let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("linux-source") {
+            unpack_source(&package, work.path(), &amd)?;
+        } else {
+            packages::unpack(&package, &root)?;
+        }
+    }
+    let image = root.join(format!("boot/vmlinuz-{}", offer.release));
+    let target = place.join(Kernel::IMAGE);
+    fs::rename(&image, &target).map_err(at(&image))
+}
+
+/// Unpacks the headers of AMD's driver, without those that list registers.
+fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolError> {
+    let unpacked = work.join("source");
+    packages::unpack(package, &unpacked)?;
+    let tarball = unpacked.join(format!("usr/src/linux-source-{SERIES}.tar.xz"));
+    let mut command = Command::new("tar");
+    command.arg("--extract").arg("--xz").arg("--file").arg(&tarball).arg("--directory").arg(amd);
+    // linux-source-6.12/drivers/gpu/drm/amd/…
+    command.args(["--strip-components=5", "--wildcards", "--exclude=*/asic_reg/*"]);
+    command.arg("*/drivers/gpu/drm/amd/*.h");
+    tool::run(command, "tar").map(drop)
+}

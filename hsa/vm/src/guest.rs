@@ -1,0 +1,147 @@
+//! The part inside of the virtual machine: runs the program of the job.
+
+use crate::job::{self, split};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+
+/// Where `init` shows the job's folder.
+const JOB: &str = "/run/hsa-vmm";
+const DEBUG: &str = "/sys/kernel/debug/hsa_vmm";
+const PORTS: &str = "/sys/class/virtio-ports";
+
+/// The exit statuses of shells.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const SIGNALLED: u8 = 128;
+
+/// Runs the program of the job and writes its exit status into the job's folder.
+///
+/// # Errors
+/// This is not a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
+pub fn run() -> io::Result<()> {
+    let job = Path::new(JOB);
+    let mut errors = File::create(port("errors")?)?;
+    let status = match run_job(job, &mut errors) {
+        Ok(status) => status,
+        Err(error) => {
+            writeln!(errors, "hsa-vmm vm: {error}")?;
+            FAILED
+        }
+    };
+    fs::write(job.join(job::STATUS), status.to_string())
+}
+
+fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
+    let read = |name: &str| fs::read(job.join(name));
+    let coverage = job.join(job::COVERAGE);
+    if coverage.exists() {
+        start_coverage()?;
+    }
+    if let Ok(function) = fs::read(job.join(job::STUB)) {
+        let named = |error: io::Error| {
+            let function = String::from_utf8_lossy(&function);
+            io::Error::new(
+                error.kind(),
+                format!("cannot stub {function}: not a function of amdgpu.ko"),
+            )
+        };
+        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(named)?;
+    }
+    let arguments = split(&read(job::ARGUMENTS)?);
+    let Some((program, arguments)) = arguments.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the job has no program"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    for variable in split(&read(job::ENVIRONMENT)?) {
+        if let Some((name, value)) = at_equals_sign(&variable) {
+            command.env(name, value);
+        }
+    }
+    command.current_dir(PathBuf::from(OsString::from_vec(read(job::DIRECTORY)?)));
+    let mut child = match command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            writeln!(errors, "hsa-vmm vm: cannot start {}: {error}", program.display())?;
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            return Ok(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
+        }
+    };
+    let output = File::create(port("output")?)?;
+    let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
+    let status = thread::scope(|scope| {
+        scope.spawn(|| copy(from_output, output));
+        scope.spawn(|| copy(from_errors, errors));
+        child.wait()
+    })?;
+    if coverage.exists() {
+        fs::write(&coverage, fs::read(Path::new(DEBUG).join("coverage"))?)?;
+    }
+    Ok(exit_status(status))
+}
+
+fn at_equals_sign(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
+    let bytes = variable.as_bytes();
+    let at = bytes.iter().skip(1).position(|&byte| byte == b'=')? + 1;
+    Some((OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])))
+}
+
+fn exit_status(status: ExitStatus) -> u8 {
+    let signal = || status.signal().and_then(|it| u8::try_from(it).ok()).unwrap_or(0);
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or_else(|| SIGNALLED.saturating_add(signal()))
+}
+
+/// Finds the device of a named port to the host.
+fn port(name: &str) -> io::Result<PathBuf> {
+    for entry in fs::read_dir(PORTS)? {
+        let entry = entry?;
+        let named = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if named.trim() == name {
+            return Ok(Path::new("/dev").join(entry.file_name()));
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "this is not a virtual machine of hsa-vmm"))
+}
+
+fn copy(from: Option<impl Read>, mut to: impl Write) {
+    let mut buffer = [0; 16 << 10];
+    let Some(mut from) = from else { return };
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..read]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Counts the calls of all functions of amdgpu.ko that the kernel can trace.
+fn start_coverage() -> io::Result<()> {
+    let traced = fs::read_to_string("/sys/kernel/debug/tracing/available_filter_functions_addrs")?;
+    let addresses = traced.lines().filter(|line| line.ends_with("[amdgpu]"));
+    let addresses: Vec<_> = addresses.filter_map(|line| line.split_whitespace().next()).collect();
+    let file = Path::new(DEBUG).join("coverage");
+    for some in addresses.chunks(1000) {
+        fs::write(&file, some.join("\n") + "\n")?;
+    }
+    fs::write(&file, "start\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_equals_sign;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn variable_is_split_at_the_first_equals_sign() {
+        let split = at_equals_sign(OsStr::new("NAME=a=b")).unwrap();
+        assert_eq!(split, (OsStr::new("NAME"), OsStr::new("a=b")));
+        assert_eq!(at_equals_sign(OsStr::new("NAME")), None);
+    }
+}

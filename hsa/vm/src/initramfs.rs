@@ -1,0 +1,150 @@
+//! The initial file system of the virtual machine: `init`, busybox, and the kernel modules.
+
+use crate::tool::{self, ToolError, at};
+use cpio::newc::{Builder, trailer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const INIT: &[u8] = include_bytes!("../guest/init");
+/// What `init` needs, and AMD's driver.
+const WANTED: [&str; 4] = ["9pnet_virtio", "9p", "overlay", "amdgpu"];
+const FILE: u32 = 0o100_755;
+const FOLDER: u32 = 0o040_755;
+const LINK: u32 = 0o120_777;
+
+/// Writes the initial file system. `modules` is the folder of the kernel's own modules.
+pub(crate) fn write(
+    target: &Path,
+    modules: &Path,
+    busybox: &Path,
+    gpu_module: &Path,
+) -> Result<(), ToolError> {
+    let files = find_modules(modules)?;
+    let mut loaded = Loaded { files: &files, order: Vec::new(), seen: BTreeSet::new() };
+    for name in WANTED {
+        loaded.add(name)?;
+    }
+    let mut archive = Archive { bytes: Vec::new() };
+    let add = |archive: &mut Archive| -> io::Result<()> {
+        archive.add("bin", FOLDER, b"")?;
+        archive.add("modules", FOLDER, b"")?;
+        archive.add("init", FILE, INIT)?;
+        archive.add("bin/busybox", FILE, &fs::read(busybox)?)?;
+        for program in
+            ["sh", "cat", "chroot", "dmesg", "insmod", "mkdir", "mount", "poweroff", "sync"]
+        {
+            archive.add(&format!("bin/{program}"), LINK, b"busybox")?;
+        }
+        let mut order = String::new();
+        for (name, bytes) in &loaded.order {
+            archive.add(&format!("modules/{name}.ko"), FILE, bytes)?;
+            order += &format!("{name}\n");
+        }
+        archive.add("modules/hsa_vmm.ko", FILE, &fs::read(gpu_module)?)?;
+        archive.add("modules/order", FILE, (order + "hsa_vmm\n").as_bytes())
+    };
+    add(&mut archive).map_err(at(target))?;
+    let bytes = trailer(archive.bytes).map_err(at(target))?;
+    // Renamed when complete: other processes see the old or the new one.
+    let part = target.with_extension("part");
+    fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(at(target))
+}
+
+struct Archive {
+    bytes: Vec<u8>,
+}
+
+impl Archive {
+    fn add(&mut self, name: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
+        let size = u32::try_from(contents.len()).map_err(io::Error::other)?;
+        let mut writer = Builder::new(name).mode(mode).write(&mut self.bytes, size);
+        writer.write_all(contents)?;
+        writer.finish().map(drop)
+    }
+}
+
+/// Modules in the order in which they must be loaded.
+struct Loaded<'a> {
+    files: &'a BTreeMap<String, PathBuf>,
+    order: Vec<(String, Vec<u8>)>,
+    seen: BTreeSet<String>,
+}
+
+impl Loaded<'_> {
+    /// Adds a module after those it depends on. A module that is not there is a part of the kernel.
+    fn add(&mut self, name: &str) -> Result<(), ToolError> {
+        let Some(path) = self.files.get(name) else { return Ok(()) };
+        if !self.seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let bytes = decompressed(path)?;
+        for needed in dependencies(&bytes) {
+            self.add(&needed)?;
+        }
+        self.order.push((name.to_owned(), bytes));
+        Ok(())
+    }
+}
+
+/// Finds all modules by name, with `_` for `-` as the kernel names them.
+fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(at(&folder))? {
+            let path = entry.map_err(at(&folder))?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Some((name, _)) =
+                path.file_name().and_then(|it| it.to_str()?.split_once(".ko"))
+            {
+                found.insert(name.replace('-', "_"), path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn decompressed(path: &Path) -> Result<Vec<u8>, ToolError> {
+    if path.extension().is_some_and(|it| it == "xz") {
+        let mut command = Command::new("xz");
+        command.args(["--decompress", "--stdout"]).arg(path);
+        return tool::run(command, "xz-utils");
+    }
+    fs::read(path).map_err(at(path))
+}
+
+/// Reads `depends=a,b` in a module's information.
+fn dependencies(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(start) = module.windows(KEY.len()).position(|it| it == KEY) else { return Vec::new() };
+    let value = module[start + KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(value);
+    names.split(',').filter(|it| !it.is_empty()).map(|it| it.replace('-', "_")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Archive, FILE, dependencies};
+
+    #[test]
+    fn dependencies_of_a_module_are_read() {
+        assert_eq!(
+            dependencies(b"license=GPL\0depends=ttm,drm-exec\0name=amdgpu\0"),
+            ["ttm", "drm_exec"]
+        );
+        assert!(dependencies(b"\0depends=\0").is_empty());
+        assert!(dependencies(b"nothing").is_empty());
+    }
+
+    #[test]
+    fn archive_contains_its_files() {
+        let mut archive = Archive { bytes: Vec::new() };
+        archive.add("init", FILE, b"text").unwrap();
+        assert!(archive.bytes.starts_with(b"070701"));
+        assert!(archive.bytes.windows(4).any(|it| it == b"text"));
+    }
+}

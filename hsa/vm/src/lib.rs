@@ -1,0 +1,35 @@
+//! AMD's own kernel driver in a virtual machine, on software GPUs.
+//!
+//! ```text
+//!   Debian's packages: kernel, headers, source, busybox       hsa/vm/module
+//!            │ fetch                                               │ fetch compiles it
+//!   ┌────────▼──────────────────────────────────────────────────────▼──┐
+//!   │ Kernel: the image, and an initramfs with amdgpu.ko and hsa_vmm.ko │
+//!   └────────┬──────────────────────────────────────────────────────────┘
+//!            │ Machine::run: QEMU, with this machine's files read-only
+//!   ┌────────▼─────────────────────────────────┐
+//!   │ init ── guest::run ── the program        │
+//!   └──────────────────────────────────────────┘
+//! ```
+//!
+//! [`fetch`] downloads Debian's packages and compiles the kernel module. [`Machine::run`] starts a virtual
+//! machine, runs one program in it, and returns its exit status. [`guest::run`] is the part inside.
+
+mod accelerator;
+mod build;
+mod fetch;
+mod folder;
+pub mod guest;
+mod initramfs;
+mod job;
+mod kernel;
+mod machine;
+mod packages;
+mod qemu;
+mod tool;
+
+pub use fetch::{FetchError, fetch};
+pub use folder::folder;
+pub use kernel::{Kernel, NotFetched};
+pub use machine::{Ended, Machine, RunError};
+pub use tool::ToolError;

@@ -1,0 +1,354 @@
+//! A virtual machine that runs one program.
+
+use crate::Kernel;
+use crate::accelerator::Accelerator;
+use crate::job::{self, Job};
+use crate::qemu;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The polling interval.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long the kernel may take to boot: 16 s without KVM on an idle processor.
+const BOOT: Duration = Duration::from_secs(5 * 60);
+/// How long it may take with KVM, before QEMU emulates the processor instead.
+const BOOT_WITH_KVM: Duration = Duration::from_secs(30);
+/// The exit status of shells for a program that a signal has ended, less the signal.
+const SIGNALLED: u8 = 128;
+
+/// The configuration of a virtual machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub(crate) kernel: Kernel,
+    pub(crate) gpus: u8,
+    pub(crate) vram_mib: u64,
+    pub(crate) memory_mib: u64,
+    pub(crate) processors: u8,
+    pub(crate) parameters: Vec<String>,
+    pub(crate) results: Option<PathBuf>,
+    time_limit: Duration,
+    stub: Option<String>,
+    coverage: Option<PathBuf>,
+    dmesg: Option<PathBuf>,
+}
+
+/// How a run has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The exit status: the program's, or as shells report a signal.
+    pub status: u8,
+}
+
+/// Why a program could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// QEMU is missing.
+    #[error(
+        "cannot start {program}: {0}; as root, run `apt-get install --no-install-recommends {package}`",
+        program = qemu::PROGRAM, package = qemu::PACKAGE
+    )]
+    NoQemu(io::Error),
+    /// A file of the run could not be written.
+    #[error("cannot prepare the virtual machine: {path}: {cause}", path = path.display())]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The virtual machine did not boot, or ended before the program.
+    #[error("the virtual machine ended before the program ({status}){}", ended_with(said))]
+    Lost {
+        /// QEMU's exit status.
+        status: String,
+        /// The last lines of QEMU and of the kernel.
+        said: String,
+    },
+    /// The time limit is over.
+    #[error(
+        "the program did not end within {0:?} and was killed with its virtual machine; see --time-limit"
+    )]
+    TimeOut(Duration),
+}
+
+fn ended_with(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(":\n{said}") }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
+    let path = path.to_owned();
+    move |cause| RunError::File { path, cause }
+}
+
+impl Machine {
+    /// Returns a machine with two GPUs of 1 GiB.
+    #[must_use]
+    pub fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            gpus: 2,
+            vram_mib: 1024,
+            memory_mib: 4096,
+            processors: 2,
+            parameters: Vec::new(),
+            results: None,
+            time_limit: Duration::from_secs(30 * 60),
+            stub: None,
+            coverage: None,
+            dmesg: None,
+        }
+    }
+
+    /// Sets the number of GPUs, one to eight.
+    #[must_use]
+    pub fn gpus(mut self, number: u8) -> Self {
+        self.gpus = number;
+        self
+    }
+
+    /// Sets the memory of each GPU, a power of two.
+    #[must_use]
+    pub fn vram_mib(mut self, size: u64) -> Self {
+        self.vram_mib = size;
+        self
+    }
+
+    /// Sets the machine's own memory.
+    #[must_use]
+    pub fn memory_mib(mut self, size: u64) -> Self {
+        self.memory_mib = size;
+        self
+    }
+
+    /// Adds a word of the kernel's command line, such as `amdgpu.vm_update_mode=0`.
+    #[must_use]
+    pub fn parameter(mut self, word: impl Into<String>) -> Self {
+        self.parameters.push(word.into());
+        self
+    }
+
+    /// Sets a folder that the program can write; it has the same path inside.
+    #[must_use]
+    pub fn results(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.results = Some(folder.into());
+        self
+    }
+
+    /// Sets how long the machine may run.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Makes a function of amdgpu.ko do nothing while the program runs.
+    #[must_use]
+    pub fn stub(mut self, function: impl Into<String>) -> Self {
+        self.stub = Some(function.into());
+        self
+    }
+
+    /// Writes the functions of amdgpu.ko that have run to a file, with the number of calls.
+    #[must_use]
+    pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
+        self.coverage = Some(file.into());
+        self
+    }
+
+    /// Writes the kernel's log to a file.
+    #[must_use]
+    pub fn dmesg(mut self, file: impl Into<PathBuf>) -> Self {
+        self.dmesg = Some(file.into());
+        self
+    }
+
+    /// Runs a command in the machine. Its output goes to `output` and `errors`.
+    ///
+    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, QEMU is, too.
+    ///
+    /// # Errors
+    /// QEMU is missing, or the machine ends or is killed before the program has ended.
+    pub fn run(
+        &self,
+        command: &Command,
+        output: impl Write + Send + 'static,
+        errors: impl Write + Send + 'static,
+    ) -> Result<Ended, RunError> {
+        let job = Job::new(command, self.results.as_deref()).map_err(at(Path::new("job")))?;
+        if let Some(function) = &self.stub {
+            job.write(job::STUB, function).map_err(at(job.folder()))?;
+        }
+        if self.coverage.is_some() {
+            job.write(job::COVERAGE, "").map_err(at(job.folder()))?;
+        }
+        let signal = Arc::new(AtomicUsize::new(0));
+        for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
+            signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
+                .map_err(at(job.folder()))?;
+        }
+        let started = Instant::now();
+        let mut streams: [Box<dyn Write + Send>; 2] = [Box::new(output), Box::new(errors)];
+        let mut candidates = Accelerator::candidates().into_iter().peekable();
+        while let Some(accelerator) = candidates.next() {
+            let mut running = Running::start(self, &job, accelerator, streams)?;
+            let end = running.wait(&job, &signal, started + self.time_limit);
+            let (written, said) = running.finish();
+            streams = written;
+            match end {
+                End::NotBooted if candidates.peek().is_some() => {}
+                End::NotBooted | End::Lost => {
+                    let console = fs::read(job.console()).unwrap_or_default();
+                    let said =
+                        last_lines(&format!("{said}\n{}", String::from_utf8_lossy(&console)));
+                    return Err(RunError::Lost { status: accelerator.to_string(), said });
+                }
+                End::TimeOut => return Err(RunError::TimeOut(self.time_limit)),
+                End::Signal(number) => return Ok(Ended { status: SIGNALLED + number }),
+                End::Status(status) => {
+                    self.collect(&job)?;
+                    return Ok(Ended { status });
+                }
+            }
+        }
+        Err(RunError::Lost { status: "no accelerator".to_owned(), said: String::new() })
+    }
+
+    fn collect(&self, job: &Job) -> Result<(), RunError> {
+        for (name, file) in [(job::COVERAGE, &self.coverage), (job::DMESG, &self.dmesg)] {
+            if let Some(file) = file {
+                fs::copy(job.folder().join(name), file).map_err(at(file))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the last lines that are not empty.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+enum End {
+    /// The program has ended.
+    Status(u8),
+    /// The kernel does not boot.
+    NotBooted,
+    /// QEMU has ended before the program.
+    Lost,
+    TimeOut,
+    /// A signal has ended this process's wait.
+    Signal(u8),
+}
+
+type Stream = Box<dyn Write + Send>;
+
+/// A process of QEMU, and the threads that copy its output.
+struct Running {
+    qemu: Child,
+    accelerator: Accelerator,
+    started: Instant,
+    copies: [JoinHandle<Stream>; 2],
+    said: JoinHandle<String>,
+}
+
+impl Running {
+    fn start(
+        machine: &Machine,
+        job: &Job,
+        accelerator: Accelerator,
+        streams: [Stream; 2],
+    ) -> Result<Self, RunError> {
+        let pipe = || io::pipe().map_err(at(job.folder()));
+        let ((output, output_end), (errors, errors_end)) = (pipe()?, pipe()?);
+        // QEMU opens them anew, by their numbers in this process, which it inherits.
+        for end in [&output_end, &errors_end] {
+            rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())
+                .map_err(|error| at(job.folder())(error.into()))?;
+        }
+        let ends = [output_end.as_raw_fd(), errors_end.as_raw_fd()];
+        let mut command = qemu::command(machine, job, accelerator, ends);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+        let parent = rustix::process::getpid();
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe {
+            command.pre_exec(move || {
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                // The parent may have ended before.
+                if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+            });
+        }
+        let mut qemu = command.spawn().map_err(RunError::NoQemu)?;
+        let [first, second] = streams;
+        let copies = [copy(output, first), copy(errors, second)];
+        let stderr = qemu.stderr.take();
+        let said = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // What cannot be read is missing from a message.
+            stderr.map(|mut it| it.read_to_end(&mut bytes));
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Ok(Self { qemu, accelerator, started: Instant::now(), copies, said })
+    }
+
+    fn wait(&mut self, job: &Job, signal: &AtomicUsize, deadline: Instant) -> End {
+        let boot = match self.accelerator {
+            Accelerator::Kvm => BOOT_WITH_KVM,
+            Accelerator::Tcg => BOOT,
+        };
+        loop {
+            if let Ok(Some(_)) = self.qemu.try_wait() {
+                return match job.status() {
+                    Some(status) => End::Status(status),
+                    None if job.has_booted() => End::Lost,
+                    None => End::NotBooted,
+                };
+            }
+            let number = signal.load(Ordering::Relaxed);
+            let end = if number != 0 {
+                End::Signal(u8::try_from(number).unwrap_or(0))
+            } else if Instant::now() > deadline {
+                End::TimeOut
+            } else if self.started.elapsed() > boot && !job.has_booted() {
+                End::NotBooted
+            } else {
+                thread::sleep(PAUSE);
+                continue;
+            };
+            return end;
+        }
+    }
+
+    /// Ends QEMU, if it runs; returns the streams, and what QEMU wrote to standard error.
+    fn finish(mut self) -> ([Stream; 2], String) {
+        // It may have ended.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        let streams =
+            self.copies.map(|thread| thread.join().unwrap_or_else(|_| Box::new(io::sink())));
+        (streams, self.said.join().unwrap_or_default())
+    }
+}
+
+/// Copies a pipe to a stream until all writers have ended.
+fn copy(mut from: io::PipeReader, mut to: Stream) -> JoinHandle<Stream> {
+    thread::spawn(move || {
+        let mut buffer = [0; 64 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            // A closed output must not stop the program.
+            let _ = to.write_all(&buffer[..read]).and_then(|()| to.flush());
+        }
+        to
+    })
+}

@@ -1,0 +1,152 @@
+//! Debian's packages of one kernel, from the package sources of this machine.
+
+use crate::tool::{self, ToolError, at};
+use std::cmp::Ordering;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The series of kernels for which `hsa/vm/module` is written.
+pub(crate) const SERIES: &str = "6.12";
+const APT: &str = "apt";
+const DPKG: &str = "dpkg";
+
+/// A kernel that the package sources have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The kernel's own name, such as `6.12.117+deb12-amd64`.
+    pub release: String,
+    /// The version of its packages, such as `6.12.117-1~deb12u1`.
+    pub version: String,
+}
+
+impl Offer {
+    /// Returns the packages that are needed, each in the version of the kernel.
+    pub fn packages(&self) -> [String; 5] {
+        let release = &self.release;
+        let abi = release.trim_end_matches("-amd64");
+        [
+            format!("linux-image-{release}"),
+            format!("linux-headers-{release}"),
+            format!("linux-headers-{abi}-common"),
+            format!("linux-kbuild-{abi}"),
+            format!("linux-source-{SERIES}"),
+        ]
+    }
+}
+
+/// Returns the kernels of the series that the package sources have, newest first.
+pub(crate) fn offers() -> Result<Vec<Offer>, ToolError> {
+    let mut command = Command::new("apt-cache");
+    command.args(["search", "--names-only", "^linux-image-[0-9].*-amd64$"]);
+    let names = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
+    let mut offers = Vec::new();
+    for release in releases(&names) {
+        let mut command = Command::new("apt-cache");
+        command.args(["madison", &format!("linux-image-{release}")]);
+        let table = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
+        let version = table.lines().next().and_then(|line| line.split('|').nth(1));
+        if let Some(version) = version {
+            offers.push(Offer { release, version: version.trim().to_owned() });
+        }
+    }
+    offers.sort_by(|a, b| numerically(&b.release, &a.release));
+    Ok(offers)
+}
+
+/// Returns the kernels of the series in the output of `apt-cache search`, without special variants.
+fn releases(names: &str) -> Vec<String> {
+    let release = |line: &str| {
+        let release = line.split_whitespace().next()?.strip_prefix("linux-image-")?;
+        let abi = release.strip_suffix("-amd64")?;
+        let of_series = abi.strip_prefix(SERIES)?.starts_with('.');
+        let is_special = ["-rt", "-cloud"].iter().any(|kind| abi.ends_with(kind));
+        (of_series && !is_special).then(|| release.to_owned())
+    };
+    names.lines().filter_map(release).collect()
+}
+
+/// Compares by the numbers in two names.
+fn numerically(a: &str, b: &str) -> Ordering {
+    let numbers = |name: &str| -> Vec<u64> {
+        name.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect()
+    };
+    numbers(a).cmp(&numbers(b))
+}
+
+/// Returns the packages of a kernel that the package sources do not have in its version.
+pub(crate) fn missing(offer: &Offer) -> Result<Vec<String>, ToolError> {
+    let mut missing = Vec::new();
+    for package in offer.packages() {
+        let mut command = Command::new("apt-cache");
+        command.args(["madison", &package]);
+        let table = String::from_utf8_lossy(&tool::run(command, APT)?).into_owned();
+        let versions = table.lines().filter_map(|line| line.split('|').nth(1));
+        if !versions.map(str::trim).any(|version| version == offer.version) {
+            missing.push(format!("{package} {}", offer.version));
+        }
+    }
+    Ok(missing)
+}
+
+/// Updates the lists of packages. Only root can.
+pub(crate) fn update() -> Result<(), ToolError> {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "-o", "Acquire::Retries=3", "update"]);
+    tool::run(command, APT).map(drop)
+}
+
+/// Installs packages on this machine. Only root can.
+pub(crate) fn install(packages: &[&str]) -> Result<(), ToolError> {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"]);
+    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    tool::run(command, APT).map(drop)
+}
+
+/// Downloads packages into a folder; `apt-get` checks them against the signed lists of the archive.
+pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf>, ToolError> {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "APT::Get::AllowUnauthenticated=false"]);
+    // The sandbox user of apt cannot write to the folder.
+    command.args(["-o", "APT::Sandbox::User=", "download"]).args(packages).current_dir(folder);
+    tool::run(command, APT)?;
+    let entries = fs::read_dir(folder).map_err(at(folder))?;
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(files.filter(|path| path.extension().is_some_and(|it| it == "deb")).collect())
+}
+
+/// Unpacks a package into a folder; installs nothing.
+pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), ToolError> {
+    let mut command = Command::new("dpkg-deb");
+    command.arg("--extract").arg(package).arg(folder);
+    tool::run(command, DPKG).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Offer, numerically, releases};
+    use std::cmp::Ordering;
+
+    #[test]
+    fn only_plain_kernels_of_the_series_are_chosen() {
+        let names = "linux-image-6.1.0-55-amd64 - Linux 6.1\n\
+            linux-image-6.12.117+deb12-amd64 - Linux 6.12\n\
+            linux-image-6.12.117+deb12-rt-amd64 - real time\n\
+            linux-image-6.12.117+deb12-cloud-amd64 - cloud\n\
+            linux-image-6.12.9+deb13-amd64 - Linux 6.12\n";
+        assert_eq!(releases(names), ["6.12.117+deb12-amd64", "6.12.9+deb13-amd64"]);
+    }
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(numerically("6.12.117+deb12", "6.12.99+deb13"), Ordering::Greater);
+    }
+
+    #[test]
+    fn all_packages_belong_to_one_kernel() {
+        let offer = Offer { release: "6.12.117+deb12-amd64".into(), version: "6.12.117-1".into() };
+        assert_eq!(offer.packages()[2], "linux-headers-6.12.117+deb12-common");
+        assert_eq!(offer.packages()[3], "linux-kbuild-6.12.117+deb12");
+    }
+}

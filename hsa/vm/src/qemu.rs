@@ -1,0 +1,95 @@
+//! QEMU's command line.
+
+use crate::accelerator::Accelerator;
+use crate::job::Job;
+use crate::machine::Machine;
+use std::env;
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::process::Command;
+
+pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
+pub(crate) const PACKAGE: &str = "qemu-system-x86";
+
+/// Returns whether a program is in `PATH`.
+pub(crate) fn is_on_path(program: &str) -> bool {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}
+
+/// Returns the command that boots the machine. `output` and `errors` are descriptors that it inherits.
+pub(crate) fn command(
+    machine: &Machine,
+    job: &Job,
+    accelerator: Accelerator,
+    [output, errors]: [RawFd; 2],
+) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args([
+        "-machine",
+        "q35",
+        "-cpu",
+        "max",
+        "-no-reboot",
+        "-nodefaults",
+        "-display",
+        "none",
+    ]);
+    command.args(["-monitor", "none", "-accel", accelerator.argument()]);
+    command.args([
+        "-smp",
+        &machine.processors.to_string(),
+        "-m",
+        &format!("{}M", machine.memory_mib),
+    ]);
+    command.arg("-kernel").arg(machine.kernel.image());
+    command.arg("-initrd").arg(machine.kernel.initramfs());
+    command.args(["-append", &command_line(machine)]);
+    for gpu in 0..machine.gpus {
+        // Memory without a name: it ends with QEMU, also if that is killed.
+        let memory =
+            format!("memory-backend-memfd,id=vram{gpu},size={}M,share=on", machine.vram_mib);
+        command.args(["-object", &memory]);
+        command.args(["-device", &format!("ivshmem-plain,memdev=vram{gpu}")]);
+    }
+    share(&mut command, "root", Path::new("/"), true);
+    share(&mut command, "job", job.folder(), false);
+    if let Some(results) = &machine.results {
+        share(&mut command, "results", results, false);
+    }
+    command.args(["-device", "virtio-serial-pci"]);
+    for (name, descriptor) in [("output", output), ("errors", errors)] {
+        let path = format!("/proc/self/fd/{descriptor}");
+        command.args(["-chardev", &format!("file,id={name},path={path},append=on")]);
+        command.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+    }
+    command.args(["-chardev", &format!("file,id=console,path={}", escaped(&job.console()))]);
+    command.args(["-serial", "chardev:console"]);
+    command
+}
+
+/// Shares a folder of this machine with the virtual one.
+fn share(command: &mut Command, tag: &str, folder: &Path, read_only: bool) {
+    let read_only = if read_only { ",readonly=on" } else { "" };
+    let options = format!(
+        "local,path={},mount_tag={tag},security_model=none,multidevs=remap{read_only}",
+        escaped(folder)
+    );
+    command.arg("-virtfs").arg(OsString::from(options));
+}
+
+/// Doubles commas, which separate QEMU's options.
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+fn command_line(machine: &Machine) -> String {
+    let mut words = vec![
+        "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off nokaslr tsc=reliable".to_owned(),
+        // The kernel module refuses to load without it.
+        "hsa_vmm.vm=1".to_owned(),
+    ];
+    words.extend(machine.parameters.iter().cloned());
+    words.join(" ")
+}

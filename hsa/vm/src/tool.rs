@@ -1,0 +1,70 @@
+//! Programs of this machine: `apt-get`, `dpkg-deb`, `make`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Why a tool could not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// The program is not installed.
+    #[error("cannot start `{program}`: {cause}; install the Debian package {package}")]
+    NotStarted {
+        /// The program.
+        program: String,
+        /// The package that has it.
+        package: &'static str,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The program failed.
+    #[error("`{what}` failed ({status}):\n{said}")]
+    Failed {
+        /// The program and its arguments.
+        what: String,
+        /// Its exit status.
+        status: String,
+        /// The end of what it wrote to standard error.
+        said: String,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {cause}", path = path.display())]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+}
+
+/// Adds the path to a system error.
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {
+    let path = path.to_owned();
+    move |cause| ToolError::File { path, cause }
+}
+
+/// Runs a tool; returns its standard output.
+pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>, ToolError> {
+    let program = command.get_program().display().to_string();
+    let words = command.get_args().map(|word| word.display().to_string()).collect::<Vec<_>>();
+    // The output is parsed, so its language is fixed. Questions would block.
+    command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
+    command.env_remove("LD_PRELOAD").env_remove("MAKEFLAGS").stdin(Stdio::null());
+    let output = command.output();
+    let output = output.map_err(|cause| ToolError::NotStarted {
+        program: program.clone(),
+        package,
+        cause,
+    })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    Err(ToolError::Failed {
+        what: format!("{program} {}", words.join(" ")),
+        status: output.status.to_string(),
+        said: lines[lines.len().saturating_sub(12)..].join("\n"),
+    })
+}
