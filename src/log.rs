@@ -20,7 +20,6 @@ pub(crate) use event;
 
 /// Runs `send` and catches a panic in it. Cold: rarely does anybody listen.
 #[cold]
-#[inline(never)]
 pub(crate) fn catch(send: impl FnOnce()) {
     // The closure only reads the fields of the event, so no state is left half changed.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(send)) {

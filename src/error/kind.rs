@@ -372,7 +372,6 @@ impl ErrorKind {
     }
 
     /// Returns the error for an invalid argument that has no value to show.
-    #[cold]
     pub(crate) fn invalid_list(argument: Argument, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: Value::None, problem }
     }
@@ -397,7 +396,6 @@ impl ErrorKind {
     }
 
     /// Returns the error for a failed system call.
-    #[cold]
     pub(crate) fn of_system(call: &'static str, errno: Errno) -> Self {
         match errno {
             Errno::MFILE | Errno::NFILE => Self::OutOfDescriptors,

@@ -162,7 +162,6 @@ impl<'a> Journal<'a> {
         }
     }
 
-    #[cold]
     fn roll_back(&mut self, failure: &ErrorKind) {
         while let Some((step, group)) = self.steps.pop() {
             let Some(reservation) = self.reservation_of(group.start) else { continue };
