@@ -27,10 +27,10 @@ fn main() {
 }
 
 const STEP: usize = 2 << 20;
-const STEPS_A_GIB: usize = (1 << 30) / STEP;
+const STEPS_PER_GIB: usize = (1 << 30) / STEP;
 const GIB: [usize; 4] = [1, 4, 16, 64];
-/// The number of pages in a measurement of pages per second.
-const RUN: usize = 64;
+/// The number of pages that a measurement maps or unmaps.
+const PAGES: usize = 64;
 
 /// Returns the sizes whose copy leaves this machine some memory.
 fn copies() -> Vec<usize> {
@@ -59,7 +59,7 @@ fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     let gpus: Vec<_> = vmm.runtime().gpus().map(|gpu| gpu.id()).collect();
     buffer.grow(gib << 30).unwrap();
     buffer.grant(&gpus, Access::ReadWrite).unwrap();
-    assert_eq!(vmm.usage().mappings, gib * STEPS_A_GIB);
+    assert_eq!(vmm.usage().mappings, gib * STEPS_PER_GIB);
     RefCell::new(buffer)
 }
 
@@ -93,28 +93,28 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
 }
 
 /// Maps pages of 2 MiB at the end of a buffer of `gib` GiB, one per call.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
 fn pages_one_by_one(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
         .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
-        .bench_local_values(|()| (0..RUN).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
+        .bench_local_values(|()| (0..PAGES).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
 }
 
 /// Maps the same pages in one call.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
-fn pages_in_a_run(bencher: Bencher, gib: usize) {
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+fn pages_in_one_call(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
         .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
-        .bench_local_values(|()| buffer.borrow_mut().grow(RUN * STEP).unwrap());
+        .bench_local_values(|()| buffer.borrow_mut().grow(PAGES * STEP).unwrap());
 }
 
 /// Removes 64 pages from the end of a buffer of `gib` GiB.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(RUN)])]
-fn pages_taken_back(bencher: Bencher, gib: usize) {
+#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+fn pages_removed(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
-        .with_inputs(|| buffer.borrow_mut().resize((gib << 30) + RUN * STEP).unwrap())
-        .bench_local_values(|()| buffer.borrow_mut().shrink(RUN * STEP).unwrap());
+        .with_inputs(|| buffer.borrow_mut().resize((gib << 30) + PAGES * STEP).unwrap())
+        .bench_local_values(|()| buffer.borrow_mut().shrink(PAGES * STEP).unwrap());
 }

@@ -23,7 +23,7 @@ const PAGES: usize = 1 << 13;
 /// The number of counted calls.
 const CALLS: usize = 1000;
 
-struct Field {
+struct Workload {
     vmm: Vmm,
     base: usize,
     handle: Handle,
@@ -41,7 +41,7 @@ fn measured(act: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
     act()
 }
 
-impl Field {
+impl Workload {
     fn new(calls: usize) -> Result<Self, Box<dyn std::error::Error>> {
         let runtime = Runtime::simulated(Config::nothing(2))?;
         let vmm = Vmm::open(&runtime)?;
@@ -52,11 +52,11 @@ impl Field {
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let grants = gpus.iter().map(grant).collect();
         let (reserved, created) = (Vec::with_capacity(calls), Vec::with_capacity(calls));
-        let field = Self { vmm, base, handle, properties, grants, reserved, created, calls };
+        let workload = Self { vmm, base, handle, properties, grants, reserved, created, calls };
         for page in 0..PAGES {
-            field.map(2 * page)?;
+            workload.map(2 * page)?;
         }
-        Ok(field)
+        Ok(workload)
     }
 
     fn at(&self, page: usize) -> Address {
@@ -158,15 +158,15 @@ impl Field {
 
 fn main() -> ExitCode {
     let operation = std::env::args().nth(1).unwrap_or_default();
-    let planted = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
-    let mut field = match Field::new(CALLS + planted) {
-        Ok(field) => field,
+    let extra = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut workload = match Workload::new(CALLS + extra) {
+        Ok(workload) => workload,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::from(3);
         }
     };
-    match field.perform(&operation) {
+    match workload.perform(&operation) {
         Ok(true) => {
             println!("{CALLS}");
             ExitCode::SUCCESS

@@ -21,14 +21,14 @@ const TRIES: usize = 15;
 
 /// The reservation and memory of one thread.
 #[derive(Clone)]
-struct Field {
+struct ThreadPages {
     vmm: Vmm,
     base: Address,
     handle: Handle,
     grant: AccessDescriptor,
 }
 
-impl Field {
+impl ThreadPages {
     fn new(vmm: &Vmm) -> Result<Self, Error> {
         let gpu = vmm.runtime().gpus().next().map(|gpu| gpu.id());
         let gpu = gpu.unwrap_or(vmm.runtime().host().id());
@@ -57,25 +57,25 @@ impl Field {
     }
 }
 
-/// Returns the shortest time in which every field was processed by a thread of its own.
+/// Returns the shortest time in which every element was processed by a thread of its own.
 fn time(
-    fields: &[Field],
-    work: impl Fn(&Field) -> Result<(), Error> + Sync,
+    pages: &[ThreadPages],
+    work: impl Fn(&ThreadPages) -> Result<(), Error> + Sync,
 ) -> Result<Duration, Error> {
     let mut best = Duration::MAX;
     for _ in 0..TRIES {
-        let barrier = Barrier::new(fields.len());
+        let barrier = Barrier::new(pages.len());
         let (barrier, work) = (&barrier, &work);
         let taken = std::thread::scope(|scope| {
-            let start = |field| {
+            let start = |pages| {
                 scope.spawn(move || {
                     barrier.wait();
                     let begun = Instant::now();
-                    (0..ROUNDS).try_for_each(|_| work(field))?;
+                    (0..ROUNDS).try_for_each(|_| work(pages))?;
                     Ok::<_, Error>((begun, Instant::now()))
                 })
             };
-            let threads: Vec<_> = fields.iter().map(start).collect();
+            let threads: Vec<_> = pages.iter().map(start).collect();
             let mut spans = Vec::with_capacity(threads.len());
             for thread in threads {
                 spans.push(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
@@ -92,7 +92,7 @@ fn time(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::simulated(Config::nothing(1))?;
     let vmm = Vmm::open(&runtime)?;
-    let fields = [Field::new(&vmm)?, Field::new(&vmm)?];
+    let pages = [ThreadPages::new(&vmm)?, ThreadPages::new(&vmm)?];
     let calls = (ROUNDS * PAGES) as f64;
     let show = |what: &str, one: Duration, two: Duration| {
         let each = |time: Duration| time.as_nanos() as f64 / calls;
@@ -103,17 +103,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             each(two)
         );
     };
-    let change = |field: &Field| field.map_and_unmap();
-    show("map and unmap", time(&fields[..1], change)?, time(&fields, change)?);
-    for field in &fields {
+    let change = |pages: &ThreadPages| pages.map_and_unmap();
+    show("map and unmap", time(&pages[..1], change)?, time(&pages, change)?);
+    for pages in &pages {
         for page in 0..PAGES {
-            vmm.map(field.at(page), SIZE, 0, field.handle)?;
+            vmm.map(pages.at(page), SIZE, 0, pages.handle)?;
         }
-        vmm.set_access(field.base, PAGES * SIZE, &[field.grant])?;
+        vmm.set_access(pages.base, PAGES * SIZE, &[pages.grant])?;
     }
-    let look_up = |field: &Field| field.look_up();
-    show("get_access", time(&fields[..1], look_up)?, time(&fields, look_up)?);
-    let same = [fields[0].clone(), fields[0].clone()];
+    let look_up = |pages: &ThreadPages| pages.look_up();
+    show("get_access", time(&pages[..1], look_up)?, time(&pages, look_up)?);
+    let same = [pages[0].clone(), pages[0].clone()];
     show("same reservation", time(&same[..1], look_up)?, time(&same, look_up)?);
     Ok(())
 }

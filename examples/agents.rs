@@ -12,7 +12,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         None => Runtime::simulated(Config::mi300x(4))?,
     };
     for gpu in runtime.gpus() {
-        let Some(pool) = gpu.handle_pool() else {
+        let Some(pool) = gpu.vmem_pool() else {
             println!("{} has no memory that can be mapped", gpu.name());
             continue;
         };

@@ -23,11 +23,11 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Chooses addresses that are followed by free ones.
-    let room = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
+    // Finds addresses that are followed by free ones, so that `extend` below can succeed.
+    let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
-    let there = options.exactly_at(room).reserve(&vmm, &properties);
-    let mut buffer = there.or_else(|_| options.reserve(&vmm, &properties))?;
+    let at_start = options.exactly_at(start).reserve(&vmm, &properties);
+    let mut buffer = at_start.or_else(|_| options.reserve(&vmm, &properties))?;
     buffer.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     let address = buffer.address();
     println!("a letter is 2 MiB of memory, a dot 2 MiB of addresses without memory\n");
@@ -42,21 +42,21 @@ pub(crate) fn main() -> anyhow::Result<()> {
         }
         draw(what, buffer)
     };
-    grow(&mut buffer, 1, "grown by a step")?;
-    grow(&mut buffer, 2, "by two more: A is where it was")?;
+    grow(&mut buffer, 1, "grown by one step")?;
+    grow(&mut buffer, 2, "grown by two steps: A has not moved")?;
     buffer.shrink(STEP)?;
-    draw("shrunk by one, whose memory is free", &buffer)?;
-    grow(&mut buffer, 6, "grown to all that was reserved")?;
+    draw("shrunk by one step, its memory is freed", &buffer)?;
+    grow(&mut buffer, 6, "grown to the end of the reservation")?;
 
     // Grows beyond the reservation: the addresses after it may or may not be free.
     match buffer.grow(1) {
-        Err(error) => println!("refused: {error}"),
-        Ok(()) => anyhow::bail!("there are no addresses for that"),
+        Err(error) => println!("rejected: {error}"),
+        Ok(()) => anyhow::bail!("the buffer grew beyond its reservation"),
     }
     match buffer.extend(4 * STEP) {
         Ok(()) => {
-            draw("four steps more reserved at its end", &buffer)?;
-            grow(&mut buffer, 3, "and grown into them")?;
+            draw("four more steps reserved at its end", &buffer)?;
+            grow(&mut buffer, 3, "grown by three of them")?;
         }
         Err(error) => println!("not extended: {error}"),
     }
@@ -68,7 +68,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Draws its address, its size, and the first byte of every step.
+/// Prints the buffer's address, the first byte of every step, and the buffer's size.
 fn draw(what: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
     let mut row = String::new();
     for offset in (0..buffer.maximum()).step_by(buffer.step()) {

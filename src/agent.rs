@@ -173,7 +173,7 @@ pub struct Link {
 /// let runtime = Runtime::simulated(Config::mi300x(2))?;
 /// let gpu = runtime.gpus().next().ok_or("no GPU")?;
 /// assert_eq!((gpu.id().to_string().as_str(), gpu.name()), ("GPU 0", "gfx942"));
-/// assert!(gpu.handle_pool().is_some());
+/// assert!(gpu.vmem_pool().is_some());
 /// # Ok(())
 /// # }
 /// ```
@@ -245,7 +245,7 @@ impl Agent {
     /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
     ///
     /// `None` for CPUs: before ROCm 10, AMD's runtime creates no handles of system memory.
-    pub fn handle_pool(&self) -> Option<&Pool> {
+    pub fn vmem_pool(&self) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.holds_handles())
     }
 

@@ -62,7 +62,7 @@ pub enum Segment {
 /// # use hsa_vmm::{Runtime, simulation::Config};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runtime = Runtime::simulated(Config::mi300x(1))?;
-/// let pool = runtime.gpus().next().and_then(|gpu| gpu.handle_pool()).ok_or("no pool")?;
+/// let pool = runtime.gpus().next().and_then(|gpu| gpu.vmem_pool()).ok_or("no pool")?;
 /// assert!(pool.size.is_multiple_of(pool.granule));
 /// # Ok(())
 /// # }
@@ -127,7 +127,7 @@ mod tests {
     fn handles_come_from_allocatable_coarse_gpu_memory() {
         let config = crate::simulation::Config::mi300x(1);
         let runtime = crate::Runtime::simulated(config).unwrap();
-        let pool = runtime.gpus().next().and_then(crate::Agent::handle_pool).unwrap().clone();
+        let pool = runtime.gpus().next().and_then(crate::Agent::vmem_pool).unwrap().clone();
         assert!(pool.holds_handles());
         let others = [
             Pool { segment: Segment::Group, ..pool.clone() },

@@ -1,8 +1,8 @@
 //! The locks of this library, and the order in which a thread takes them.
 //!
-//! They are the standard library's. The package in `tests/interleavings` compiles these very sources
-//! with [shuttle](https://docs.rs/shuttle)'s locks of the same API, and so runs the protocol through
-//! many orders of its threads.
+//! They are the standard library's. The package in `tests/interleavings` compiles these sources with
+//! the locks of [shuttle](https://docs.rs/shuttle), which have the same API, to test many interleavings of
+//! threads.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -27,12 +27,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for reading; else as [`lock`].
+/// Locks for reading; otherwise as [`lock`].
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for writing; else as [`lock`].
+/// Locks for writing; otherwise as [`lock`].
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -40,16 +40,16 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// The order in which a thread takes the locks of one `Vmm`: from the first to the last, and several of
 /// one rank by their key, which is the address of the reservation.
 ///
-/// No lock after these is held while another is taken: the runtime's library lock
-/// (`native::library_lock`), which is held for one call of the runtime, and the list of quarantined
-/// ranges.
+/// Two more locks come last. While one of them is held, no other lock is taken: the runtime's library
+/// lock (`native::library_lock`), which is held for one call of the runtime, and the lock of the list of
+/// quarantined ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes something inside.
     Reservation,
     /// The index of reservations by address.
     Index,
-    /// The map of what is mapped in a reservation: written at commit, read by look-ups.
+    /// The mappings in a reservation: written at commit, read by look-ups.
     Mappings,
     /// A shard of the table of handles.
     Handles,
@@ -71,7 +71,7 @@ impl<G> Ordered<G> {
     /// Takes a lock. Panics in debug builds if this thread holds one that comes after it.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         if cfg!(debug_assertions) {
-            // A thread that is exiting has no list any more.
+            // The list of an exiting thread may be destroyed already.
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
                 let last = held.iter().max();

@@ -20,7 +20,7 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine mappings in two reservations: runs of four and two of the first GPU's memory, and a run of three of
+/// Nine mappings in two reservations: four and two adjacent ones of the first GPU's memory, and three of
 /// the other's, unordered.
 struct Nine {
     machine: Machine,
@@ -60,7 +60,7 @@ fn adjacent_mappings_take_one_runtime_call() {
         let nine = Nine::on(config);
         let (vmm, all) = (&nine.machine.vmm, gpus(&nine.machine));
         let calls = |act: &dyn Fn()| nine.machine.calls(act);
-        // One call for each run of adjacent mappings; before ROCm 6.4 for each mapping.
+        // One call for adjacent mappings; before ROCm 6.4 for each mapping.
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
         assert_eq!(calls(&|| nine.map(&all)), [("map", 9), ("set_access", granted)], "{release}");

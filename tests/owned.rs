@@ -269,7 +269,7 @@ fn unmap_many_accepts_gaps() {
 fn failed_unmap_many_returns_all_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // From ROCm 7.0 on, one call unmaps the run.
+        // From ROCm 7.0 on, one call unmaps all of them.
         let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
         for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);

@@ -30,7 +30,7 @@ impl Attack {
         let folder = tempfile::tempdir().unwrap();
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
-        fs::create_dir_all(folder.path().join("planted/lib")).unwrap();
+        fs::create_dir_all(folder.path().join("malicious/lib")).unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
         let program = folder.path().join("program");
@@ -43,7 +43,7 @@ impl Attack {
             mark.display()
         );
         let library = library_of(name, &source);
-        for file in ["attack.so", "planted/lib/libhsa-runtime64.so.1"] {
+        for file in ["attack.so", "malicious/lib/libhsa-runtime64.so.1"] {
             fs::copy(&library, folder.path().join(file)).unwrap();
         }
         fs::remove_file(library).unwrap();
@@ -98,12 +98,12 @@ fn child_loads_a_runtime() {
 #[test]
 fn privileged_load_ignores_environment() {
     let Some(attack) = Attack::prepare("constructor-load") else { return };
-    let (library, rocm) = (attack.path("attack.so"), attack.path("planted"));
+    let (library, rocm) = (attack.path("attack.so"), attack.path("malicious"));
     let ways = [
         ("HSA_VMM_RUNTIME", library.as_str()),
         ("HSA_VMM_RUNTIME", "./attack.so"),
         ("ROCM_PATH", rocm.as_str()),
-        ("ROCM_PATH", "planted"),
+        ("ROCM_PATH", "malicious"),
     ];
     for way in ways {
         attack.set_mode(0o4755);

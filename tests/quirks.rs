@@ -18,14 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// The failure on a release whose behaviour is not worked around.
+/// The failure on a release if a quirk is not worked around.
 struct Failure {
     quirk: &'static str,
     /// A release that has the quirk.
     release: fn() -> Config,
-    /// The failure, and whether it occurred.
-    is: &'static str,
-    shows: fn(&Machine) -> bool,
+    /// A description of the failure.
+    symptom: &'static str,
+    /// Returns whether the failure occurs.
+    occurs: fn(&Machine) -> bool,
 }
 
 fn generation(generation: Generation) -> Config {
@@ -36,8 +37,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
         release: || generation(Generation::A).with_extension(4),
-        is: "a GPU loses the memory when another's permission changes",
-        shows: a_gpu_loses_the_memory,
+        symptom: "a GPU loses the memory when another's permission changes",
+        occurs: a_gpu_loses_the_memory,
     },
     Failure {
         quirk: "set_access_of_several_fails",
@@ -46,8 +47,8 @@ const FAILURES: &[Failure] = &[
             first.extension_reported = false;
             first
         },
-        is: "a grant of two mappings is refused",
-        shows: |machine| {
+        symptom: "a grant of two mappings is refused",
+        occurs: |machine| {
             let granule = machine.granule();
             let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
             for address in [base, machine::at(base, granule)] {
@@ -60,8 +61,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "unmap_of_several_fails",
         release: || generation(Generation::A),
-        is: "an unmap of two mappings is refused",
-        shows: |machine| {
+        symptom: "an unmap of two mappings is refused",
+        occurs: |machine| {
             let granule = machine.granule();
             let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
             for address in [base, machine::at(base, granule)] {
@@ -73,8 +74,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "cpu_unmap_leaves_hole",
         release: || without_cpu_mapping(generation(Generation::A)),
-        is: "a reservation has unmapped addresses",
-        shows: |machine| {
+        symptom: "a reservation has unmapped addresses",
+        occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
             machine.map(base, granule, machine.create(0, granule));
             machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
@@ -85,8 +86,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "memory_returns_with_addresses",
         release: || generation(Generation::B),
-        is: "the memory of a paused buffer stays in use",
-        shows: |machine| {
+        symptom: "the memory of a paused buffer stays in use",
+        occurs: |machine| {
             let properties = machine.on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
             // Another test's thread may take the addresses; the memory is freed anyway.
@@ -98,8 +99,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "peer_after_owner_fails",
         release: || generation(Generation::C),
-        is: "a peer is refused after the owner",
-        shows: |machine| {
+        symptom: "a peer is refused after the owner",
+        occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
             machine.map(base, granule, machine.create(0, granule));
             machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
@@ -110,8 +111,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "export_keeps_descriptor",
         release: || generation(Generation::C),
-        is: "two exports are one descriptor, and the runtime's own",
-        shows: |machine| {
+        symptom: "two exports return the same descriptor, which the runtime owns",
+        occurs: |machine| {
             let handle = machine.create(0, machine.granule());
             let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
             let (one, other) = (export(), export());
@@ -126,8 +127,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "import_is_lazy",
         release: || Config::mi300x(1).with_generation(Generation::C),
-        is: "an owner is reported of a file that is no memory",
-        shows: |machine| {
+        symptom: "an owner is reported for a file that is not GPU memory",
+        occurs: |machine| {
             let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
             let file = file.unwrap();
             rustix::fs::ftruncate(&file, machine.granule() as u64).unwrap();
@@ -141,8 +142,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "import_needs_descriptor",
         release: || generation(Generation::D),
-        is: "an import cannot be exported",
-        shows: |machine| {
+        symptom: "an import cannot be exported",
+        occurs: |machine| {
             let handle = machine.create(0, machine.granule());
             let descriptor = machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
             let imported = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
@@ -166,16 +167,16 @@ fn extension(config: &Config) -> (u16, u16) {
     (1, u16::try_from(config.extension_minor).unwrap())
 }
 
-fn shows(failure: &Failure, config: Config, quirks: Quirks) -> bool {
-    // SAFETY: what a missing quirk does on the simulation is an error or shown by what is compared, and
-    // descriptors that belong to the runtime are never closed.
+fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
+    // SAFETY: on the simulation, a missing quirk causes errors and wrong values, not undefined behaviour,
+    // and descriptors of the runtime are never closed.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let machine = Machine::with(config, options);
-    let shows = (failure.shows)(&machine);
-    if !shows {
+    let occurs = (failure.occurs)(&machine);
+    if !occurs {
         assert_eq!(machine.vmm.quarantine(), [], "{}", failure.quirk);
     }
-    shows
+    occurs
 }
 
 fn named(name: &str) -> &'static Quirk {
@@ -186,12 +187,12 @@ fn named(name: &str) -> &'static Quirk {
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
     let mut shown: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
-    // Tested below, by a runtime that counts concurrent calls.
+    // Tested below, with a runtime that counts concurrent calls.
     assert!(shown.insert("some_calls_take_no_lock"));
     // Tested on AMD's own runtime: conformance/tests/quirks.rs.
     assert!(shown.insert("unmap_keeps_memory"));
     assert!(shown.insert("grant_without_descriptor_aborts"));
-    // The same: tests/defects/ipc_server.rs.
+    // Tested in tests/defects/ipc_server.rs.
     assert!(shown.insert("ipc_server_outlives_stop"));
     assert_eq!(names, shown);
 }
@@ -206,10 +207,10 @@ fn generations_fail_only_without_their_quirks() {
         let quirk = named(failure.quirk);
         let needed = Quirks::of_extension(extension(&config));
         assert!(needed.has(quirk), "{} is not chosen for the release", failure.quirk);
-        assert!(!shows(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.is);
+        assert!(!occurs(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.symptom);
         let mut without = needed;
         without.switch(quirk, false);
-        assert!(shows(failure, config, without), "{} is not needed for this", failure.quirk);
+        assert!(occurs(failure, config, without), "{} is not needed for this", failure.quirk);
     }
 }
 
@@ -226,13 +227,13 @@ fn unneeded_quirks_do_no_harm() {
             one_more.switch(quirk, true);
             all.switch(quirk, true);
             for failure in FAILURES {
-                let what = format!("{release} with {}: {}", quirk.name, failure.is);
-                assert!(!shows(failure, config.clone(), one_more), "{what}");
+                let what = format!("{release} with {}: {}", quirk.name, failure.symptom);
+                assert!(!occurs(failure, config.clone(), one_more), "{what}");
             }
         }
         for failure in FAILURES {
-            let what = format!("{release} with all quirks: {}", failure.is);
-            assert!(!shows(failure, config.clone(), all), "{what}");
+            let what = format!("{release} with all quirks: {}", failure.symptom);
+            assert!(!occurs(failure, config.clone(), all), "{what}");
         }
     }
 }

@@ -41,7 +41,7 @@ fn an_mi300x_is_described() {
     assert_eq!(gpu.nearest_cpu, Some(runtime.host().id()));
     assert_eq!((gpu.node, gpu.numa_node), (1, Some(0)));
     assert!(gpu.large_bar && !gpu.integrated);
-    let pool = gpu.handle_pool().unwrap();
+    let pool = gpu.vmem_pool().unwrap();
     assert_eq!(pool.size, 192 * GIB);
     assert_eq!((pool.granule, pool.recommended_granule), (4 * KIB, 2 * MIB));
     assert!(pool.allocatable && pool.flags.contains(PoolFlags::COARSE_GRAINED));
@@ -54,7 +54,7 @@ fn an_mi300x_is_described() {
     assert!(!pool.accessible_by_all);
     let hosts = &runtime.host().pools;
     assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
-    assert_eq!(runtime.host().handle_pool().map(|pool| pool.size), None);
+    assert_eq!(runtime.host().vmem_pool().map(|pool| pool.size), None);
     let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
     assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
     let second = runtime.gpus().nth(1).unwrap();
@@ -86,7 +86,7 @@ fn a_radeon_is_described() {
     let runtime = simulated(Config::consumer());
     let gpu = runtime.gpus().next().unwrap();
     assert_eq!((gpu.name(), gpu.product.as_str()), ("gfx1100", "AMD Radeon RX 7800 XT"));
-    assert_eq!(gpu.handle_pool().unwrap().size, 16 * GIB);
+    assert_eq!(gpu.vmem_pool().unwrap().size, 16 * GIB);
     assert!(!gpu.large_bar && !gpu.integrated);
     assert!(!runtime.host().reaches(gpu.id()));
 }

@@ -27,7 +27,7 @@ impl Subscriber for Panicking {
     fn event(&self, event: &Event<'_>) {
         event.record(&mut Formatted);
         EVENTS.fetch_add(1, Ordering::Relaxed);
-        panic!("planted");
+        panic!("deliberate");
     }
 }
 
@@ -44,7 +44,7 @@ fn subscriber_panics_do_not_disturb_operations() {
     // Hundreds of panic messages would hide failures.
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {
-        if report.payload().downcast_ref() != Some(&"planted") {
+        if report.payload().downcast_ref() != Some(&"deliberate") {
             default(report);
         }
     }));

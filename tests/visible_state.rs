@@ -8,7 +8,7 @@ use std::thread;
 
 const SIZE: usize = 4096;
 
-/// The change of a run is visible at once, after the runtime has granted the access.
+/// A change of several mappings is visible at once, after the runtime has granted the access.
 #[test]
 fn get_access_changes_after_the_runtime_call() {
     let hostile = Hostile::new();
@@ -32,7 +32,7 @@ fn get_access_changes_after_the_runtime_call() {
             1,
             "the runtime has not granted access yet"
         );
-        assert!(granted(last), "half of the run has changed");
+        assert!(granted(last), "all of the range has changed");
         grant.join().unwrap().unwrap();
     });
     vmm.unmap(base, 2 * SIZE).unwrap();

@@ -6,7 +6,7 @@ use crate::level::hip::Hip;
 use crate::level::owned::Owned;
 use crate::level::raw::Raw;
 use crate::level::vmm::Calls;
-use crate::level::{Caller, Field};
+use crate::level::{Caller, Layout};
 use crate::runtime::{BenchRuntime, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
@@ -108,7 +108,7 @@ pub enum BenchError {
 struct Runner {
     level: Level,
     caller: Box<dyn Rounds>,
-    field: Field,
+    layout: Layout,
     samples: BTreeMap<Operation, Samples>,
 }
 
@@ -185,11 +185,11 @@ impl Runner {
         macro_rules! runner {
             ($caller:expr) => {{
                 let mut caller = $caller;
-                let field = caller.map_live(live).map_err(failed)?;
-                (Box::new(caller) as Box<dyn Rounds>, field)
+                let layout = caller.map_live(live).map_err(failed)?;
+                (Box::new(caller) as Box<dyn Rounds>, layout)
             }};
         }
-        let (caller, field) = match level {
+        let (caller, layout) = match level {
             Level::Raw => runner!(Raw::new(target, calls)?),
             Level::Vmm => runner!(Calls::new(target, properties, calls)),
             Level::Owned => runner!(Owned::new(target, properties, calls)),
@@ -202,7 +202,7 @@ impl Runner {
                 runner!(Hip::load(path, gpus, calls)?)
             }
         };
-        Ok(Self { level, caller, field, samples: BTreeMap::new() })
+        Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
     /// Performs every operation, once for each address.
@@ -222,8 +222,8 @@ impl Runner {
                 why: why.to_string(),
             }
         };
-        self.field.draw_holes(addresses);
-        self.field.draw_mapped(addresses, asked);
+        self.layout.draw_holes(addresses);
+        self.layout.draw_mapped(addresses, asked);
         for operation in Operation::ALL {
             let is_wanted =
                 options.operations.is_empty() || options.operations.contains(&operation);

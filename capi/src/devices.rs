@@ -329,7 +329,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                     c_int::try_from(memory_of(agent)).unwrap_or(c_int::MAX)
                 }
                 attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
-                    c_int::from(has_vmm && agent.handle_pool().is_some())
+                    c_int::from(has_vmm && agent.vmem_pool().is_some())
                 }
                 attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
                 attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 struct Pair<T> {
     a: T,
     b: T,
-    words: &'static [&'static str],
+    sentences: &'static [&'static str],
 }
 
 /// Consecutive releases. On the same emulated driver, with all possible workarounds, cases have
@@ -24,48 +24,48 @@ const RELEASES: [Pair<Release>; 3] = [
     Pair {
         a: Release::R6_1_2,
         b: Release::R6_4_3,
-        words: &[
+        sentences: &[
             "The runtimes differ: library libhsa-runtime64.so.1.15.0 instead of \
              libhsa-runtime64.so.1.13.0; AMD extension 1.7 instead of 1.4; build \
              1.15.0-local-build-unknown instead of 1.13.0-local-build-unknown.",
             "B exports hsa_amd_vmem_address_reserve_align, A does not.",
-            "2 workarounds are needed with A alone: set_access_drops_unnamed_agents (ROCR-Runtime \
+            "2 workarounds are needed only with A: set_access_drops_unnamed_agents (ROCR-Runtime \
              73f6bfa7), set_access_of_several_fails (ROCR-Runtime 8f1b0566).",
-            "CPU 0: pool global extended in B alone.",
+            "CPU 0: pool global extended only in B.",
             NO_SOCKET_LEFT,
-            OTHERS_ALIKE,
+            OTHERS_SAME,
         ],
     },
     Pair {
         a: Release::R6_4_3,
         b: Release::R7_2_4,
-        words: &[
+        sentences: &[
             "The runtimes differ: library libhsa-runtime64.so.1.18.0 instead of \
              libhsa-runtime64.so.1.15.0; AMD extension 1.15 instead of 1.7; build \
              1.18.0-local-build-unknown instead of 1.15.0-local-build-unknown.",
             DMABUF_V2,
-            "2 workarounds are needed with A alone: unmap_of_several_fails (ROCR-Runtime#285), \
+            "2 workarounds are needed only with A: unmap_of_several_fails (ROCR-Runtime#285), \
              cpu_unmap_leaves_hole (ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess).",
             KEEPS_MEMORY,
-            ALIKE,
+            ALL_SAME,
         ],
     },
     Pair {
         a: Release::R6_1_2,
         b: Release::R7_2_4,
-        words: &[
+        sentences: &[
             "The runtimes differ: library libhsa-runtime64.so.1.18.0 instead of \
              libhsa-runtime64.so.1.13.0; AMD extension 1.15 instead of 1.4; build \
              1.18.0-local-build-unknown instead of 1.13.0-local-build-unknown.",
             "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_address_reserve_align, A \
              does not.",
-            "4 workarounds are needed with A alone: set_access_drops_unnamed_agents (ROCR-Runtime \
+            "4 workarounds are needed only with A: set_access_drops_unnamed_agents (ROCR-Runtime \
              73f6bfa7), set_access_of_several_fails (ROCR-Runtime 8f1b0566), \
              unmap_of_several_fails (ROCR-Runtime#285), cpu_unmap_leaves_hole (ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess).",
             KEEPS_MEMORY,
-            "CPU 0: pool global extended in B alone.",
+            "CPU 0: pool global extended only in B.",
             NO_SOCKET_LEFT,
-            OTHERS_ALIKE,
+            OTHERS_SAME,
         ],
     },
 ];
@@ -75,91 +75,92 @@ const GENERATIONS: [Pair<char>; 4] = [
     Pair {
         a: 'a',
         b: 'b',
-        words: &[
+        sentences: &[
             "The runtimes differ: AMD extension 1.15 instead of 1.7.",
             DMABUF_V2,
-            "2 workarounds are needed with A alone: unmap_of_several_fails (ROCR-Runtime#285), \
+            "2 workarounds are needed only with A: unmap_of_several_fails (ROCR-Runtime#285), \
              cpu_unmap_leaves_hole (ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess).",
             KEEPS_MEMORY,
-            ALIKE,
+            ALL_SAME,
         ],
     },
     Pair {
         a: 'b',
         b: 'c',
-        words: &[
+        sentences: &[
             "The runtimes differ: AMD extension 1.20 instead of 1.15.",
             "B exports hsa_amd_vmem_export_fabric_handle, hsa_amd_vmem_import_fabric_handle, A \
              does not.",
-            "3 workarounds are needed with A alone: memory_returns_with_addresses (vllm#46203, \
+            "3 workarounds are needed only with A: memory_returns_with_addresses (vllm#46203, \
              torch_memory_saver#83), grant_without_descriptor_aborts (ROCR-Runtime: \
              MappedHandleAllowedAgent), ipc_server_outlives_stop (rocm-systems#3256).",
-            "4 workarounds are needed with B alone: peer_after_owner_fails (rocm-systems#9908, \
+            "4 workarounds are needed only with B: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), export_keeps_descriptor (rocm-systems#10604), import_is_lazy \
              (rocm-systems#6471, #11606), import_needs_descriptor (rocm-systems#8440).",
             NOT_MEMORY,
-            OTHERS_ALIKE,
+            OTHERS_SAME,
         ],
     },
     Pair {
         a: 'c',
         b: 'd',
-        words: &[
+        sentences: &[
             "The runtimes differ: AMD extension 1.22 instead of 1.20.",
-            "3 workarounds are needed with A alone: peer_after_owner_fails (rocm-systems#9908, \
+            "3 workarounds are needed only with A: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), some_calls_take_no_lock (ROCR-Runtime: \
              Runtime::VMemoryExportShareableHandle), export_keeps_descriptor (rocm-systems#10604).",
-            ALIKE,
+            ALL_SAME,
         ],
     },
     Pair {
         a: 'a',
         b: 'd',
-        words: &[
+        sentences: &[
             "The runtimes differ: AMD extension 1.22 instead of 1.7.",
             "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_export_fabric_handle, \
              hsa_amd_vmem_import_fabric_handle, A does not.",
-            "5 workarounds are needed with A alone: unmap_of_several_fails (ROCR-Runtime#285), \
+            "5 workarounds are needed only with A: unmap_of_several_fails (ROCR-Runtime#285), \
              cpu_unmap_leaves_hole (ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess), grant_without_descriptor_aborts \
              (ROCR-Runtime: MappedHandleAllowedAgent), some_calls_take_no_lock (ROCR-Runtime: \
              Runtime::VMemoryExportShareableHandle), ipc_server_outlives_stop \
              (rocm-systems#3256).",
-            "3 workarounds are needed with B alone: unmap_keeps_memory (torch_memory_saver#84), \
+            "3 workarounds are needed only with B: unmap_keeps_memory (torch_memory_saver#84), \
              import_is_lazy (rocm-systems#6471, #11606), import_needs_descriptor \
              (rocm-systems#8440).",
             NOT_MEMORY,
-            OTHERS_ALIKE,
+            OTHERS_SAME,
         ],
     },
 ];
 
 // N is the number of cases without those named in other sentences.
-const ALIKE: &str = "All N cases end alike.";
-const OTHERS_ALIKE: &str = "The other N cases end alike.";
+const ALL_SAME: &str = "All N cases have the same result.";
+const OTHERS_SAME: &str = "The other N cases have the same result.";
 const NO_SOCKET_LEFT: &str =
     "2 cases pass in B and not in A: ipc.open.same_memory, ipc.open.twice.";
 const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
-const KEEPS_MEMORY: &str = "2 workarounds are needed with B alone: unmap_keeps_memory \
+const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_memory \
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
 /// The actual result follows.
-const NOT_MEMORY: &str = "1 case fails in B as is known of it: share.import.not_memory (since ROCm \
+const NOT_MEMORY: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
     7.14 an imported descriptor is only looked at by set_access (ROCR-Runtime: \
     VMemoryHandleImport keeps the descriptor for later): ";
 
 /// Compares the output of `diff` with the expected sentences.
-fn check(words: &Value, expected: &[&str], what: &str) {
-    let words: Vec<_> = words.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
-    assert_eq!(words.len(), expected.len(), "{what}: {words:#?}");
-    for (word, expected) in words.iter().zip(expected) {
-        let alike = match expected.split_once(" N ") {
-            Some((begin, end)) => word
+fn check(sentences: &Value, expected: &[&str], what: &str) {
+    let sentences: Vec<_> =
+        sentences.as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    assert_eq!(sentences.len(), expected.len(), "{what}: {sentences:#?}");
+    for (sentence, expected) in sentences.iter().zip(expected) {
+        let matches = match expected.split_once(" N ") {
+            Some((begin, end)) => sentence
                 .strip_prefix(begin)
                 .and_then(|rest| rest.strip_suffix(end))
                 .is_some_and(|number| number.trim().parse::<usize>().is_ok_and(|it| it > 250)),
-            None if *expected == NOT_MEMORY => word.starts_with(expected),
-            None => word == expected,
+            None if *expected == NOT_MEMORY => sentence.starts_with(expected),
+            None => sentence == expected,
         };
-        assert!(alike, "{what}: {word}\ninstead of {expected}");
+        assert!(matches, "{what}: {sentence}\ninstead of {expected}");
     }
 }
 
@@ -195,10 +196,10 @@ fn diff_of_releases_is_complete() {
         );
         there.push(release);
     }
-    for Pair { a, b, words } in RELEASES {
+    for Pair { a, b, sentences } in RELEASES {
         if there.contains(&a) && there.contains(&b) {
             let what = format!("{} and {}", a.version(), b.version());
-            check(&diff(&report(a), &report(b))["words"], words, &what);
+            check(&diff(&report(a), &report(b))["words"], sentences, &what);
         }
     }
     // Two runs of the same release do not differ.
@@ -221,8 +222,12 @@ fn diff_of_generations_is_complete() {
             &["--runtime", "sim", "--sim", &format!("era={generation}")],
         );
     }
-    for Pair { a, b, words } in GENERATIONS {
-        check(&diff(&report(a), &report(b))["words"], words, &format!("generations {a} and {b}"));
+    for Pair { a, b, sentences } in GENERATIONS {
+        check(
+            &diff(&report(a), &report(b))["words"],
+            sentences,
+            &format!("generations {a} and {b}"),
+        );
     }
     let again = folder.path().join("again.json");
     conform(&again, &[], &["--runtime", "sim", "--sim", "era=a"]);
@@ -281,7 +286,7 @@ fn diff_accepts_info_and_rejects_other_files() {
         fs::write(file, output.stdout).unwrap();
     }
     let text = out(&compared(info, more, &[]));
-    assert!(text.contains("GPU 2 is in B alone."), "{text}");
+    assert!(text.contains("GPU 2 is only in B."), "{text}");
     assert!(text.contains("Cases are not compared"), "{text}");
 
     let [well, _] = &well_and_broken(folder.path());

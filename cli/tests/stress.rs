@@ -1,4 +1,4 @@
-//! `hsa-vmm stress`: passes on correct runtimes and finds planted leaks.
+//! `hsa-vmm stress`: passes on correct runtimes and finds deliberate leaks.
 
 mod hsa_vmm;
 
@@ -68,16 +68,16 @@ fn every_generation_and_gpu_passes() {
 }
 
 #[test]
-fn planted_leaks_are_found() {
-    for (plant, who) in [
+fn deliberate_leaks_are_found() {
+    for (leak, who) in [
         ("vmm", "mappings (simulation)"),
         ("mapping", "mappings (library)"),
         ("descriptor", "descriptors (/proc/self/fd)"),
         ("addresses", "reservations (library)"),
     ] {
-        let more = ["--time", "500ms", "--scene", "mixed", "--processes", "1", "--plant", plant];
+        let more = ["--time", "500ms", "--scene", "mixed", "--processes", "1", "--leak", leak];
         let report = report(&simulated(&more), 1);
-        assert!(leaks(&report).iter().any(|what| what == who), "{plant}: {report:#}");
+        assert!(leaks(&report).iter().any(|what| what == who), "{leak}: {report:#}");
     }
     // As a table.
     let output = run(&[
@@ -88,7 +88,7 @@ fn planted_leaks_are_found() {
         "500ms",
         "--scene",
         "mixed",
-        "--plant",
+        "--leak",
         "descriptor",
     ]);
     assert_eq!(output.status.code(), Some(1));
@@ -99,7 +99,7 @@ fn planted_leaks_are_found() {
 
 #[test]
 fn resource_kept_once_is_no_leak() {
-    let more = ["--time", "500ms", "--scene", "mixed", "--plant", "opened-once"];
+    let more = ["--time", "500ms", "--scene", "mixed", "--leak", "opened-once"];
     let report = report(&simulated(&more), 0);
     assert!(leaks(&report).is_empty(), "{report:#}");
 }
@@ -206,7 +206,7 @@ fn is_dead(process: u32) -> bool {
 
 #[test]
 fn interrupt_does_not_report_kept_resource() {
-    let (parent, _) = long(&["--plant", "opened-once"]);
+    let (parent, _) = long(&["--leak", "opened-once"]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());

@@ -37,8 +37,8 @@ impl Context {
             VmmOptions::new().with_profile(options.profile).with_quirks(options.quirks);
         let vmm = Vmm::open_with(runtime, vmm_options)?;
         let gpus: Vec<&Agent> =
-            runtime.gpus().filter(|agent| agent.handle_pool().is_some()).collect();
-        let granules = gpus.iter().filter_map(|agent| agent.handle_pool()).map(|p| p.granule);
+            runtime.gpus().filter(|agent| agent.vmem_pool().is_some()).collect();
+        let granules = gpus.iter().filter_map(|agent| agent.vmem_pool()).map(|p| p.granule);
         let Some(granule) = granules.max() else {
             return Err(NotPassed::Skipped("no GPU has memory for handles".to_owned()));
         };

@@ -83,11 +83,11 @@ fn invalid_answer_fails_the_case() {
         assert_eq!(names, ["map.size.zero", "map.handle.zero", "unmap.size.zero"], "{zero}");
         for case in failed {
             let found = &case.lost.as_ref().unwrap().how;
-            let alike = match (found, &expected) {
+            let matches = match (found, &expected) {
                 (Ended::Signal(found), Ended::Signal(expected)) => found.starts_with(expected),
                 (found, expected) => found == expected,
             };
-            assert!(alike, "{zero}: {found:?}");
+            assert!(matches, "{zero}: {found:?}");
         }
         assert!(report.summary.passed > 5, "{zero}: the other cases run");
     }

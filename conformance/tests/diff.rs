@@ -27,14 +27,14 @@ fn sentences(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
     change(&mut after);
     let diffs = [Diff::of(&before, &after), Diff::of(&after, &before)];
     assert!(diffs.iter().all(Diff::differs), "{diffs:?}");
-    diffs.map(|diff| diff.words())
+    diffs.map(|diff| diff.sentences())
 }
 
 /// Returns the only sentence of each direction besides that about the cases, which have equal
 /// results.
 fn one(change: impl FnOnce(&mut Report)) -> [String; 2] {
-    sentences(change).map(|words| match &words[..] {
-        [sentence, cases] if cases.ends_with("cases end alike.") => sentence.clone(),
+    sentences(change).map(|sentences| match &sentences[..] {
+        [sentence, cases] if cases.ends_with("cases have the same result.") => sentence.clone(),
         other => panic!("{other:?}"),
     })
 }
@@ -46,8 +46,11 @@ fn diff_of_equal_reports_is_empty() {
     let diff = Diff::of(&report, &report);
     assert!(!diff.differs());
     assert_eq!(diff.worse().count(), 0);
-    let words = ["Runtime and agents are alike.".to_owned(), format!("All {all} cases end alike.")];
-    assert_eq!(diff.words(), words);
+    let sentences = [
+        "Runtime and agents are the same.".to_owned(),
+        format!("All {all} cases have the same result."),
+    ];
+    assert_eq!(diff.sentences(), sentences);
 }
 
 #[test]
@@ -66,7 +69,7 @@ fn diff_ignores_values_that_vary_by_run() {
         agent.pci = Some("0000:99:00.0".to_owned());
     }
     let diff = Diff::of(&before, &after);
-    assert!(!diff.differs(), "{:?}", diff.words());
+    assert!(!diff.differs(), "{:?}", diff.sentences());
     assert_eq!(diff.timings.notable, []);
 }
 
@@ -105,7 +108,7 @@ fn diff_ignores_unknown_values() {
     (runtime.dmabuf, runtime.quirks, runtime.missing_functions) = (None, None, None);
     (runtime.build, runtime.driver) = (None, None);
     for diff in [Diff::of(&before, &after), Diff::of(&after, &before)] {
-        assert!(!diff.differs(), "{:?}", diff.words());
+        assert!(!diff.differs(), "{:?}", diff.sentences());
     }
 }
 
@@ -130,8 +133,8 @@ fn diff_reports_quirks_by_name() {
         quirks.push(QuirkDescription { name: "goes_wrong".to_owned(), issue: "a#1".to_owned() });
     });
     let expected = [
-        "1 workaround is needed with B alone: goes_wrong (a#1).",
-        "1 workaround is needed with A alone: goes_wrong (a#1).",
+        "1 workaround is needed only with B: goes_wrong (a#1).",
+        "1 workaround is needed only with A: goes_wrong (a#1).",
     ];
     assert_eq!(sentences, expected);
 }
@@ -146,7 +149,7 @@ fn diff_groups_agents_with_equal_differences() {
         }
     });
     let expected = "GPU 0, GPU 1: permissions enforced instead of remembered; pool global coarse: \
-                    granule 2 MiB instead of 4 KiB; pool group in A alone.";
+                    granule 2 MiB instead of 4 KiB; pool group only in A.";
     assert_eq!(there, expected);
 }
 
@@ -161,12 +164,12 @@ fn diff_ignores_order_of_pools() {
 #[test]
 fn diff_reports_added_and_removed_agents() {
     let (two, three) = (conform(Config::mi300x(2)), conform(Config::mi300x(3)));
-    let words = Diff::of(&two, &three).words();
-    assert!(words.contains(&"GPU 2 is in B alone.".to_owned()), "{words:?}");
-    let words = Diff::of(&three, &two).words();
-    assert!(words.contains(&"GPU 2 is in A alone.".to_owned()), "{words:?}");
+    let sentences = Diff::of(&two, &three).sentences();
+    assert!(sentences.contains(&"GPU 2 is only in B.".to_owned()), "{sentences:?}");
+    let sentences = Diff::of(&three, &two).sentences();
+    assert!(sentences.contains(&"GPU 2 is only in A.".to_owned()), "{sentences:?}");
     // The other agents have one peer less.
-    assert!(words.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 in A alone")));
+    assert!(sentences.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 only in A")));
 }
 
 /// Returns a report whose first case ends this way.
@@ -197,12 +200,12 @@ fn diff_classifies_all_pairs_of_statuses() {
             };
             let [change] = &diff.cases[..] else { panic!("{:?}", diff.cases) };
             assert_eq!((change.kind, &change.name), (kind, &a.cases[0].name));
-            assert_eq!(diff.alike, a.cases.len() - 1);
-            let words = diff.words();
-            assert!(words[1].starts_with("1 case "), "{words:?}");
-            assert!(words[1].contains(&a.cases[0].name), "{words:?}");
+            assert_eq!(diff.same, a.cases.len() - 1);
+            let sentences = diff.sentences();
+            assert!(sentences[1].starts_with("1 case "), "{sentences:?}");
+            assert!(sentences[1].contains(&a.cases[0].name), "{sentences:?}");
             let why = matches!(to, Status::Skip | Status::Known);
-            assert_eq!(words[1].contains("(so)"), why, "{words:?}");
+            assert_eq!(sentences[1].contains("(so)"), why, "{sentences:?}");
         }
     }
 }
@@ -215,7 +218,7 @@ fn diff_ignores_numbers_in_details() {
     let diff = Diff::of(&a, &fails("hung: did not end within 30 s"));
     assert_eq!(diff.cases[0].kind, CaseKind::Otherwise);
     assert_eq!(diff.worse().count(), 0, "it failed before");
-    assert!(diff.words()[1].starts_with("1 case ends alike for another reason: "));
+    assert!(diff.sentences()[1].starts_with("1 case has the same status for another reason: "));
 }
 
 #[test]
@@ -224,13 +227,16 @@ fn diff_reports_cases_of_one_report() {
     let mut less = whole.clone();
     let gone = less.cases.remove(0).name;
     let diff = Diff::of(&whole, &less);
-    assert_eq!(diff.words()[1], format!("1 case is in A alone: {gone}."));
-    assert_eq!(diff.words()[2], format!("The other {} cases end alike.", less.cases.len()));
-    assert_eq!(Diff::of(&less, &whole).words()[1], format!("1 case is in B alone: {gone}."));
+    assert_eq!(diff.sentences()[1], format!("1 case is only in A: {gone}."));
+    assert_eq!(
+        diff.sentences()[2],
+        format!("The other {} cases have the same result.", less.cases.len())
+    );
+    assert_eq!(Diff::of(&less, &whole).sentences()[1], format!("1 case is only in B: {gone}."));
 
     let failing = ends(Status::Fail, "no");
     let diff = Diff::of(&less, &failing);
-    assert_eq!(diff.words()[1], format!("1 case is in B alone: {gone} (fails)."));
+    assert_eq!(diff.sentences()[1], format!("1 case is only in B: {gone} (fails)."));
     assert_eq!(diff.worse().count(), 1);
 }
 
@@ -241,7 +247,11 @@ fn diff_without_cases_compares_runtimes() {
     info.cases.clear();
     for diff in [Diff::of(&cases, &info), Diff::of(&info, &cases), Diff::of(&info, &info)] {
         assert!(!diff.differs());
-        assert!(diff.words()[1].starts_with("Cases are not compared"), "{:?}", diff.words());
+        assert!(
+            diff.sentences()[1].starts_with("Cases are not compared"),
+            "{:?}",
+            diff.sentences()
+        );
     }
 }
 
@@ -253,13 +263,18 @@ fn diff_counts_only_new_failures_as_worse() {
     let failed = broken.summary.failed;
     assert!(failed > 7 && well.summary.failed == 0);
     assert_eq!(diff.worse().count(), failed);
-    let words = diff.words();
-    assert!(words[1].starts_with(&format!("{failed} cases fail in B and not in A: ")), "{words:?}");
+    let sentences = diff.sentences();
+    assert!(
+        sentences[1].starts_with(&format!("{failed} cases fail in B and not in A: ")),
+        "{sentences:?}"
+    );
     // A sentence does not name all of them.
-    assert!(words[1].ends_with(&format!(" and {} more.", failed - 6)), "{words:?}");
+    assert!(sentences[1].ends_with(&format!(" and {} more.", failed - 6)), "{sentences:?}");
     let repaired = Diff::of(&broken, &well);
     assert_eq!(repaired.worse().count(), 0);
-    assert!(repaired.words()[1].starts_with(&format!("{failed} cases pass in B and not in A: ")));
+    assert!(
+        repaired.sentences()[1].starts_with(&format!("{failed} cases pass in B and not in A: "))
+    );
 }
 
 #[test]
@@ -269,24 +284,24 @@ fn diff_reports_large_changes_of_time() {
     let mut b = a.clone();
     b.cases[0].duration_us = 99_000;
     b.cases[1].duration_us = 2_900;
-    assert!(Diff::of(&a, &b).timings.words().is_empty());
+    assert!(Diff::of(&a, &b).timings.sentences().is_empty());
     b.cases[0].duration_us = 250_000;
     let (name, us) = (b.cases[0].name.clone(), b.cases[0].duration_us);
     let diff = Diff::of(&a, &b);
     assert!(!diff.differs());
     assert_eq!((diff.timings.notable[0].name.as_str(), diff.timings.notable[0].b_us), (&*name, us));
-    assert_eq!(diff.timings.words(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
+    assert_eq!(diff.timings.sentences(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
     // 0.2 s more than 10 s is not notable.
     a.cases[0].duration_us = 10_000_000;
     b.cases[0].duration_us = 10_200_000;
-    assert!(Diff::of(&a, &b).timings.words().is_empty());
+    assert!(Diff::of(&a, &b).timings.sentences().is_empty());
 
     b.cases.iter_mut().for_each(|case| case.duration_us = 4_000);
     a.cases[0].duration_us = 1_000;
-    let words = Diff::of(&a, &b).timings.words();
-    assert_eq!(words, ["The cases of B take 4.0 times as long (median)."]);
-    let words = Diff::of(&b, &a).timings.words();
-    assert_eq!(words, ["The cases of A take 4.0 times as long (median)."]);
+    let sentences = Diff::of(&a, &b).timings.sentences();
+    assert_eq!(sentences, ["The cases of B take 4.0 times as long (median)."]);
+    let sentences = Diff::of(&b, &a).timings.sentences();
+    assert_eq!(sentences, ["The cases of A take 4.0 times as long (median)."]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Compares this library with all 175 verdicts of `data/cuda_h200_edges.tsv`.
 //!
-//! A recorded call is either made here, with the recorded result or one in the table of deliberate
-//! differences, or it is in the table of calls that cannot be made.
+//! Each recorded call is made here and must return the recorded result, or the one in the table of
+//! deliberate differences (`DIFFERENT`). `ABSENT` lists the calls that cannot be made.
 
 mod recorded;
 
@@ -55,13 +55,13 @@ fn wrong(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String
     let mut wrong = Vec::new();
     for &(name, call) in calls() {
         let fixture = Fixture::new(runtime);
-        let answer = call(&fixture);
+        let result = call(&fixture);
         assert_eq!(fixture.vmm.check(), Ok(()), "{name}");
         assert!(fixture.vmm.quarantine().is_empty(), "{name}: {:?}", fixture.vmm.quarantine());
         let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= generation);
         let expected = different.map_or(file[name], |different| different.ours);
-        if answer != expected {
-            wrong.push((name, answer, expected.to_owned()));
+        if result != expected {
+            wrong.push((name, result, expected.to_owned()));
         }
     }
     wrong

@@ -72,8 +72,8 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["first"], serde_json::Value::Null);
 }
 
-/// Changes one operation and returns where replay found the divergence.
-fn planted(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
+/// Replays with one operation changed; returns the report, and the trace and index of the operation.
+fn replay_changed(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
     let mut traces = recorded(40);
     // In the seventh trace, from the tenth operation on.
     let (index, trace) = (7, &mut traces[7]);
@@ -88,7 +88,7 @@ fn planted(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, us
 }
 
 fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
-    let (report, index, at) = planted(change);
+    let (report, index, at) = replay_changed(change);
     let first = report.first.clone().unwrap();
     assert_eq!((first.trace, first.index), (index, at), "{first}");
     assert!(!first.why.is_empty() && first.to_string().contains(&first.why));

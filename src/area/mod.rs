@@ -256,7 +256,7 @@ impl Area {
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
         let all_reach_device =
             || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
-        let is_virtual = self.vmm.is_some() && device.handle_pool().is_some();
+        let is_virtual = self.vmm.is_some() && device.vmem_pool().is_some();
         let is_for_host =
             self.flags.intersects(AreaFlags::HOST | AreaFlags::MAPPED | AreaFlags::UNIFIED);
         let is_unified = self.flags.contains(AreaFlags::UNIFIED);

@@ -1,7 +1,7 @@
 //! Device memory that grows and shrinks in place.
 
 use super::handle_pool::HandlePool;
-use super::{Grants, Run, Span, check_alive, is_quarantine, round_up};
+use super::{Core, Grants, Span, check_alive, is_quarantine, round_up};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::{
@@ -61,10 +61,10 @@ impl GrowableBuilder {
         let reservation = reservation.reserve(vmm)?;
         let pool = HandlePool::new(vmm, properties, step, self.pool, false);
         let (vmm, properties) = (vmm.clone(), *properties);
-        let run =
-            Run { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
+        let core =
+            Core { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
         let reservations = vec![reservation];
-        Ok(GrowableBuffer { run, pool, reservations, size: 0, grants: Grants::default() })
+        Ok(GrowableBuffer { core, pool, reservations, size: 0, grants: Grants::default() })
     }
 }
 
@@ -100,7 +100,7 @@ impl GrowableBuilder {
 #[derive(Debug)]
 #[debug("GrowableBuffer({size:#x} of {:#x} bytes at {})", self.maximum(), self.address())]
 pub struct GrowableBuffer {
-    run: Run,
+    core: Core,
     pool: HandlePool,
     /// Adjacent, in order.
     reservations: Vec<Reservation>,
@@ -117,7 +117,7 @@ impl GrowableBuffer {
 
     /// Returns its address, which never changes.
     pub fn address(&self) -> Address {
-        self.run.address
+        self.core.address
     }
 
     /// Returns its size in bytes, as requested.
@@ -127,7 +127,7 @@ impl GrowableBuffer {
 
     /// Returns the mapped bytes: its size in whole steps.
     pub fn mapped(&self) -> usize {
-        self.run.mappings.len() * self.run.step
+        self.core.mappings.len() * self.core.step
     }
 
     /// Returns the size in bytes that it can grow to.
@@ -137,7 +137,7 @@ impl GrowableBuffer {
 
     /// Returns the size of a step in bytes.
     pub fn step(&self) -> usize {
-        self.run.step
+        self.core.step
     }
 
     /// Returns the number of handles that are ready; see [`GrowableBuilder::with_handle_pool`].
@@ -147,7 +147,7 @@ impl GrowableBuffer {
 
     /// Iterates over its memory, one allocation a step, for example to export it.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.run.mappings.iter().map(Mapping::allocation)
+        self.core.mappings.iter().map(Mapping::allocation)
     }
 
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
@@ -183,9 +183,9 @@ impl GrowableBuffer {
             let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        check_alive(&self.run.vmm).map_err(fail)?;
-        let steps = size.div_ceil(self.run.step);
-        if steps < self.run.mappings.len() {
+        check_alive(&self.core.vmm).map_err(fail)?;
+        let steps = size.div_ceil(self.core.step);
+        if steps < self.core.mappings.len() {
             self.unmap_after(steps)?;
         } else {
             self.map_up_to(steps)?;
@@ -196,15 +196,15 @@ impl GrowableBuffer {
 
     /// Maps memory at the end, with the access that the rest has.
     fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
-        let memory = self.pool.take(steps - self.run.mappings.len())?;
-        let offsets = (self.run.mappings.len()..steps).map(|step| step * self.run.step);
+        let memory = self.pool.take(steps - self.core.mappings.len())?;
+        let offsets = (self.core.mappings.len()..steps).map(|step| step * self.core.step);
         let requests = memory.iter().zip(offsets).filter_map(|(allocation, offset)| {
             let (reservation, offset) = self.reservation_at(offset)?;
             Some(MapRequest { reservation, offset, allocation, access: &self.grants.0 })
         });
         match Mapping::map_many(&requests.collect::<Vec<_>>()) {
             Ok(mappings) => {
-                self.run.mappings.extend(mappings);
+                self.core.mappings.extend(mappings);
                 Ok(())
             }
             Err(error) => {
@@ -218,13 +218,13 @@ impl GrowableBuffer {
 
     /// Unmaps the memory after the first `steps` steps.
     fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
-        let last = self.run.mappings.split_off(steps);
+        let last = self.core.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
             // After a quarantine some may be missing, and those after them are dropped.
             for mapping in rest {
-                if mapping.address().get() == self.run.address.get() + self.mapped() {
-                    self.run.mappings.push(mapping);
+                if mapping.address().get() == self.core.address.get() + self.mapped() {
+                    self.core.mappings.push(mapping);
                 }
             }
             self.size = self.size.min(self.mapped());
@@ -236,7 +236,7 @@ impl GrowableBuffer {
 
     /// Returns the reservation that contains the byte at an offset, and the offset in it.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
-        let address = self.run.address.get() + offset;
+        let address = self.core.address.get() + offset;
         let before = self.reservations.partition_point(|it| it.address().get() <= address);
         let reservation = self.reservations.get(before.checked_sub(1)?)?;
         Some((reservation, address - reservation.address().get()))
@@ -253,9 +253,9 @@ impl GrowableBuffer {
     /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. If the maximum is
     /// known, reserve it at the beginning.
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
-        let size = round_up(bytes, self.run.step)?;
-        let end = Address::new(self.run.address.get() + self.maximum());
-        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.run.vmm)?);
+        let size = round_up(bytes, self.core.step)?;
+        let end = Address::new(self.core.address.get() + self.maximum());
+        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.core.vmm)?);
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.run.grant(agents, access)?;
+        self.core.grant(agents, access)?;
         self.grants.set(agents, access);
         Ok(())
     }
@@ -275,7 +275,7 @@ impl GrowableBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        self.run.revoke(agents)?;
+        self.core.revoke(agents)?;
         self.grants.set(agents, Access::None);
         Ok(())
     }
@@ -286,7 +286,7 @@ impl GrowableBuffer {
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by
     /// its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.run.access(agent)?;
+        self.core.access(agent)?;
         Ok(self.grants.of(agent))
     }
 
@@ -322,6 +322,6 @@ impl GrowableBuffer {
     }
 
     fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
-        self.run.span(operation, (offset, size), self.size)
+        self.core.span(operation, (offset, size), self.size)
     }
 }

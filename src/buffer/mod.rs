@@ -123,9 +123,10 @@ impl Grants {
     }
 }
 
-/// Adjacent mappings of one size. The first one begins at the start of a buffer.
+/// The part that growable, pausable and ring buffers share: adjacent mappings of one size, from the start
+/// of the buffer.
 #[derive(Debug)]
-struct Run {
+struct Core {
     vmm: Vmm,
     properties: AllocationProperties,
     address: Address,
@@ -134,7 +135,7 @@ struct Run {
     mappings: Vec<Mapping>,
 }
 
-impl Run {
+impl Core {
     /// Grants access to all mappings. If there are none, only checks that it can be granted.
     fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let descriptors = AccessDescriptor::of_each(agents, access);

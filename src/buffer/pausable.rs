@@ -1,6 +1,6 @@
 //! Memory that is released for a while and comes back at the same address.
 
-use super::{Grants, Run, Span, owner, whole_granules};
+use super::{Core, Grants, Span, owner, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
@@ -68,7 +68,7 @@ pub struct PausableBuffer {
     saved: Option<Vec<u8>>,
     /// One mapping of the size in whole granules, or `None`. A paused buffer has a mapping and `memory` only
     /// after the runtime has failed to unmap or to release.
-    run: Run,
+    core: Core,
     memory: Option<Allocation>,
     /// `None` if the addresses are lost. `Some` if `memory` is.
     reservation: Option<Reservation>,
@@ -96,7 +96,7 @@ impl PausableBuffer {
             grants: Grants::default(),
             paused: false,
             saved: None,
-            run: Run { vmm, properties: *properties, address, step: extent, mappings },
+            core: Core { vmm, properties: *properties, address, step: extent, mappings },
             memory: Some(memory),
             reservation: Some(reservation),
         })
@@ -104,7 +104,7 @@ impl PausableBuffer {
 
     /// Returns its address; while it is paused, the one that it will have.
     pub fn address(&self) -> Address {
-        self.run.address
+        self.core.address
     }
 
     /// Returns its size in bytes, as requested.
@@ -115,7 +115,7 @@ impl PausableBuffer {
     /// Returns the bytes of addresses, and of memory while it is not paused: the size in whole
     /// granules.
     pub fn extent(&self) -> usize {
-        self.run.step
+        self.core.step
     }
 
     /// Returns whether it is paused.
@@ -139,7 +139,7 @@ impl PausableBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.run.grant(agents, access)?;
+        self.core.grant(agents, access)?;
         self.grants.set(agents, access);
         Ok(())
     }
@@ -150,7 +150,7 @@ impl PausableBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        self.run.revoke(agents)?;
+        self.core.revoke(agents)?;
         self.grants.set(agents, Access::None);
         Ok(())
     }
@@ -161,7 +161,7 @@ impl PausableBuffer {
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if the buffer was unmapped by its
     /// address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.run.access(agent)?;
+        self.core.access(agent)?;
         Ok(self.grants.of(agent))
     }
 
@@ -200,7 +200,7 @@ impl PausableBuffer {
         if self.paused {
             return Err(Error::new(operation, ErrorKind::Paused));
         }
-        self.run.span(operation, (offset, size), self.size)
+        self.core.span(operation, (offset, size), self.size)
     }
 
     /// Releases the memory and keeps the addresses. No agent may be using the buffer.
@@ -270,25 +270,25 @@ impl PausableBuffer {
                     && !self.holds_addresses() => {}
             answer => return answer.map(|()| self.address()),
         }
-        let reservation = Reservation::builder(self.extent()).reserve(&self.run.vmm)?;
-        let before = core::mem::replace(&mut self.run.address, reservation.address());
+        let reservation = Reservation::builder(self.extent()).reserve(&self.core.vmm)?;
+        let before = core::mem::replace(&mut self.core.address, reservation.address());
         self.reservation = Some(reservation);
         self.resume().map(|()| self.address()).inspect_err(|_| {
-            self.run.address = before;
-            self.run.mappings.clear();
+            self.core.address = before;
+            self.core.mappings.clear();
             (self.memory, self.reservation) = (None, None);
         })
     }
 
     /// Unmaps and releases the memory, but not the addresses, as far as the runtime allows.
     fn release(&mut self, operation: Operation) -> Result<(), Error> {
-        if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.run.mappings)) {
-            self.run.mappings = rejected.value;
+        if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.core.mappings)) {
+            self.core.mappings = rejected.value;
             return Err(rejected.error);
         }
         let Some(memory) = self.memory.take() else { return Ok(()) };
         let mut answer = Ok(());
-        if self.run.vmm.quirks().memory_returns_with_addresses
+        if self.core.vmm.quirks().memory_returns_with_addresses
             && let Some(reservation) = self.reservation.take()
         {
             let name = reservation.name().unwrap_or_default();
@@ -318,7 +318,7 @@ impl PausableBuffer {
             self.reservation = Some(self.reserve(Operation::Resume)?);
         }
         if self.memory.is_none() {
-            let memory = Allocation::create(&self.run.vmm, self.extent(), &self.run.properties)?;
+            let memory = Allocation::create(&self.core.vmm, self.extent(), &self.core.properties)?;
             if let Some(bytes) = &self.saved {
                 self.with_window(&memory, Access::ReadWrite, |window| {
                     window.copy_from_host(self.owner, 0, bytes)
@@ -327,20 +327,20 @@ impl PausableBuffer {
             self.memory = Some(memory);
         }
         if let (Some(reservation), Some(memory)) = (&self.reservation, &self.memory)
-            && self.run.mappings.is_empty()
+            && self.core.mappings.is_empty()
         {
-            self.run.mappings.push(reservation.map(0, memory)?);
+            self.core.mappings.push(reservation.map(0, memory)?);
         }
         match &*self.grants.0 {
             [] => Ok(()),
-            grants => self.run.set_access(grants),
+            grants => self.core.set_access(grants),
         }
     }
 
     /// Reserves the addresses again after they were freed.
     fn reserve(&self, operation: Operation) -> Result<Reservation, Error> {
         let (address, size) = (self.address(), self.extent());
-        let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.run.vmm);
+        let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.core.vmm);
         reserved.map_err(|cause| {
             Error::new(operation, ErrorKind::AddressLost { address, size, cause: Box::new(cause) })
         })
@@ -367,7 +367,7 @@ impl PausableBuffer {
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let reservation = Reservation::builder(self.extent()).reserve(&self.run.vmm)?;
+        let reservation = Reservation::builder(self.extent()).reserve(&self.core.vmm)?;
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(&window)?;

@@ -1,6 +1,6 @@
 //! A ring buffer: memory that is mapped several times in a row.
 
-use super::{Run, Span, round_up, wrong_size};
+use super::{Core, Span, round_up, wrong_size};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
@@ -39,7 +39,7 @@ use derive_more::Debug;
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
     /// A step is the size of the memory.
-    run: Run,
+    core: Core,
 }
 
 impl RingBuffer {
@@ -72,27 +72,27 @@ impl RingBuffer {
         };
         let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
         let (vmm, address) = (vmm.clone(), reservation.address());
-        Ok(Self { run: Run { vmm, properties: *properties, address, step: size, mappings } })
+        Ok(Self { core: Core { vmm, properties: *properties, address, step: size, mappings } })
     }
 
     /// Returns the address of its first mapping.
     pub fn address(&self) -> Address {
-        self.run.address
+        self.core.address
     }
 
     /// Returns the size of its memory in bytes.
     pub fn size(&self) -> usize {
-        self.run.step
+        self.core.step
     }
 
     /// Returns the number of times that its memory is mapped.
     pub fn times(&self) -> usize {
-        self.run.mappings.len()
+        self.core.mappings.len()
     }
 
     /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
     pub fn address_of(&self, position: u64) -> Address {
-        Address::new(self.run.address.get() + self.offset(position))
+        Address::new(self.core.address.get() + self.offset(position))
     }
 
     /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
@@ -100,7 +100,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.run.grant(agents, access)
+        self.core.grant(agents, access)
     }
 
     /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
@@ -108,7 +108,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        self.run.revoke(agents)
+        self.core.revoke(agents)
     }
 
     /// Returns the access of an agent to all of it.
@@ -116,7 +116,7 @@ impl RingBuffer {
     /// # Errors
     /// As for [`Vmm::get_access`].
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.run.access(agent)
+        self.core.access(agent)
     }
 
     /// Copies from a position; a CPU must have read access.
@@ -160,6 +160,6 @@ impl RingBuffer {
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }
-        self.run.span(operation, (self.offset(position), size), 2 * self.size())
+        self.core.span(operation, (self.offset(position), size), 2 * self.size())
     }
 }

@@ -7,7 +7,7 @@
 //! to 7.2). Other calls on handles and mappings take `memory_lock_`: they hold this lock shared, and
 //! the four hold it exclusively.
 //!
-//! The handlers that keep the list of locks usable after a fork also count forks ([`Generation`]).
+//! The handlers that keep the list of locks usable after a fork also count forks ([`ForkCount`]).
 
 use crate::sync::RwLock;
 use hsa_sys::Table;
@@ -27,7 +27,7 @@ pub(crate) type LibraryLock = RwLock<()>;
 /// the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     // `current` also registers the handlers that keep the registry usable after a fork.
-    let key = (table.core.hsa_init as usize, Generation::current());
+    let key = (table.core.hsa_init as usize, ForkCount::current());
     let mut registry = registry();
     registry.retain(|_, lock| lock.strong_count() > 0);
     registry.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -37,8 +37,8 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     })
 }
 
-/// The locks by the address of `hsa_init` and the process.
-type Registry = BTreeMap<(usize, Generation), Weak<LibraryLock>>;
+/// The locks by the address of `hsa_init` and the number of forks.
+type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
 // The standard library's mutex also where tests substitute locks: nothing blocks while it is held.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
@@ -55,9 +55,9 @@ fn registry() -> MutexGuard<'static, Registry> {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCH: Once = Once::new();
 
-/// A process in a line of forks. The child of a fork is of another generation than its parent.
+/// The number of forks that led to a process, counted from the first call of [`Self::current`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Generation(u64);
+pub(crate) struct ForkCount(u64);
 
 /// Locks the registry before this thread forks, so that the child does not inherit it locked by
 /// another thread.
@@ -75,8 +75,8 @@ extern "C" fn in_child() {
     in_parent();
 }
 
-impl Generation {
-    /// Returns this process's generation.
+impl ForkCount {
+    /// Returns this process's number of forks.
     pub fn current() -> Self {
         WATCH.call_once(|| {
             // SAFETY: the handlers are plain functions. In the child they change one atomic and
@@ -87,7 +87,7 @@ impl Generation {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether this process is a fork of the one whose generation it is.
+    /// Returns whether this process is a forked child of the one that took this count.
     pub fn has_forked(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
     }
@@ -133,7 +133,7 @@ mod tests {
         let lock = LibraryLock::default();
         let panicking = std::panic::AssertUnwindSafe(|| {
             let _exclusive = write(&lock);
-            panic!("planted");
+            panic!("while locked");
         });
         assert!(std::panic::catch_unwind(panicking).is_err());
         drop(read(&lock));

@@ -20,7 +20,7 @@ pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
-pub(crate) use library_lock::Generation;
+pub(crate) use library_lock::ForkCount;
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{close, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};

@@ -110,10 +110,10 @@ impl Native {
         unsafe { call_vmem!(self.hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
     }
 
-    /// Unmaps a run of whole mappings.
+    /// Unmaps adjacent whole mappings.
     ///
     /// # Safety
-    /// The range is exactly a run of mappings, and no code of this process accesses it any more.
+    /// The range consists of whole mappings, and no code of this process accesses it any more.
     pub unsafe fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         unsafe { call_vmem!(self.hsa_amd_vmem_unmap(address as *mut c_void, size)) }
@@ -131,10 +131,10 @@ impl Native {
         }
     }
 
-    /// Sets access to a run of whole mappings.
+    /// Sets access to adjacent whole mappings.
     ///
     /// # Safety
-    /// The range is exactly a run of mappings.
+    /// The range consists of whole mappings.
     pub unsafe fn set_access(
         &self,
         address: usize,

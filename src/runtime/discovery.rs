@@ -195,7 +195,7 @@ fn peers(native: &Native, agents: &[Agent], index: usize) -> Result<Vec<Peer>, F
         // Any pool of the global segment is on the same side of the same links; the pool for handles is
         // queried if there is one.
         let global = || owner.pools.iter().find(|pool| pool.segment == Segment::Global);
-        let Some(pool) = owner.handle_pool().or_else(global) else { continue };
+        let Some(pool) = owner.vmem_pool().or_else(global) else { continue };
         let access = known(native.pool_access(agent, pool.native))?;
         let links = known_or_default(native.links(agent, pool.native))?;
         let links = links.into_iter().map(|link| Link {

@@ -5,7 +5,7 @@ mod discovery;
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Error, ErrorKind, Operation};
 pub use crate::native::DriverState;
-use crate::native::{Failure, Generation, Native, Spare};
+use crate::native::{Failure, ForkCount, Native, Spare};
 use crate::sync::{Mutex, lock};
 use core::any::{Any, TypeId};
 use core::ffi::{CStr, c_void};
@@ -99,7 +99,7 @@ pub(crate) trait Attachment: Any + Send + Sync {
 
 struct Inner {
     native: Native,
-    generation: Generation,
+    forks: ForkCount,
     info: RuntimeInfo,
     agents: Vec<Agent>,
     first_cpu: usize,
@@ -210,21 +210,21 @@ impl Runtime {
     }
 
     fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, Error> {
-        let generation = Generation::current();
+        let forks = ForkCount::current();
         native.init().map_err(|Failure { status, .. }| {
             let path = path.clone().unwrap_or_else(|| name.clone().into());
             let driver = DriverState::probe();
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver })
         })?;
         let (info, agents, first_cpu) = describe_all(&native, name, path).map_err(|kind| {
-            stop(&native, generation);
+            stop(&native, forks);
             Error::new(Operation::Discover, kind)
         })?;
         crate::log::event!(DEBUG, name = info.name, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
                 native,
-                generation,
+                forks,
                 info,
                 agents,
                 first_cpu,
@@ -340,13 +340,13 @@ impl Runtime {
     /// In such a child every operation returns an error. Functions that return lists or counts and no
     /// `Result` return nothing and zero: their locks may be held by a thread that the child lacks.
     pub fn has_forked(&self) -> bool {
-        self.inner.generation.has_forked()
+        self.inner.forks.has_forked()
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.generation.has_forked() {
+        if !self.forks.has_forked() {
             let attachments: Vec<_> = lock(&self.attachments).values().cloned().collect();
             attachments.iter().for_each(|state| state.close(&self.native));
         }
@@ -355,7 +355,7 @@ impl Drop for Inner {
         if *self.stays_started.get_mut() {
             crate::log::event!(DEBUG, "the runtime has exported memory, and stays started");
         } else {
-            stop(&self.native, self.generation);
+            stop(&self.native, self.forks);
         }
     }
 }
@@ -377,9 +377,9 @@ fn describe_all(
     Ok((info, agents, first_cpu.ok_or(ErrorKind::NoCpu)?))
 }
 
-fn stop(native: &Native, generation: Generation) {
+fn stop(native: &Native, forks: ForkCount) {
     // The child of a fork has no runtime to stop.
-    if !generation.has_forked()
+    if !forks.has_forked()
         && let Err(failure) = native.shut_down()
     {
         crate::log::event!(WARN, ?failure, "the runtime did not stop");

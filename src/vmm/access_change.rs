@@ -278,7 +278,7 @@ impl Shared {
             return Ok(());
         }
         self.call_locked(|native| {
-            // SAFETY: the reservation is locked, and the range is exactly a run of its mappings.
+            // SAFETY: the reservation is locked, and the range consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))

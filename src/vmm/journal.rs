@@ -74,12 +74,12 @@ impl<'a> Journal<'a> {
         locked_containing(self.guards, range)
     }
 
-    /// Adds the mappings of a run as targets.
-    pub fn add_run(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
+    /// Adds the mappings of a range as targets.
+    pub fn add_targets(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
         let mappings = self.containing(range)?.mappings();
         match mappings.only(range) {
             Some(one) => self.add(one, change, true, None),
-            None => mappings.run(range)?.for_each(|it| self.add(it, change, true, None)),
+            None => mappings.adjacent(range)?.for_each(|it| self.add(it, change, true, None)),
         }
         Ok(())
     }

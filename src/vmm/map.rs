@@ -88,7 +88,7 @@ impl Vmm {
         })
     }
 
-    /// Unmaps a run of whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
+    /// Unmaps adjacent whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
     /// Access need not be revoked first. The addresses stay reserved. There is one exception: until
     /// ROCm 7.1, and only where dma-bufs cannot be mapped so that the runtime has mapped the memory for
@@ -107,18 +107,18 @@ impl Vmm {
         })
     }
 
-    /// Unmaps many runs of whole mappings at once, all or nothing (`hipMemUnmap`,
+    /// Unmaps many ranges of whole mappings at once, all or nothing (`hipMemUnmap`,
     /// `hsa_amd_vmem_unmap`).
     ///
-    /// Each run is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
+    /// Each range is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
     /// of the runtime unmaps all adjacent mappings. To other threads it is a single step.
     ///
     /// # Errors
-    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for runs that share
+    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that share
     /// bytes.
-    pub fn unmap_many(&self, runs: &[(Address, usize)]) -> Result<(), Error> {
+    pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
-            let ranges = sorted_ranges(runs)?;
+            let ranges = sorted_ranges(ranges)?;
             shared.replace(Operation::Unmap, &ranges, Expected::Any, &mut [])
         })
     }
@@ -151,7 +151,7 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps runs of whole mappings, sorted by address, if they are the expected ones, and maps others,
+    /// Unmaps ranges of whole mappings, sorted by address, if they are the expected ones, and maps others,
     /// which may take their addresses: all of it, or nothing. Sorts the new ones by address, and sets
     /// their serials.
     pub(super) fn replace(
@@ -167,7 +167,7 @@ impl Shared {
         let ranges = old.iter().copied().chain(new.iter().map(|it| it.range));
         let replaced = self.transact(operation, ranges, |journal| {
             for &range in old {
-                journal.add_run(range, AccessChange::default())?;
+                journal.add_targets(range, AccessChange::default())?;
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();

@@ -18,10 +18,10 @@ impl Shared {
         .map_err(|failure| ErrorKind::of_call(failure, it.size))
     }
 
-    /// Unmaps a run of whole mappings.
+    /// Unmaps adjacent whole mappings.
     pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
         self.call_locked(|native| {
-            // SAFETY: the range is exactly a run of mappings. The caller of an unmap promises not to use the
+            // SAFETY: the range consists of whole mappings. The caller of an unmap promises not to use the
             // memory any more, as for any pointer that outlives its target.
             unsafe { native.unmap(range.start, range.size) }
         })

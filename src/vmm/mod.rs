@@ -298,7 +298,7 @@ impl Shared {
             return Err(Feature::ManyAgents.into());
         }
         // Reservations contain memory of any GPU, so that they are multiples of the largest granule.
-        let granules = runtime.gpus().filter_map(Agent::handle_pool).map(|pool| pool.granule);
+        let granules = runtime.gpus().filter_map(Agent::vmem_pool).map(|pool| pool.granule);
         let granule = granules.max().ok_or(Feature::VirtualMemory)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);

@@ -10,7 +10,7 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
 
 impl Vmm {
-    /// Sets the access of agents to a run of whole mappings (`hipMemSetAccess`,
+    /// Sets the access of agents to adjacent whole mappings (`hipMemSetAccess`,
     /// `hsa_amd_vmem_set_access`).
     ///
     /// Agents that are not named keep their access; for an agent that is named twice, the last counts.
@@ -22,7 +22,7 @@ impl Vmm {
     /// then maps the memory readable and writable, whatever was requested, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range is not exactly a run of whole mappings, the list is
+    /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is
     /// empty, an agent unknown or out of reach; [`ErrorKind::NotSupported`] for the CPU where the GPU has
     /// no large BAR.
     pub fn set_access(
@@ -37,22 +37,22 @@ impl Vmm {
         })
     }
 
-    /// Sets the access of agents to many runs of whole mappings at once, all or nothing
+    /// Sets the access of agents to many ranges of whole mappings at once, all or nothing
     /// (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
     ///
-    /// Each run is an address and a size; otherwise as [`set_access`](Self::set_access). To other
+    /// Each range is an address and a size; otherwise as [`set_access`](Self::set_access). To other
     /// threads it is a single step.
     ///
     /// # Errors
-    /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for runs that
+    /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that
     /// share bytes.
     pub fn set_access_many(
         &self,
-        runs: &[(Address, usize)],
+        ranges: &[(Address, usize)],
         descriptors: &[AccessDescriptor],
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
-            let ranges = sorted_ranges(runs)?;
+            let ranges = sorted_ranges(ranges)?;
             let change = shared.access_change(descriptors)?;
             let all: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
             shared.set_access(&all, Expected::Any)
@@ -71,7 +71,7 @@ impl Vmm {
         self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
     }
 
-    /// Revokes all access of agents to a run of whole mappings, also of GPUs. HIP has no such call.
+    /// Revokes all access of agents to adjacent whole mappings, also of GPUs. HIP has no such call.
     ///
     /// In HIP, `hipMemAccessFlagsProtNone` leaves a GPU's mapping in place. Here the memory is unmapped,
     /// mapped again and granted to all other agents again. They cannot access it meanwhile, so none may be
@@ -103,18 +103,18 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Sets access to runs of whole mappings, each its own, if they are the expected ones. They are
-    /// sorted by address.
+    /// Sets access to ranges of whole mappings, different for each, if they are the expected ones. The
+    /// changes are sorted by address.
     pub(super) fn set_access(
         &self,
-        runs: &[(Range, AccessChange)],
+        changes: &[(Range, AccessChange)],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let ranges = runs.iter().map(|&(range, _)| range);
+        let ranges = changes.iter().map(|&(range, _)| range);
         check_disjoint(ranges.clone())?;
         self.transact(Operation::SetAccess, ranges, |journal| {
-            for &(range, change) in runs {
-                journal.add_run(range, change)?;
+            for &(range, change) in changes {
+                journal.add_targets(range, change)?;
             }
             expected.check_targets(journal, 0)?;
             for target in &journal.targets {
@@ -124,7 +124,7 @@ impl Shared {
         })
     }
 
-    /// Revokes all access of agents to runs of whole mappings, if they are the expected ones.
+    /// Revokes all access of agents to ranges of whole mappings, if they are the expected ones.
     pub(super) fn revoke(
         &self,
         ranges: &[Range],
@@ -136,7 +136,7 @@ impl Shared {
         let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
         self.transact(Operation::Revoke, ranges.iter().copied(), |journal| {
             for &range in ranges {
-                journal.add_run(range, revoked)?;
+                journal.add_targets(range, revoked)?;
             }
             expected.check_targets(journal, 0)?;
             // Without a descriptor, the memory could not be mapped again.
@@ -204,9 +204,9 @@ impl Shared {
 }
 
 /// Returns the ranges of a list by address.
-pub(super) fn sorted_ranges(runs: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
+pub(super) fn sorted_ranges(list: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
     let range = |&(address, size): &_| Range::new(address, size);
-    let mut ranges: SmallVec<[Range; 1]> = runs.iter().map(range).collect::<Result<_, _>>()?;
+    let mut ranges: SmallVec<[Range; 1]> = list.iter().map(range).collect::<Result<_, _>>()?;
     ranges.sort_by_key(|range| range.start);
     Ok(ranges)
 }

@@ -137,7 +137,7 @@ impl Shared {
             return Err(ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation));
         };
         let agent = self.agent(id, Argument::Location)?;
-        match (agent.handle_pool(), agent.kind()) {
+        match (agent.vmem_pool(), agent.kind()) {
             (Some(pool), _) => Ok(pool),
             (None, AgentKind::Cpu) => Err(Feature::Pool(id).into()),
             (None, _) => Err(ErrorKind::invalid(Argument::Location, id, Problem::NotAGpu)),

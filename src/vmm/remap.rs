@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 impl Vmm {
     /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
     ///
-    /// Both are runs of whole mappings of the same sizes. The access to each address does not
+    /// Both are ranges of whole mappings of the same sizes. The access to each address does not
     /// change. No agent may be using either range meanwhile; to other threads it is a
     /// single step. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if one is not exactly a run of whole mappings, their sizes differ,
+    /// [`ErrorKind::InvalidArgument`] if one does not consist of whole mappings, their sizes differ,
     /// they share bytes, or an agent cannot access the memory that it would get;
     /// [`ErrorKind::Quarantined`] if the runtime failed and the rollback failed, too.
     pub fn exchange(
@@ -35,12 +35,12 @@ impl Vmm {
     /// Moves the memory behind a range to addresses where nothing is mapped, without copying it. HIP
     /// has no such call.
     ///
-    /// The source is a run of whole mappings and is empty afterwards. The access to the memory does not
+    /// The source is adjacent whole mappings and is empty afterwards. The access to the memory does not
     /// change. The destination may be in another reservation. No agent may be using the memory
     /// meanwhile. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the source is not exactly a run of whole mappings, or the
+    /// [`ErrorKind::InvalidArgument`] if the source does not consist of whole mappings, or the
     /// destination is not reserved, not empty or not aligned; [`ErrorKind::Quarantined`] as for
     /// [`exchange`](Self::exchange).
     pub fn relocate(
@@ -155,7 +155,7 @@ impl Shared {
     }
 }
 
-/// Adds the mappings of a run as targets, if they are the expected ones, and returns them.
+/// Adds the mappings of a range as targets, if they are the expected ones, and returns them.
 fn mapped_run(
     journal: &mut Journal<'_>,
     range: Range,
@@ -163,7 +163,7 @@ fn mapped_run(
     expected: Expected<'_>,
 ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
     let first = journal.targets.len();
-    let added = journal.add_run(range, AccessChange::default());
+    let added = journal.add_targets(range, AccessChange::default());
     let checked = added.and_then(|()| expected.check_targets(journal, first));
     checked.map_err(|kind| kind.about(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())

@@ -128,7 +128,7 @@ impl Shared {
             _ => ErrorKind::of_call(failure, size),
         })?;
         let owner = self.owner_of_import(native);
-        let pool = owner.and_then(Agent::handle_pool);
+        let pool = owner.and_then(Agent::vmem_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
         let location = owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id()));
         let properties =

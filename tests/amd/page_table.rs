@@ -10,43 +10,43 @@ const SIZE: usize = 64 << 10;
 
 /// How much of a range is in a GPU's page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    All,
-    Part,
-    Nothing,
+enum Coverage {
+    Full,
+    Partial,
+    None,
 }
 
 /// Returns how much of a range is in a GPU's page table.
 #[track_caller]
-fn reach(gpu: usize, address: Address, size: usize) -> Reach {
+fn coverage(gpu: usize, address: Address, size: usize) -> Coverage {
     let wanted = address.get()..address.get() + size;
     let common = |found: Range<usize>| {
         let (start, end) = (found.start.max(wanted.start), found.end.min(wanted.end));
         end.saturating_sub(start)
     };
     match entries(gpu).into_iter().map(common).sum() {
-        0 => Reach::Nothing,
-        found if found == size => Reach::All,
-        _ => Reach::Part,
+        0 => Coverage::None,
+        found if found == size => Coverage::Full,
+        _ => Coverage::Partial,
     }
 }
 
 #[track_caller]
-fn assert_reach(address: Address, size: usize, of_each: [Reach; 2], when: &str) {
-    assert_eq!([0, 1].map(|gpu| reach(gpu, address, size)), of_each, "{when}");
+fn assert_coverage(address: Address, size: usize, of_each: [Coverage; 2], when: &str) {
+    assert_eq!([0, 1].map(|gpu| coverage(gpu, address, size)), of_each, "{when}");
 }
 
-/// Returns a run of two mappings, one of each GPU's memory, which both GPUs and the CPU can access.
-fn run(library: &Library) -> (Address, [AgentId; 3]) {
+/// Maps two adjacent ranges, one of each GPU's memory, which both GPUs and the CPU can access.
+fn two_mappings(library: &Library) -> (Address, [AgentId; 3]) {
     let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let base = library.reserve(2 * SIZE);
     for gpu in 0..2 {
         library.map(at(base, gpu * SIZE), SIZE, library.create(gpu, SIZE));
     }
-    assert_reach(base, 2 * SIZE, [Reach::Nothing; 2], "mapped");
+    assert_coverage(base, 2 * SIZE, [Coverage::None; 2], "mapped");
     let all = agents.map(|agent| access(agent, Access::ReadWrite));
-    library.vmm.set_access(base, 2 * SIZE, &all).expect("in reach");
-    assert_reach(base, 2 * SIZE, [Reach::All; 2], "granted");
+    library.vmm.set_access(base, 2 * SIZE, &all).expect("peers");
+    assert_coverage(base, 2 * SIZE, [Coverage::Full; 2], "granted");
     for place in 0..2 {
         library.vmm.write(at(base, place * SIZE), &[place as u8 + 1; 64]).expect("granted");
     }
@@ -58,22 +58,27 @@ fn only_revoke_clears_page_tables() {
     on_each("page_table::only_revoke_clears_page_tables", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, [cpu, gpu, peer]) = run(&library);
+        let (base, [cpu, gpu, peer]) = two_mappings(&library);
         let size = 2 * SIZE;
         library.grant(base, size, peer, Access::None);
-        assert_reach(base, size, [Reach::All; 2], "forbidden: only remembered");
+        assert_coverage(base, size, [Coverage::Full; 2], "set to none: only recorded");
         assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
         vmm.revoke(base, size, &[peer]).expect("mapped");
-        assert_reach(base, size, [Reach::All, Reach::Nothing], "revoked from one");
+        assert_coverage(base, size, [Coverage::Full, Coverage::None], "revoked from one");
         // The other mapping is not named.
         library.grant(base, size, peer, Access::Read);
-        assert_reach(base, size, [Reach::All; 2], "granted again");
+        assert_coverage(base, size, [Coverage::Full; 2], "granted again");
         vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
-        assert_reach(base, SIZE, [Reach::All; 2], "before what was revoked");
-        assert_reach(at(base, SIZE), SIZE, [Reach::Nothing, Reach::All], "revoked from its peer");
+        assert_coverage(base, SIZE, [Coverage::Full; 2], "before what was revoked");
+        assert_coverage(
+            at(base, SIZE),
+            SIZE,
+            [Coverage::None, Coverage::Full],
+            "revoked from its peer",
+        );
         assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
         vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
-        assert_reach(base, size, [Reach::Nothing; 2], "revoked from both");
+        assert_coverage(base, size, [Coverage::None; 2], "revoked from both");
         // The CPU was never named, and the contents are intact.
         for place in 0..2 {
             let mut bytes = [0; 64];
@@ -91,11 +96,11 @@ fn set_access_keeps_unnamed_agents_in_page_tables() {
     on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, agents) = run(&library);
+        let (base, agents) = two_mappings(&library);
         for agent in agents {
             for wanted in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
                 library.grant(base, 2 * SIZE, agent, wanted);
-                assert_reach(base, 2 * SIZE, [Reach::All; 2], "one agent was named");
+                assert_coverage(base, 2 * SIZE, [Coverage::Full; 2], "one agent was named");
                 for other in agents {
                     let expected = if other == agent { wanted } else { Access::ReadWrite };
                     for place in [base, at(base, SIZE)] {
@@ -106,7 +111,7 @@ fn set_access_keeps_unnamed_agents_in_page_tables() {
         }
         for (from, gpu) in agents[1..].iter().enumerate() {
             let from = at(base, from * SIZE);
-            vmm.copy(*gpu, at(from, 128), from, 64).expect("both GPUs still reach it");
+            vmm.copy(*gpu, at(from, 128), from, 64).expect("both GPUs still have access");
         }
     });
 }

@@ -21,7 +21,7 @@ struct Side {
 
 impl Side {
     /// Signals the other process to continue.
-    fn go(&mut self) {
+    fn resume_peer(&mut self) {
         self.line.write_all(b"!").unwrap();
     }
 
@@ -36,7 +36,7 @@ impl Side {
     }
 
     /// Maps memory of the second GPU for all agents.
-    fn make(&self) -> (Address, Handle) {
+    fn map_memory(&self) -> (Address, Handle) {
         let (base, memory) = self.library.mapped(1, SIZE);
         self.grant_all(base);
         (base, memory)
@@ -81,19 +81,19 @@ impl Side {
 }
 
 /// Runs two processes on each release: the first creates memory and sends it to the second.
-fn between(test: &str, maker: impl Fn(Side), taker: impl Fn(Side), ends: [End; 2]) {
+fn between(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: [End; 2]) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut lines = UnixStream::pair().ok();
         // Each child closes the other's end, so that the other detects its end.
         let first = Child::start(|| {
             let line = lines.take().unwrap().0;
-            maker(Side { library: library(), line });
+            exporter(Side { library: library(), line });
             0
         });
         let second = Child::start(|| {
             let line = lines.take().unwrap().1;
-            taker(Side { library: library(), line });
+            importer(Side { library: library(), line });
             0
         });
         drop(lines);
@@ -111,130 +111,135 @@ const DIES: End = End::Signal(libc::SIGKILL);
 
 #[test]
 fn both_processes_read_what_the_other_writes() {
-    let maker = |mut side: Side| {
-        let made = side.make();
-        side.library.vmm.write(made.0, b"ping").unwrap();
-        side.send(made.1);
+    let exporter = |mut side: Side| {
+        let memory = side.map_memory();
+        side.library.vmm.write(memory.0, b"ping").unwrap();
+        side.send(memory.1);
         side.wait();
-        assert_eq!(&side.text(made.0), b"pong", "by the other's CPU");
-        side.library.vmm.fill(made.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
-        side.go();
+        assert_eq!(&side.text(memory.0), b"pong", "by the other's CPU");
+        side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
+        side.resume_peer();
         side.wait();
-        assert_eq!(&side.text(made.0), b"full", "by the other's GPU");
-        side.release(made);
-        side.go();
+        assert_eq!(&side.text(memory.0), b"full", "by the other's GPU");
+        side.release(memory);
+        side.resume_peer();
     };
-    let taker = |mut side: Side| {
-        let taken = side.receive();
-        assert_eq!(&side.text(taken.0), b"ping", "by the other's CPU");
-        side.library.vmm.write(taken.0, b"pong").unwrap();
-        side.go();
+    let importer = |mut side: Side| {
+        let memory = side.receive();
+        assert_eq!(&side.text(memory.0), b"ping", "by the other's CPU");
+        side.library.vmm.write(memory.0, b"pong").unwrap();
+        side.resume_peer();
         side.wait();
-        assert_eq!(&side.text(taken.0), b"fill", "by the other's GPU");
-        side.library.vmm.fill(taken.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
-        side.go();
+        assert_eq!(&side.text(memory.0), b"fill", "by the other's GPU");
+        side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
+        side.resume_peer();
         side.wait();
         // The exporter has released it.
-        assert_eq!(&side.text(taken.0), b"full");
-        side.release(taken);
+        assert_eq!(&side.text(memory.0), b"full");
+        side.release(memory);
     };
-    between("share::both_processes_read_what_the_other_writes", maker, taker, [End::Success; 2]);
+    between(
+        "share::both_processes_read_what_the_other_writes",
+        exporter,
+        importer,
+        [End::Success; 2],
+    );
 }
 
 #[test]
 fn memory_outlives_its_exporter() {
-    let maker = |mut side: Side| {
-        let made = side.make();
-        side.library.vmm.write(made.0, b"kept").unwrap();
-        side.send(made.1);
+    let exporter = |mut side: Side| {
+        let memory = side.map_memory();
+        side.library.vmm.write(memory.0, b"kept").unwrap();
+        side.send(memory.1);
         side.wait();
-        side.release(made);
+        side.release(memory);
     };
-    let taker = |mut side: Side| {
-        let taken = side.receive();
-        side.go();
+    let importer = |mut side: Side| {
+        let memory = side.receive();
+        side.resume_peer();
         side.wait_for_the_end();
-        assert_eq!(&side.text(taken.0), b"kept");
-        side.library.vmm.fill(taken.0, 7, SIZE).unwrap();
-        assert_eq!(side.text(taken.0), 7u32.to_ne_bytes());
-        side.release(taken);
+        assert_eq!(&side.text(memory.0), b"kept");
+        side.library.vmm.fill(memory.0, 7, SIZE).unwrap();
+        assert_eq!(side.text(memory.0), 7u32.to_ne_bytes());
+        side.release(memory);
     };
-    between("share::memory_outlives_its_exporter", maker, taker, [End::Success; 2]);
+    between("share::memory_outlives_its_exporter", exporter, importer, [End::Success; 2]);
 }
 
 #[test]
 fn memory_outlives_a_killed_exporter() {
-    let maker = |mut side: Side| {
-        let made = side.make();
-        side.library.vmm.write(made.0, b"kept").unwrap();
-        side.send(made.1);
+    let exporter = |mut side: Side| {
+        let memory = side.map_memory();
+        side.library.vmm.write(memory.0, b"kept").unwrap();
+        side.send(memory.1);
         side.wait();
         die();
     };
-    let taker = |mut side: Side| {
-        let taken = side.receive();
-        side.go();
+    let importer = |mut side: Side| {
+        let memory = side.receive();
+        side.resume_peer();
         side.wait_for_the_end();
-        assert_eq!(&side.text(taken.0), b"kept");
-        side.release(taken);
+        assert_eq!(&side.text(memory.0), b"kept");
+        side.release(memory);
     };
-    between("share::memory_outlives_a_killed_exporter", maker, taker, [DIES, End::Success]);
+    between("share::memory_outlives_a_killed_exporter", exporter, importer, [DIES, End::Success]);
 }
 
 /// The importer is killed before it imports the memory, or while it uses it.
 #[test]
 fn exporter_survives_a_killed_importer() {
-    let maker = |mut side: Side| {
-        let made = side.make();
+    let exporter = |mut side: Side| {
+        let memory = side.map_memory();
         side.wait();
-        side.send(made.1);
+        side.send(memory.1);
         side.wait_for_the_end();
-        side.library.vmm.write(made.0, b"mine").unwrap();
-        assert_eq!(&side.text(made.0), b"mine");
-        side.release(made);
+        side.library.vmm.write(memory.0, b"mine").unwrap();
+        assert_eq!(&side.text(memory.0), b"mine");
+        side.release(memory);
     };
-    let at_once = |mut side: Side| {
-        side.go();
+    let before_import = |mut side: Side| {
+        side.resume_peer();
         receive(&side.line);
         die();
     };
-    let half_way = |mut side: Side| {
-        side.go();
-        let taken = side.receive();
-        side.library.vmm.write(taken.0, b"half").unwrap();
-        side.library.vmm.unmap(taken.0, SIZE).unwrap();
+    let in_use = |mut side: Side| {
+        side.resume_peer();
+        let memory = side.receive();
+        side.library.vmm.write(memory.0, b"half").unwrap();
+        side.library.vmm.unmap(memory.0, SIZE).unwrap();
         die();
     };
-    for taker in [&at_once as &dyn Fn(Side), &half_way] {
+    for importer in [&before_import as &dyn Fn(Side), &in_use] {
         let test = "share::exporter_survives_a_killed_importer";
-        between(test, maker, taker, [End::Success, DIES]);
+        between(test, exporter, importer, [End::Success, DIES]);
     }
 }
 
 #[test]
 fn sharing_many_times_leaks_nothing() {
-    let maker = |mut side: Side| {
+    let exporter = |mut side: Side| {
         let mut open = None;
         for round in 0..100u32 {
-            let made = side.make();
-            side.library.vmm.write(made.0, &round.to_ne_bytes()).unwrap();
-            side.send(made.1);
+            let memory = side.map_memory();
+            side.library.vmm.write(memory.0, &round.to_ne_bytes()).unwrap();
+            side.send(memory.1);
             side.wait();
-            assert_eq!(side.text(made.0), (!round).to_ne_bytes());
-            side.release(made);
+            assert_eq!(side.text(memory.0), (!round).to_ne_bytes());
+            side.release(memory);
             assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
         }
     };
-    let taker = |mut side: Side| {
+    let importer = |mut side: Side| {
         let mut open = None;
         for round in 0..100u32 {
-            let taken = side.receive();
-            assert_eq!(side.text(taken.0), round.to_ne_bytes());
-            side.library.vmm.write(taken.0, &(!round).to_ne_bytes()).unwrap();
-            side.release(taken);
+            let memory = side.receive();
+            assert_eq!(side.text(memory.0), round.to_ne_bytes());
+            side.library.vmm.write(memory.0, &(!round).to_ne_bytes()).unwrap();
+            side.release(memory);
             assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
-            side.go();
+            side.resume_peer();
         }
     };
-    between("share::sharing_many_times_leaks_nothing", maker, taker, [End::Success; 2]);
+    between("share::sharing_many_times_leaks_nothing", exporter, importer, [End::Success; 2]);
 }

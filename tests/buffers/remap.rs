@@ -22,7 +22,7 @@ fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps a run of granules, each with memory of its own that contains its number.
+/// Maps adjacent granules, each with memory of its own that contains its number.
 fn run(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);

@@ -111,7 +111,7 @@ impl Model {
         self.reserve_next(&mut all);
         self.handle_next(&mut all);
         self.map_next(&mut all);
-        for range in self.runs() {
+        for range in self.ranges() {
             self.access_next(range, &mut all);
         }
         all
@@ -165,19 +165,20 @@ impl Model {
         }
     }
 
-    /// Returns every run of whole mappings.
-    fn runs(&self) -> Vec<SlotRange> {
+    /// Returns every range of whole mappings.
+    fn ranges(&self) -> Vec<SlotRange> {
         let range = |mapping: &MappingState| SlotRange {
             reservation: mapping.reservation,
             slot: mapping.slot,
             slots: 1,
         };
-        let mut runs: Vec<SlotRange> = self.mappings.iter().map(range).collect();
-        let whole = |run: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*run };
-        let full = |run: &SlotRange| run.slot == 0 && self.mappings_at(whole(run)).count() == SLOTS;
-        let wholes: Vec<SlotRange> = runs.iter().filter(|run| full(run)).map(whole).collect();
-        runs.extend(wholes);
-        runs
+        let mut ranges: Vec<SlotRange> = self.mappings.iter().map(range).collect();
+        let whole = |slots: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*slots };
+        let full =
+            |slots: &SlotRange| slots.slot == 0 && self.mappings_at(whole(slots)).count() == SLOTS;
+        let wholes: Vec<SlotRange> = ranges.iter().filter(|slots| full(slots)).map(whole).collect();
+        ranges.extend(wholes);
+        ranges
     }
 
     fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {

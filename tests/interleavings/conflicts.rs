@@ -205,7 +205,7 @@ fn waiting_threads_reject_quarantined_ranges() {
     });
 }
 
-/// A look-up during a change of a run returns the state before or after all of it.
+/// A look-up during a change of several mappings returns the state before or after all of it.
 #[test]
 fn runs_change_atomically_to_look_ups() {
     in_many_orders(4 * ORDERS, || {

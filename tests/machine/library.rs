@@ -48,7 +48,7 @@ impl Library {
     /// Returns the granule of the first GPU's memory.
     pub fn granule(&self) -> usize {
         let gpu = self.runtime.gpus().next().expect("there is a GPU");
-        gpu.handle_pool().expect("it has memory").granule
+        gpu.vmem_pool().expect("it has memory").granule
     }
 
     /// Returns the properties of shareable memory of a GPU.

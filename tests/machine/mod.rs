@@ -60,8 +60,8 @@ impl Machine {
         more.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
     }
 
-    /// Returns the runtime's usage without unmapped memory that lingers until its addresses are freed (ROCm
-    /// 7.2), and without its descriptors: the library maps over it, which the simulation does not detect.
+    /// Returns the runtime's usage without lingering memory: ROCm 7.2 keeps unmapped memory until its
+    /// addresses are freed. Also without descriptors, because those of lingering memory cannot be told apart.
     pub fn usage_without_lingering_memory(&self) -> Usage {
         let mut usage = self.simulation.usage();
         for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
@@ -71,7 +71,7 @@ impl Machine {
         usage
     }
 
-    /// Returns the lingering bytes of a GPU's memory.
+    /// Returns the used bytes of a GPU's memory, without lingering memory.
     pub fn used_by(&self, gpu: usize) -> usize {
         self.usage_without_lingering_memory().vram_used[gpu] as usize
     }
@@ -108,7 +108,7 @@ pub fn at(address: Address, bytes: usize) -> Address {
     address.checked_add(bytes).expect("inside the address space")
 }
 
-/// Returns every release that behaves differently, with its name and extension.
+/// Returns one configuration for each behaviour of AMD's releases, with the release's name.
 pub fn releases() -> Vec<(&'static str, Config)> {
     let of =
         |generation, minor| Config::mi300x(2).with_generation(generation).with_extension(minor);
@@ -148,7 +148,7 @@ pub fn with_two_cpus(mut config: Config) -> Config {
     config
 }
 
-/// Makes dma-bufs impossible to map for writing, so that the runtime has to map for the CPU.
+/// Makes dma-bufs impossible to map for writing, so that only the runtime can map memory for the CPU.
 pub fn without_cpu_mapping(mut config: Config) -> Config {
     config.dmabuf_cpu_mapping = false;
     config

@@ -1,7 +1,9 @@
 //! Executes the operations of a round by the library.
 
 use super::state::Mapped;
-use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot, State};
+use super::{
+    AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, SLOTS, Slot, SlotRange, State,
+};
 use crate::machine::{Library, access, at};
 use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
@@ -42,8 +44,8 @@ impl<'a> Executor<'a> {
         at(self.bases[slot.reservation], slot.number * self.granule)
     }
 
-    fn range(&self, run: Run) -> (Address, usize) {
-        (self.address(run.first), run.count * self.granule)
+    fn range(&self, range: SlotRange) -> (Address, usize) {
+        (self.address(range.first), range.count * self.granule)
     }
 
     /// Executes an operation.
@@ -61,16 +63,16 @@ impl<'a> Executor<'a> {
             Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
                 vmm.map(self.address(slot), self.granule, 0, self.handles[handle]).map(done)
             }
-            Operation::Unmap { run } => {
-                let (address, size) = self.range(run);
+            Operation::Unmap { range } => {
+                let (address, size) = self.range(range);
                 vmm.unmap(address, size).map(done)
             }
-            Operation::Grant { run, agent, access: wanted } => {
-                let (address, size) = self.range(run);
+            Operation::Grant { range, agent, access: wanted } => {
+                let (address, size) = self.range(range);
                 vmm.set_access(address, size, &[access(self.agents[agent], wanted)]).map(done)
             }
-            Operation::Revoke { run, agent } => {
-                let (address, size) = self.range(run);
+            Operation::Revoke { range, agent } => {
+                let (address, size) = self.range(range);
                 vmm.revoke(address, size, &[self.agents[agent]]).map(done)
             }
             Operation::Ask { slot, agent } => {

@@ -39,7 +39,7 @@ pub struct Slot {
 
 /// Adjacent granules of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct SlotRange {
     pub first: Slot,
     pub count: usize,
 }
@@ -52,15 +52,15 @@ pub enum Operation {
         handle: usize,
     },
     Unmap {
-        run: Run,
+        range: SlotRange,
     },
     Grant {
-        run: Run,
+        range: SlotRange,
         agent: usize,
         access: Access,
     },
     Revoke {
-        run: Run,
+        range: SlotRange,
         agent: usize,
     },
     Ask {

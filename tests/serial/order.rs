@@ -47,12 +47,12 @@ fn search(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Operation, Reason, Run, Slot};
+    use super::super::{Answer, Operation, Reason, Slot, SlotRange};
     use super::*;
 
     const SLOT: Slot = Slot { reservation: 0, number: 0 };
     const MAP: Operation = Operation::Map { slot: SLOT, handle: 0 };
-    const UNMAP: Operation = Operation::Unmap { run: Run { first: SLOT, count: 1 } };
+    const UNMAP: Operation = Operation::Unmap { range: SlotRange { first: SLOT, count: 1 } };
     const READ: Operation = Operation::Read { slot: SLOT };
 
     fn event(operation: Operation, answer: Answer, begun: u64, ended: u64) -> Event {

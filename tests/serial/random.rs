@@ -1,6 +1,6 @@
 //! Random programs, reproducible by their seed.
 
-use super::{AGENTS, HANDLES, Operation, RESERVATIONS, Run, SLOTS, Slot};
+use super::{AGENTS, HANDLES, Operation, RESERVATIONS, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
 
 /// A random number generator (SplitMix64).
@@ -25,25 +25,25 @@ impl Random {
         Slot { reservation: self.below(RESERVATIONS), number: self.below(SLOTS) }
     }
 
-    fn run(&mut self) -> Run {
+    fn range(&mut self) -> SlotRange {
         let first = self.slot();
         // Often one granule, which is more likely to be mapped.
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
-        Run { first, count }
+        SlotRange { first, count }
     }
 
     /// Returns a random operation. Maps and grants are frequent, because the others need them.
     pub fn operation(&mut self) -> Operation {
-        let (slot, run) = (self.slot(), self.run());
+        let (slot, range) = (self.slot(), self.range());
         let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));
         match self.below(20) {
             0..5 => Operation::Map { slot, handle },
-            5..7 => Operation::Unmap { run },
+            5..7 => Operation::Unmap { range },
             7..10 => {
                 let access = [Access::ReadWrite, Access::ReadWrite, Access::Read, Access::None];
-                Operation::Grant { run, agent, access: access[self.below(access.len())] }
+                Operation::Grant { range, agent, access: access[self.below(access.len())] }
             }
-            10 => Operation::Revoke { run, agent },
+            10 => Operation::Revoke { range, agent },
             11..13 => Operation::Ask { slot, agent },
             13 => Operation::Write { slot, value: self.below(256) as u8 },
             14 => Operation::Read { slot },

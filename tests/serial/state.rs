@@ -1,6 +1,6 @@
 //! The model of a round, by HIP's documents.
 
-use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, Run, SLOTS, Slot};
+use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
 
 /// The state of the model. Equal states behave alike.
@@ -56,18 +56,18 @@ impl State {
 
     /// Returns whether an operation can be rejected for this reason.
     fn is_reason(&self, operation: Operation, reason: Reason) -> bool {
-        let run = match operation {
+        let range = match operation {
             Operation::Map { slot, .. }
             | Operation::Appear { slot, .. }
             | Operation::Ask { slot, .. }
             | Operation::Write { slot, .. }
             | Operation::Read { slot }
-            | Operation::Retain { slot } => Run { first: slot, count: 1 },
-            Operation::Unmap { run }
-            | Operation::Grant { run, .. }
-            | Operation::Revoke { run, .. } => run,
+            | Operation::Retain { slot } => SlotRange { first: slot, count: 1 },
+            Operation::Unmap { range }
+            | Operation::Grant { range, .. }
+            | Operation::Revoke { range, .. } => range,
             Operation::Free { reservation } | Operation::Reserve { reservation } => {
-                Run { first: Slot { reservation, number: 0 }, count: SLOTS }
+                SlotRange { first: Slot { reservation, number: 0 }, count: SLOTS }
             }
             Operation::Release { handle }
             | Operation::Share { handle }
@@ -76,11 +76,11 @@ impl State {
             }
         };
         let maps = matches!(operation, Operation::Map { .. } | Operation::Appear { .. });
-        let mut mapped = self.run(run).iter();
+        let mut mapped = self.slots_in(range).iter();
         match reason {
             Reason::AddressTaken => matches!(operation, Operation::Reserve { .. }),
             _ if matches!(operation, Operation::Reserve { .. }) => false,
-            Reason::NotReserved => !self.reserved[run.first.reservation],
+            Reason::NotReserved => !self.reserved[range.first.reservation],
             Reason::StillMapped => {
                 matches!(operation, Operation::Free { .. }) && mapped.any(Option::is_some)
             }
@@ -108,9 +108,9 @@ impl State {
             Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
                 *self.slot(slot) = Some(Mapped { handle, access });
             }
-            Operation::Unmap { run } => self.run_mut(run).fill(None),
-            Operation::Grant { run, agent, access } => self.grant(run, agent, access),
-            Operation::Revoke { run, agent } => self.grant(run, agent, Access::None),
+            Operation::Unmap { range } => self.slots_in_mut(range).fill(None),
+            Operation::Grant { range, agent, access } => self.grant(range, agent, access),
+            Operation::Revoke { range, agent } => self.grant(range, agent, Access::None),
             Operation::Ask { slot, agent } => {
                 return Answer::Access(self.slot(slot).map_or(Access::None, |it| it.access[agent]));
             }
@@ -136,8 +136,8 @@ impl State {
         Answer::Done
     }
 
-    fn grant(&mut self, run: Run, agent: usize, access: Access) {
-        for mapped in self.run_mut(run).iter_mut().flatten() {
+    fn grant(&mut self, range: SlotRange, agent: usize, access: Access) {
+        for mapped in self.slots_in_mut(range).iter_mut().flatten() {
             mapped.access[agent] = access;
         }
     }
@@ -146,14 +146,14 @@ impl State {
         &mut self.slots[slot.reservation][slot.number]
     }
 
-    fn run(&self, run: Run) -> &[Option<Mapped>] {
-        let Slot { reservation, number } = run.first;
-        &self.slots[reservation][number..number + run.count]
+    fn slots_in(&self, range: SlotRange) -> &[Option<Mapped>] {
+        let Slot { reservation, number } = range.first;
+        &self.slots[reservation][number..number + range.count]
     }
 
-    fn run_mut(&mut self, run: Run) -> &mut [Option<Mapped>] {
-        let Slot { reservation, number } = run.first;
-        &mut self.slots[reservation][number..number + run.count]
+    fn slots_in_mut(&mut self, range: SlotRange) -> &mut [Option<Mapped>] {
+        let Slot { reservation, number } = range.first;
+        &mut self.slots[reservation][number..number + range.count]
     }
 
     /// Returns the observable state, without allocations that are neither referenced nor mapped.

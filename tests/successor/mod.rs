@@ -27,7 +27,7 @@ impl<'a> Successor<'a> {
     fn replace(library: &'a Library, ranges: &[(Address, usize)]) -> Self {
         let mut places = Vec::new();
         for &(address, size) in ranges {
-            library.vmm.unmap(address, size).expect("it is a run of mappings");
+            library.vmm.unmap(address, size).expect("the range consists of whole mappings");
             let handle = library.create(0, size);
             library.map(address, size, handle);
             library.grant(address, size, library.cpu(0), Access::ReadWrite);

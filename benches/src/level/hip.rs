@@ -1,6 +1,6 @@
 //! HIP's calls in C: this library's, linked, or HIP's own, loaded at run time.
 
-use super::{Caller, Field, Outcome, refused};
+use super::{Caller, Layout, Outcome, refused};
 use crate::run::BenchError;
 use crate::runtime::{Backend, BenchRuntime, LibraryFile, SIZE};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -115,7 +115,7 @@ macro_rules! call {
     }};
 }
 
-/// Keeps the functions loaded.
+/// Where the functions come from.
 #[derive(Debug)]
 enum Source {
     Linked,
@@ -126,7 +126,7 @@ enum Source {
 pub(crate) struct Hip {
     functions: Functions,
     source: Source,
-    /// Whether a descriptor is passed by a pointer to it (HIP 6) instead of as a pointer.
+    /// Whether import takes a pointer to the descriptor (HIP 6), not the descriptor cast to a pointer.
     import_by_pointer: bool,
     grants: Vec<AccessDescriptor>,
     reserved: Vec<*mut c_void>,
@@ -134,7 +134,7 @@ pub(crate) struct Hip {
     retained: Vec<Handle>,
     exported: Vec<c_int>,
     imported: Vec<Handle>,
-    field: Option<(*mut c_void, usize, Handle, Vec<usize>)>,
+    layout: Option<(*mut c_void, usize, Handle, Vec<usize>)>,
 }
 
 const PROPERTIES: Properties = Properties {
@@ -234,22 +234,22 @@ impl Hip {
             retained: Vec::with_capacity(n),
             exported: vec![-1; n],
             imported: Vec::with_capacity(n),
-            field: None,
+            layout: None,
         }
     }
 
-    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn Error>> {
-        let size = Field::size(live);
+    pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn Error>> {
+        let size = Layout::size(live);
         let base = self.reserve_one(size)?;
         let handle = self.create_one()?;
-        let field = Field::new(base as usize, live);
+        let layout = Layout::new(base as usize, live);
         let mut mapped = Vec::with_capacity(live);
-        for at in field.live() {
+        for at in layout.live() {
             call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
-        self.field = Some((base, size, handle, mapped));
-        Ok(field)
+        self.layout = Some((base, size, handle, mapped));
+        Ok(layout)
     }
 
     fn reserve_one(&self, size: usize) -> Result<*mut c_void, Box<dyn Error>> {
@@ -380,7 +380,7 @@ impl Caller for Hip {
 impl Drop for Hip {
     fn drop(&mut self) {
         // Ignore failures: the measurement is over.
-        if let Some((base, size, handle, mapped)) = self.field.take() {
+        if let Some((base, size, handle, mapped)) = self.layout.take() {
             for at in mapped {
                 let _ = call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE));
             }

@@ -1,12 +1,12 @@
 //! The levels: interfaces to the same calls.
 
-mod field;
 pub(crate) mod hip;
+mod layout;
 pub(crate) mod owned;
 pub(crate) mod raw;
 pub(crate) mod vmm;
 
-pub(crate) use field::Field;
+pub(crate) use layout::Layout;
 
 use core::fmt;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! The level of owned values.
 
-use super::{Caller, Field, Outcome};
+use super::{Caller, Layout, Outcome};
 use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, Error, Mapping, Reservation, Vmm,
@@ -20,7 +20,7 @@ pub(crate) struct Owned {
     exported: Vec<OwnedFd>,
     imported: Vec<Allocation>,
     live: Vec<Mapping>,
-    field: Option<Reservation>,
+    layout: Option<Reservation>,
 }
 
 fn gone() -> Box<dyn std::error::Error> {
@@ -40,22 +40,22 @@ impl Owned {
             exported: Vec::with_capacity(n),
             imported: Vec::with_capacity(n),
             live: Vec::new(),
-            field: None,
+            layout: None,
         }
     }
 
-    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
+    pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let reservation =
-            Reservation::builder(Field::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
+            Reservation::builder(Layout::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;
         let memory = Allocation::create(&self.vmm, SIZE, &self.properties)?;
         let base = reservation.address().get();
-        let field = Field::new(base, live);
+        let layout = Layout::new(base, live);
         self.live.reserve(live);
-        for at in field.live() {
+        for at in layout.live() {
             self.live.push(reservation.map(at - base, &memory)?);
         }
-        self.field = Some(reservation);
-        Ok(field)
+        self.layout = Some(reservation);
+        Ok(layout)
     }
 
     fn cycle_once(&self) -> Result<(), Error> {
@@ -82,9 +82,9 @@ impl Caller for Owned {
     }
 
     fn map(&mut self, n: usize, at: usize) -> Outcome {
-        let (field, memory) =
-            (self.field.as_ref().ok_or_else(gone)?, self.created[n].as_ref().ok_or_else(gone)?);
-        self.mapped[n] = Some(field.map(at - field.address().get(), memory)?);
+        let (layout, memory) =
+            (self.layout.as_ref().ok_or_else(gone)?, self.created[n].as_ref().ok_or_else(gone)?);
+        self.mapped[n] = Some(layout.map(at - layout.address().get(), memory)?);
         Ok(())
     }
 

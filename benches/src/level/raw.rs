@@ -1,6 +1,6 @@
 //! The runtime's own functions.
 
-use super::{Caller, Field, Outcome, refused};
+use super::{Caller, Layout, Outcome, refused};
 use crate::run::BenchError;
 use crate::runtime::{BenchRuntime, SIZE};
 use core::ffi::c_void;
@@ -19,7 +19,7 @@ pub(crate) struct Raw {
     retained: Vec<hsa_amd_vmem_alloc_handle_t>,
     exported: Vec<i32>,
     imported: Vec<hsa_amd_vmem_alloc_handle_t>,
-    field: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
+    layout: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
 }
 
 const NONE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
@@ -102,23 +102,23 @@ impl Raw {
             retained: Vec::with_capacity(n),
             exported: vec![-1; n],
             imported: Vec::with_capacity(n),
-            field: None,
+            layout: None,
         })
     }
 
-    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
-        let size = Field::size(live);
+    pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
+        let size = Layout::size(live);
         let mut base = null_mut();
         self.reserve_one(&mut base, size)?;
         let handle = self.create_one()?;
-        let field = Field::new(base as usize, live);
+        let layout = Layout::new(base as usize, live);
         let mut mapped = Vec::with_capacity(live);
-        for at in field.live() {
+        for at in layout.live() {
             call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
-        self.field = Some((base, size, handle, mapped));
-        Ok(field)
+        self.layout = Some((base, size, handle, mapped));
+        Ok(layout)
     }
 
     fn reserve_one(&self, to: &mut *mut c_void, size: usize) -> Outcome {
@@ -237,7 +237,7 @@ impl Caller for Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        let Some((base, size, handle, mapped)) = self.field.take() else { return };
+        let Some((base, size, handle, mapped)) = self.layout.take() else { return };
         // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE));

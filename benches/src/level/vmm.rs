@@ -1,6 +1,6 @@
 //! The level of `Vmm`.
 
-use super::{Caller, Field, Outcome};
+use super::{Caller, Layout, Outcome};
 use crate::runtime::{BenchRuntime, SIZE};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, Handle, HandleType,
@@ -20,7 +20,7 @@ pub(crate) struct Calls {
     retained: Vec<Handle>,
     exported: Vec<OwnedFd>,
     imported: Vec<Handle>,
-    field: Option<(Address, usize, Handle, Vec<usize>)>,
+    layout: Option<(Address, usize, Handle, Vec<usize>)>,
 }
 
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -39,22 +39,22 @@ impl Calls {
             retained: Vec::with_capacity(n),
             exported: Vec::with_capacity(n),
             imported: Vec::with_capacity(n),
-            field: None,
+            layout: None,
         }
     }
 
-    pub fn map_live(&mut self, live: usize) -> Result<Field, Box<dyn std::error::Error>> {
-        let size = Field::size(live);
+    pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
+        let size = Layout::size(live);
         let base = self.vmm.address_reserve(size, SIZE, None)?;
         let handle = self.vmm.create(SIZE, &self.properties)?;
-        let field = Field::new(base.get(), live);
+        let layout = Layout::new(base.get(), live);
         let mut mapped = Vec::with_capacity(live);
-        for at in field.live() {
+        for at in layout.live() {
             self.vmm.map(Address::new(at), SIZE, 0, handle)?;
             mapped.push(at);
         }
-        self.field = Some((base, size, handle, mapped));
-        Ok(field)
+        self.layout = Some((base, size, handle, mapped));
+        Ok(layout)
     }
 
     fn cycle_once(&self) -> Result<(), Error> {
@@ -141,7 +141,7 @@ impl Caller for Calls {
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        let Some((base, size, handle, mapped)) = self.field.take() else { return };
+        let Some((base, size, handle, mapped)) = self.layout.take() else { return };
         // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = self.vmm.unmap(Address::new(at), SIZE);

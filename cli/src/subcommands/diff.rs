@@ -53,8 +53,8 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
             let value = serde_json::json!({
                 "differs": diff.differs(),
                 "worse": worse,
-                "words": diff.words(),
-                "times": diff.timings.words(),
+                "words": diff.sentences(),
+                "times": diff.timings.sentences(),
                 "diff": diff,
             });
             serde_json::to_writer_pretty(&mut *out, &value)?;
@@ -72,7 +72,7 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
         writeln!(out, "  {}", head(path, report))?;
     }
     writeln!(out)?;
-    for sentence in diff.words().iter().chain(&diff.timings.words()) {
+    for sentence in diff.sentences().iter().chain(&diff.timings.sentences()) {
         writeln!(out, "{sentence}")?;
     }
     let rows = rows(diff);

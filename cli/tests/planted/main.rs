@@ -1,4 +1,4 @@
-//! Faults planted in the simulation and in the emulated driver, which `conform` or `fuzz` must find.
+//! Planned faults in the simulation and in the emulated driver, which `conform` or `fuzz` must find.
 //!
 //! Each fault of the table must be found and named within two minutes. By default, a few are chosen by a
 //! seed that is printed. `HSA_VMM_PLANTED=all` runs all of them and prints the time of each,
@@ -22,7 +22,7 @@ use std::io::{Read, Seek};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use table::{Finder, PLANTED, Planted, Target};
+use table::{FAULTS, Fault, Finder, Target};
 
 /// The time limit for finding a fault.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -116,7 +116,7 @@ fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
 
 /// Finds the fault by a case of `conform`. With `whole`, runs all cases, not only that one.
 fn by_conform(
-    planted: &Planted,
+    fault: &Fault,
     (case, words): (&str, &str),
     options: &[&str],
     whole: bool,
@@ -124,10 +124,10 @@ fn by_conform(
     let mut arguments = vec!["conform", "--format", "json"];
     arguments.extend(options);
     // Plans with call numbers need a whole run.
-    if !whole && !planted.plan.contains('#') {
+    if !whole && !fault.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
-    let ran = run(planted.target, planted.plan, &arguments)?;
+    let ran = run(fault.target, fault.plan, &arguments)?;
     names(&ran.out, case, words).map_err(|why| format!("{why}; {}", last(&ran.err)))?;
     match ran.status.code() {
         Some(1) => Ok(ran.took),
@@ -136,19 +136,19 @@ fn by_conform(
 }
 
 /// Finds the fault by `fuzz`. The saved file must repeat the failure, but not without the fault.
-fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
+fn by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let file = file.to_str().expect("text");
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
-    let ran = run(planted.target, planted.plan, &fuzz)?;
+    let ran = run(fault.target, fault.plan, &fuzz)?;
     let said = format!("{}{}", ran.out, ran.err);
     if ran.status.code() != Some(1) || !said.contains(words) {
         return Err(format!("fuzz ended with {} and printed:\n{said}", ran.status));
     }
-    for (plan, status, words) in [(planted.plan, 1, words), ("", 0, "did not fail again")] {
-        let again = run(planted.target, plan, &["replay", file])?;
+    for (plan, status, words) in [(fault.plan, 1, words), ("", 0, "did not fail again")] {
+        let again = run(fault.target, plan, &["replay", file])?;
         let said = format!("{}{}", again.out, again.err);
         if again.status.code() != Some(status) || !said.contains(words) {
             let ended = again.status;
@@ -159,53 +159,53 @@ fn by_fuzz(planted: &Planted, words: &str) -> Result<Duration, String> {
 }
 
 /// Returns how long it took to find a fault, or why it was not found.
-fn find(planted: &Planted, whole: bool) -> Result<Duration, String> {
-    match planted.finder {
-        Finder::Conform(case, words) => by_conform(planted, (case, words), &[], whole),
+fn find(fault: &Fault, whole: bool) -> Result<Duration, String> {
+    match fault.finder {
+        Finder::Conform(case, words) => by_conform(fault, (case, words), &[], whole),
         Finder::ConformAtOnce(case, words) => {
-            by_conform(planted, (case, words), &["--fail-fast", "--time-limit", "10s"], whole)
+            by_conform(fault, (case, words), &["--fail-fast", "--time-limit", "10s"], whole)
         }
-        Finder::Fuzz(words) => by_fuzz(planted, words),
+        Finder::Fuzz(words) => by_fuzz(fault, words),
     }
 }
 
 static SEED: OnceLock<u64> = OnceLock::new();
 
 /// Returns the chosen faults, and whether to run all cases for each.
-fn chosen() -> (Vec<&'static Planted>, bool) {
+fn chosen() -> (Vec<&'static Fault>, bool) {
     let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let seed = match wanted.as_str() {
-        "all" => return (PLANTED.iter().collect(), true),
+        "all" => return (FAULTS.iter().collect(), true),
         "" => *SEED.get_or_init(|| fastrand::u64(..)),
         wanted => match wanted.parse() {
             Ok(seed) => seed,
             Err(_) => {
-                let named = |it: &&Planted| it.name.contains(wanted) || it.plan.contains(wanted);
-                return (PLANTED.iter().filter(named).collect(), true);
+                let named = |it: &&Fault| it.name.contains(wanted) || it.plan.contains(wanted);
+                return (FAULTS.iter().filter(named).collect(), true);
             }
         },
     };
     println!("HSA_VMM_PLANTED={seed} repeats this choice");
     let mut random = fastrand::Rng::with_seed(seed);
-    let all: Vec<_> = PLANTED.iter().collect();
+    let all: Vec<_> = FAULTS.iter().collect();
     (random.choose_multiple(all, SHARE), false)
 }
 
 /// Returns whether the target is available; prints a note otherwise.
-fn can_run(planted: &Planted) -> bool {
-    let Target::Release(release) = planted.target else { return true };
-    let there = test::installations("planted_faults_are_found").unwrap_or_default();
+fn can_run(fault: &Fault) -> bool {
+    let Target::Release(release) = fault.target else { return true };
+    let there = test::installations("planned_faults_are_found").unwrap_or_default();
     there.iter().any(|it| it.release().version() == release)
 }
 
 #[test]
-fn planted_faults_are_found() {
+fn planned_faults_are_found() {
     let (chosen, whole) = chosen();
     assert!(!chosen.is_empty(), "no fault matches");
     let mut missed = Vec::new();
-    for planted in chosen.into_iter().filter(|it| can_run(it)) {
-        let Planted { name, target, plan, finder } = planted;
-        let line = match find(planted, whole) {
+    for fault in chosen.into_iter().filter(|it| can_run(it)) {
+        let Fault { name, target, plan, finder } = fault;
+        let line = match find(fault, whole) {
             Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
             Err(why) => {
                 missed.push(format!("{name} ({target:?}, {plan}): {why}"));
@@ -218,12 +218,12 @@ fn planted_faults_are_found() {
 }
 
 #[test]
-fn nothing_is_found_without_planted_fault() {
+fn nothing_is_found_without_planned_fault() {
     let (mut targets, whole) = chosen();
     let mut seen = HashSet::new();
     targets.retain(|it| seen.insert(format!("{:?}", it.target)) && can_run(it));
     targets.truncate(if whole { usize::MAX } else { 2 });
-    for Planted { target, .. } in targets {
+    for Fault { target, .. } in targets {
         let conform = run(*target, "", &["conform"]).unwrap();
         assert!(conform.status.success(), "{target:?}: {}{}", conform.out, conform.err);
         let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--processes", "2"];
@@ -234,17 +234,17 @@ fn nothing_is_found_without_planted_fault() {
 
 #[test]
 fn table_covers_all_effects_and_releases() {
-    assert!(PLANTED.len() >= 30);
-    let names: HashSet<_> = PLANTED.iter().map(|it| it.name).collect();
-    assert_eq!(names.len(), PLANTED.len(), "a name is not unique");
+    assert!(FAULTS.len() >= 30);
+    let names: HashSet<_> = FAULTS.iter().map(|it| it.name).collect();
+    assert_eq!(names.len(), FAULTS.len(), "a name is not unique");
     let kinds = [
         "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
         "garbled", "double", "=E", "unseen", "stale", "evict",
     ];
     for kind in kinds {
-        assert!(PLANTED.iter().any(|it| it.plan.contains(kind)), "{kind}");
+        assert!(FAULTS.iter().any(|it| it.plan.contains(kind)), "{kind}");
     }
     for release in ["6.1.2", "6.4.3", "7.2.4"] {
-        assert!(PLANTED.iter().any(|it| it.target == Target::Release(release)), "{release}");
+        assert!(FAULTS.iter().any(|it| it.target == Target::Release(release)), "{release}");
     }
 }

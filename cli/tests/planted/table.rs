@@ -1,42 +1,37 @@
-//! The faults that are planted, and what finds each.
+//! The faults, and what finds each.
 
-/// Below what the tool runs.
+/// What the tool runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The simulation, so configured.
+    /// The simulation with this configuration.
     Simulation(&'static str),
     /// AMD's own runtime of this release, on the emulated driver.
     Release(&'static str),
 }
 
-/// Who is to find a fault, and what it is to say.
+/// The tool that must find a fault, and its expected message.
 #[derive(Clone, Copy, Debug)]
 pub enum Finder {
-    /// The case that must fail, and words of its detail.
+    /// `conform`: the case that must fail, and a part of its detail.
     Conform(&'static str, &'static str),
-    /// As conform, which ends with the first case that fails: each would take its time limit.
+    /// `conform --fail-fast`, for faults with which each case would take its time limit.
     ConformAtOnce(&'static str, &'static str),
-    /// Words of the difference.
+    /// `fuzz`: a part of the difference.
     Fuzz(&'static str),
 }
 
-/// A fault.
+/// A planned fault that a tool must find.
 #[derive(Clone, Copy, Debug)]
-pub struct Planted {
+pub struct Fault {
     pub name: &'static str,
     pub target: Target,
-    /// In the language of `hsa-faults`.
+    /// The plan, as `hsa-faults` parses it.
     pub plan: &'static str,
     pub finder: Finder,
 }
 
-const fn planted(
-    name: &'static str,
-    target: Target,
-    plan: &'static str,
-    finder: Finder,
-) -> Planted {
-    Planted { name, target, plan, finder }
+const fn fault(name: &'static str, target: Target, plan: &'static str, finder: Finder) -> Fault {
+    Fault { name, target, plan, finder }
 }
 
 use Finder::{Conform, ConformAtOnce, Fuzz};
@@ -46,243 +41,243 @@ const OLD: Target = Release("6.1.2");
 const MIDDLE: Target = Release("6.4.3");
 const NEW: Target = Release("7.2.4");
 const SIM: Target = Simulation("");
-/// The runtime gives the CPU its access, and not the library.
+/// The runtime maps memory for the CPU; the library does not.
 const BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
 const ENFORCED: Target = Simulation("permissions=enforced");
 
 const BY_PAGE_TABLE: &str = "access.gpu.as_its_page_table_has_it";
 const OUT_OF: &str = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";
 
-pub const PLANTED: &[Planted] = &[
+pub const FAULTS: &[Fault] = &[
     // Mappings that are lost, late, of something else.
-    planted(
+    fault(
         "a mapping of the GPU is lost",
         OLD,
         "GEM_VA.MAP=lost",
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
-    planted(
+    fault(
         "a mapping of the GPU is late",
         MIDDLE,
         "GEM_VA.MAP=late:5ms",
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
-    planted(
+    fault(
         "half of a mapping is lost",
         NEW,
         "GEM_VA.MAP=half",
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x2000 after Read"),
     ),
-    planted(
+    fault(
         "the GPU is shown memory a page further on",
         MIDDLE,
         "GEM_VA.MAP=shifted",
         Conform(BY_PAGE_TABLE, "4096 instead of 0"),
     ),
-    planted(
+    fault(
         "what is unmapped stays in the page table",
         MIDDLE,
         "GEM_VA.UNMAP=lost",
         Conform("unmap.gpu.page_table_forgets", "after "),
     ),
-    planted(
+    fault(
         "what is unmapped goes later",
         NEW,
         "GEM_VA.UNMAP=late:5ms",
         Conform("unmap.gpu.page_table_forgets", ""),
     ),
-    planted(
+    fault(
         "the engines see a mapping late",
         NEW,
         "GEM_VA.MAP=unseen:50ms",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
-    planted(
+    fault(
         "the engines still use what is unmapped",
         MIDDLE,
         "GEM_VA.UNMAP=stale:50ms",
         Conform("map.again.other_handles", "in the memory"),
     ),
-    planted(
+    fault(
         "an import moves the memory",
         OLD,
         "PRIME_FD_TO_HANDLE=evict",
         Conform("access.gpus.peer_after_the_owner", "for GPU 0"),
     ),
-    planted(
+    fault(
         "the twentieth mapping is lost",
         SIM,
         "hsa_amd_vmem_map#20=lost",
         Conform("create.memory.is_its_own", "set_access"),
     ),
-    planted(
+    fault(
         "every mapping is late",
         SIM,
         "hsa_amd_vmem_map=late:5ms",
         Conform("map.memory.whole_handle", "set_access"),
     ),
-    planted(
+    fault(
         "the twentieth unmapping is lost",
         Simulation("era=a"),
         "hsa_amd_vmem_unmap#20=lost",
         Conform("create.memory.is_its_own", "RESOURCE_FREE"),
     ),
-    planted(
+    fault(
         "GPUs see other memory",
         Simulation("era=c"),
         "hsa_amd_vmem_set_access=other",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
-    planted(
+    fault(
         "GPUs see half of it",
         SIM,
         "hsa_amd_vmem_set_access=half",
         Conform(BY_PAGE_TABLE, "no page-table entry"),
     ),
-    planted(
+    fault(
         "GPUs see it a page further on",
         Simulation("era=d"),
         "hsa_amd_vmem_set_access=shifted",
         Conform(BY_PAGE_TABLE, "4096 instead of 0"),
     ),
-    planted(
+    fault(
         "a descriptor leads to other memory",
         OLD,
         "EXPORT_DMABUF=other",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
     // Permissions.
-    planted(
+    fault(
         "access is not set",
         SIM,
         "hsa_amd_vmem_set_access=lost",
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
-    planted(
+    fault(
         "a GPU may only read",
         NEW,
         "GEM_VA.MAP=narrow",
         Conform(BY_PAGE_TABLE, "ReadWrite was granted, but the page is not writable"),
     ),
-    planted(
+    fault(
         "a GPU may write what it may read",
         ENFORCED,
         "hsa_amd_vmem_set_access=wide",
         Conform(BY_PAGE_TABLE, "Read was granted, but the page is writable"),
     ),
-    planted(
+    fault(
         "the CPU may only read",
         BY_RUNTIME,
         "hsa_amd_vmem_set_access=narrow",
         Conform("access.cpu.as_the_kernel_has_it", "ReadWrite was granted, and the kernel has r--"),
     ),
     // Errors of the kernel.
-    planted(
+    fault(
         "no memory for page tables",
         OLD,
         "GEM_VA.MAP=ENOMEM",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "a mapping is invalid",
         NEW,
         "GEM_VA.MAP=EINVAL",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "there is nothing to unmap",
         NEW,
         "GEM_VA.UNMAP=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_unmap returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "too many open files",
         MIDDLE,
         "EXPORT_DMABUF=EMFILE",
         Conform("map.memory.whole_handle", OUT_OF),
     ),
-    planted(
+    fault(
         "a descriptor names nothing",
         MIDDLE,
         "PRIME_FD_TO_HANDLE=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "imports are refused",
         OLD,
         "IMPORT_DMABUF=EINVAL",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
     ),
-    planted(
+    fault(
         "descriptors are bad",
         MIDDLE,
         "GET_DMABUF_INFO=EBADF",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
     ),
-    planted(
+    fault(
         "memory is busy",
         NEW,
         "FREE_MEMORY_OF_GPU=EBUSY",
         Conform("pool.memory.holds_what_is_written", "crashed: SIGABRT, in hsa_amd_memory_"),
     ),
-    planted(
+    fault(
         "mapping for the CPU is forbidden",
         OLD,
         "GEM_MMAP=EACCES",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "mapping for the CPU fails",
         MIDDLE,
         "MMAP#20-=ENOMEM",
         Conform("ipc.get.separate_allocations", "hsa_amd_memory_pool_allocate returned"),
     ),
-    planted(
+    fault(
         "the memory is at an end",
         MIDDLE,
         "ALLOC_MEMORY_OF_GPU#40-=ENOMEM",
         Conform("pool.memory.filled", OUT_OF),
     ),
-    planted("the device has an error", NEW, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
+    fault("the device has an error", NEW, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
     // Leaks.
-    planted(
+    fault(
         "freed memory stays taken",
         OLD,
         "FREE_MEMORY_OF_GPU=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
-    planted(
+    fault(
         "freeing is forgotten",
         NEW,
         "FREE_MEMORY_OF_GPU=lost",
         Conform("release.memory.comes_back", "has lost"),
     ),
-    planted(
+    fault(
         "a closed handle keeps its memory",
         MIDDLE,
         "GEM_CLOSE=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
-    planted(
+    fault(
         "each export leaves a descriptor open",
         NEW,
         "EXPORT_DMABUF=leak",
         Conform("share.export.twice", "open file descriptors"),
     ),
-    planted(
+    fault(
         "released memory is not freed",
         SIM,
         "hsa_amd_vmem_handle_release=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
-    planted(
+    fault(
         "freed addresses stay reserved",
         SIM,
         "hsa_amd_vmem_address_free=leak",
         Conform("reserve.free.gives_the_addresses_back", "freed, but still in use"),
     ),
     // What never returns, and what ends the process.
-    planted(
+    fault(
         "a call of the driver hangs",
         MIDDLE,
         "GEM_VA.UNMAP=hang",
@@ -291,7 +286,7 @@ pub const PLANTED: &[Planted] = &[
             "hung: did not end within 10 s, in hsa_amd_vmem_unmap",
         ),
     ),
-    planted(
+    fault(
         "a call of the driver is always interrupted",
         OLD,
         "GEM_CLOSE=EINTR",
@@ -300,7 +295,7 @@ pub const PLANTED: &[Planted] = &[
             "hung: did not end within 10 s, in hsa_amd_vmem_",
         ),
     ),
-    planted(
+    fault(
         "a call of the runtime hangs",
         SIM,
         "hsa_amd_vmem_unmap=hang",
@@ -309,107 +304,107 @@ pub const PLANTED: &[Planted] = &[
             "hung: did not end within 10 s, in hsa_amd_vmem_unmap",
         ),
     ),
-    planted(
+    fault(
         "a call of the runtime crashes",
         Simulation("era=c"),
         "hsa_amd_vmem_map=crash",
         Conform("map.memory.whole_handle", "crashed: SIGABRT, in hsa_amd_vmem_map"),
     ),
     // Contents and reported values.
-    planted(
+    fault(
         "a bit is flipped",
         NEW,
         "COPY=garbled",
         Conform("access.gpu.copies", "bytes differ, first at offset 0x0"),
     ),
-    planted("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
-    planted(
+    fault("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
+    fault(
         "a copy is done before it is done",
         MIDDLE,
         "COPY=late:5ms",
         Conform("access.gpu.copies", "in the memory"),
     ),
-    planted(
+    fault(
         "half is copied",
         SIM,
         "hsa_amd_memory_async_copy=half",
         Conform("pool.memory.copied_between_gpus", "not all was copied"),
     ),
-    planted(
+    fault(
         "a GPU has more left than it has",
         OLD,
         "AVAILABLE_MEMORY=double",
         Conform("create.memory.is_counted", "bytes are available"),
     ),
-    planted(
+    fault(
         "memory is larger than it is",
         MIDDLE,
         "GET_DMABUF_INFO=half",
         Conform("share.import.same_memory", OUT_OF),
     ),
-    planted(
+    fault(
         "granules are half as large",
         SIM,
         "hsa_amd_memory_pool_get_info=half",
         Conform("pool.granule.power_of_two", "a granule is"),
     ),
     // Random sequences against the model.
-    planted(
+    fault(
         "the seventh mapping is lost",
         SIM,
         "hsa_amd_vmem_map#7=lost",
         Fuzz("reservations, handles and mappings in the runtime"),
     ),
-    planted(
+    fault(
         "the third unmapping keeps the memory",
         Simulation("era=d"),
         "hsa_amd_vmem_unmap#3=leak",
         Fuzz("video memory and descriptors in the runtime"),
     ),
-    planted(
+    fault(
         "GPUs see half of a range",
         Simulation("era=a"),
         "hsa_amd_vmem_set_access=half",
         Fuzz("page of GPU"),
     ),
-    planted(
+    fault(
         "a bit of a copy is turned round",
         Simulation("era=c"),
         "hsa_amd_memory_async_copy=garbled",
         Fuzz("value read at"),
     ),
-    planted(
+    fault(
         "a call of the runtime ends the process",
         SIM,
         "hsa_amd_vmem_unmap#5=crash",
         Fuzz("SIGABRT"),
     ),
-    planted(
+    fault(
         "every mapping of a GPU is lost",
         MIDDLE,
         "GEM_VA.MAP=lost",
         Fuzz("the process ended (SIGABRT"),
     ),
-    planted("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("value read at")),
-    planted("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
-    planted("what is revoked stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
-    planted(
+    fault("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("value read at")),
+    fault("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
+    fault("what is revoked stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
+    fault(
         "the ninth mapping finds no memory",
         NEW,
         "GEM_VA.MAP#9=ENOMEM",
         Fuzz("hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
-    planted(
+    fault(
         "a GPU sees memory a page further on",
         MIDDLE,
         "GEM_VA.MAP=shifted",
         Fuzz("value read at"),
     ),
-    planted(
+    fault(
         "the fifth unmapping never returns",
         NEW,
         "GEM_VA.UNMAP#5=hang",
         Fuzz("did not end within"),
     ),
-    planted("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("what the process has")),
+    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("what the process has")),
 ];

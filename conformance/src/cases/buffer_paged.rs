@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.runs",
         "documentation: PagedBuffer::map: all of them or none",
-        "a run of pages is mapped and unmapped completely or not at all",
+        "a range of pages is mapped and unmapped completely or not at all",
         runs,
     ),
     Case::new(

@@ -142,7 +142,7 @@ fn many_handles(context: &Context) -> Verdict {
         let why = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(why.to_owned()));
     }
-    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     if pool.is_none_or(|pool| pool.size / 2 < MANY * context.granule()) {
         return Err(NotPassed::Skipped(format!(
             "the GPU has too little memory for {MANY} granules"
@@ -185,7 +185,7 @@ fn refused_size(context: &Context, size: usize) -> Verdict {
 }
 
 fn too_large(context: &Context) -> Verdict {
-    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(1 << 50, |pool| pool.size);
     let beyond = (2 * size).next_multiple_of(context.granule());
     let properties = AllocationProperties::on(context.gpu());

@@ -58,7 +58,7 @@ fn minimum(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let properties = AllocationProperties::on(gpu);
     let granule = context.vmm().allocation_granularity(&properties, Granularity::Minimum)?;
-    let pool = context.runtime().agent(gpu).and_then(|gpu| gpu.handle_pool());
+    let pool = context.runtime().agent(gpu).and_then(|gpu| gpu.vmem_pool());
     ensure_eq!(Some(granule), pool.map(|pool| pool.granule), "minimum granularity");
     ensure!(granule > 0, "the granularity is 0");
     Ok(())

@@ -143,7 +143,7 @@ fn free_while_mapped(context: &Context) -> Verdict {
 
 fn granularity(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
-    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let Some(pool) = pool else { return Ok(()) };
     for (profile, expected) in
         [(HipProfile::Hip6, pool.granule), (HipProfile::Hip7, pool.recommended_granule)]

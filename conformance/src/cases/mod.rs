@@ -6,7 +6,6 @@ mod access_refused;
 mod access_use;
 mod area;
 mod area_refused;
-mod below;
 mod buffer_growable;
 mod buffer_paged;
 mod buffer_pausable;
@@ -19,6 +18,7 @@ mod hip_codes;
 mod import;
 mod ipc;
 mod ipc_two;
+mod kernel_state;
 mod map;
 mod map_refused;
 mod pool;
@@ -62,7 +62,7 @@ pub fn cases() -> Vec<&'static Case> {
         ipc_two::CASES,
         area::CASES,
         area_refused::CASES,
-        below::CASES,
+        kernel_state::CASES,
         buffer_growable::CASES,
         buffer_ring::CASES,
         buffer_paged::CASES,

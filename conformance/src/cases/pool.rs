@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
 
 fn on_every_gpu(runtime: &Runtime) -> Verdict {
     for gpu in runtime.gpus() {
-        let Some(pool) = gpu.handle_pool() else {
+        let Some(pool) = gpu.vmem_pool() else {
             ensure!(false, "{} has no pool for handles", gpu.name());
             continue;
         };
@@ -59,7 +59,7 @@ fn on_every_gpu(runtime: &Runtime) -> Verdict {
 
 fn not_on_cpus(runtime: &Runtime) -> Verdict {
     for cpu in runtime.agents().iter().filter(|agent| agent.kind() == AgentKind::Cpu) {
-        ensure!(cpu.handle_pool().is_none(), "{} has a pool for handles", cpu.name());
+        ensure!(cpu.vmem_pool().is_none(), "{} has a pool for handles", cpu.name());
     }
     Ok(())
 }
@@ -74,7 +74,7 @@ fn power_of_two(runtime: &Runtime) -> Verdict {
 }
 
 fn divides(runtime: &Runtime) -> Verdict {
-    for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
+    for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         let (granule, recommended) = (pool.granule, pool.recommended_granule);
         let right = recommended >= granule && recommended % granule == 0;
         ensure!(right, "granule {granule:#x}, recommended {recommended:#x}");
@@ -83,7 +83,7 @@ fn divides(runtime: &Runtime) -> Verdict {
 }
 
 fn size_reported(runtime: &Runtime) -> Verdict {
-    for pool in runtime.gpus().filter_map(|gpu| gpu.handle_pool()) {
+    for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         ensure!(pool.size >= pool.granule, "the pool holds {:#x} bytes", pool.size);
         ensure!(pool.largest_allocation >= pool.granule, "nothing can be allocated");
     }

@@ -115,7 +115,7 @@ fn zero_size(context: &Context) -> Verdict {
 }
 
 fn too_large(context: &Context) -> Verdict {
-    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.handle_pool());
+    let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(0, |pool| pool.size) + (1 << 30);
     let answer = PoolMemory::allocate(context.runtime(), context.gpu(), size);
     refused(context, answer, HipError::OutOfMemory)?;

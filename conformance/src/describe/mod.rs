@@ -204,8 +204,9 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     }
 }
 
-/// Returns the driver. The emulated driver is a library in this process; amdkfd appears in the
-/// kernel's list. So a report cannot pass for one of hardware. Returns `None` if neither is found.
+/// Returns the driver, so that reports of emulated GPUs can be told from reports of real ones. The
+/// emulated driver is a library in this process; amdkfd appears in the kernel's list of devices.
+/// Returns `None` if neither is found.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

@@ -3,7 +3,7 @@
 use crate::{CaseReport, Status};
 use serde::Serialize;
 
-/// A case whose result differs, or that is in one report only.
+/// A case whose result differs, or that only one report has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CaseChange {
     /// The case's name.
@@ -26,7 +26,7 @@ pub enum CaseKind {
     PassesNow,
     /// It is skipped in B only.
     SkippedNow,
-    /// It fails in B only, as is known of that runtime.
+    /// It fails in B only, and is known to fail with that runtime.
     KnownNow,
     /// The status is the same and the reason differs.
     Otherwise,
@@ -62,20 +62,20 @@ pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, u
         let name = new.or(old).map(|case| case.name.clone()).unwrap_or_default();
         CaseChange { name, kind, a: old.map(outcome), b: new.map(outcome) }
     };
-    let (mut all, mut alike) = (Vec::new(), 0);
+    let (mut all, mut same) = (Vec::new(), 0);
     for old in a {
         match b.iter().find(|new| new.name == old.name) {
             None => all.push(change(CaseKind::OnlyA, Some(old), None)),
             Some(new) => match kind(old, new) {
                 Some(kind) => all.push(change(kind, Some(old), Some(new))),
-                None => alike += 1,
+                None => same += 1,
             },
         }
     }
     let new = b.iter().filter(|new| !a.iter().any(|old| old.name == new.name));
     all.extend(new.map(|new| change(CaseKind::OnlyB, None, Some(new))));
     all.sort_by_key(|change| change.kind);
-    (all, alike)
+    (all, same)
 }
 
 fn kind(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {

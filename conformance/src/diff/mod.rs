@@ -1,12 +1,12 @@
 //! Compares two reports: of two runtimes, versions or machines.
 //!
 //! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
-//! durations of cases. [`words`](Diff::words) formats it as sentences.
+//! durations of cases. [`sentences`](Diff::sentences) formats it as sentences.
 
 mod agents;
 mod cases;
+mod sentences;
 mod timings;
-mod words;
 
 use crate::Report;
 use crate::describe::{Fact, QuirkDescription};
@@ -33,7 +33,8 @@ pub struct Diff {
     /// The cases whose results differ, or that are in one report only.
     pub cases: Vec<CaseChange>,
     /// The number of cases with equal results.
-    pub alike: usize,
+    #[serde(rename = "alike")]
+    pub same: usize,
     /// Whether cases were compared. A report of `info` has none.
     pub cases_compared: bool,
     /// The durations of the cases. They vary, and do not count as differences.
@@ -82,7 +83,7 @@ impl Diff {
     pub fn of(a: &Report, b: &Report) -> Self {
         let (old, new) = (&a.runtime, &b.runtime);
         let cases_compared = !a.cases.is_empty() && !b.cases.is_empty();
-        let (cases, alike) =
+        let (cases, same) =
             if cases_compared { cases::compare(&a.cases, &b.cases) } else { (Vec::new(), 0) };
         // A function that A lacks is one that only B has.
         let lacks = Only::of(
@@ -97,7 +98,7 @@ impl Diff {
             quirks: Only::of(old.quirks.as_deref(), new.quirks.as_deref(), |quirk| &quirk.name),
             agents: agents::compare(&a.agents, &b.agents),
             cases,
-            alike,
+            same,
             cases_compared,
             timings: timings::compare(&a.cases, &b.cases),
         }

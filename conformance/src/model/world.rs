@@ -34,11 +34,11 @@ impl World {
     #[must_use]
     pub fn of(runtime: &Runtime) -> Self {
         let agents = runtime.agents();
-        let pools = || agents.iter().filter_map(Agent::handle_pool);
+        let pools = || agents.iter().filter_map(Agent::vmem_pool);
         let facts = |agent: &Agent| AgentFacts {
             id: agent.id(),
             is_cpu: agent.kind() == AgentKind::Cpu,
-            memory: agent.handle_pool().map(|pool| pool.size),
+            memory: agent.vmem_pool().map(|pool| pool.size),
             reaches: agents.iter().map(|owner| agent.reaches(owner.id())).collect(),
         };
         Self {

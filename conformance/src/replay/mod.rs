@@ -39,7 +39,7 @@ pub fn replay(
 
 /// Rejects traces that do not fit this runtime.
 fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), ReplayError> {
-    let pools = || runtime.gpus().filter_map(Agent::handle_pool);
+    let pools = || runtime.gpus().filter_map(Agent::vmem_pool);
     let (needed, present) = (recorded.devices, pools().count());
     if present < needed {
         return Err(ReplayError::TooFewGpus { trace, needed, present });

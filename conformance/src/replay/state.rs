@@ -40,12 +40,12 @@ impl State {
     pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, Error> {
         // The recorded driver has a separate error for invalid devices, like HIP 7.
         let options = VmmOptions::new().with_profile(HipProfile::Hip7);
-        let pools = runtime.gpus().filter_map(Agent::handle_pool);
+        let pools = runtime.gpus().filter_map(Agent::vmem_pool);
         Ok(Self {
             vmm: Vmm::open_with(runtime, options)?,
             gpus: runtime
                 .gpus()
-                .filter(|agent| agent.handle_pool().is_some())
+                .filter(|agent| agent.vmem_pool().is_some())
                 .map(Agent::id)
                 .collect(),
             recorded_granule: trace.granule,

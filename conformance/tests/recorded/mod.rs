@@ -58,7 +58,7 @@ pub fn on(at: Address, bytes: usize) -> Address {
 impl Fixture {
     pub fn new(runtime: &Runtime) -> Self {
         let vmm = Vmm::open(runtime).unwrap();
-        let pool = runtime.gpus().next().unwrap().handle_pool().unwrap();
+        let pool = runtime.gpus().next().unwrap().vmem_pool().unwrap();
         Self { granule: pool.granule, vmm }
     }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 
-/// The open files of a GPU, each with a page table of its own, the one amdkfd uses first.
+/// Returns the open files of a GPU, each with its own page table. The file that amdkfd uses is first.
 fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
     let mut files: Vec<_> = driver.process.state().space(gpu).into_iter().collect();
     for file in descriptors::render_files() {
@@ -33,7 +33,7 @@ fn line(address: u64, entry: &Entry) -> String {
     format!("{address:#018x} size {size:#x} {memory} offset {offset:#x} {flags}")
 }
 
-/// The page tables of one GPU: a line for each, followed by a line for each mapping in it.
+/// Formats the page tables of one GPU: a line for each, followed by a line for each mapping in it.
 fn tables(driver: &Driver, gpu: usize) -> String {
     let mut text = String::new();
     for (index, file) in files(driver, gpu).iter().enumerate() {
@@ -53,12 +53,12 @@ fn totals(driver: &Driver) -> String {
     format!("buffers {}, descriptors {}\n", driver.buffers.count(), own::count())
 }
 
-/// The page tables of one GPU, and what the driver holds.
+/// Formats the page tables of one GPU, and the numbers of buffers and descriptors of the driver.
 pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
     tables(driver, gpu) + &totals(driver)
 }
 
-/// Appends all page tables to the file `HSA_KFD_PAGE_TABLES` names, if the process has a driver.
+/// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used the driver.
 extern "C" fn write_at_end() {
     let Some(driver) = driver::current() else { return };
     let Some(path) = &driver.config.page_tables else { return };
@@ -71,7 +71,7 @@ extern "C" fn write_at_end() {
     }
 }
 
-/// Run by the loader after the program has ended.
+/// The dynamic loader calls this at exit.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = write_at_end;

@@ -1,4 +1,4 @@
-//! Fetching releases.
+//! Downloads releases of AMD's runtime.
 
 use crate::apt::{self, AptError, Archive};
 use crate::{Installation, NotInstalled, Release};
@@ -9,14 +9,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// Also fetched: the program that lists GPUs. Only its companion script needs more packages.
-const SHOW: &str = "rocminfo";
+/// The program that lists GPUs; fetched without its dependencies, which only its script needs.
+const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
 /// margin.
-const NEEDED: u64 = 192 << 20;
+const NEEDED_SPACE: u64 = 192 << 20;
 /// The prefix of temporary folders.
-pub(crate) const WORK: &str = ".fetch-";
+pub(crate) const TEMPORARY_PREFIX: &str = ".fetch-";
 
 /// Why releases could not be fetched.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +51,8 @@ pub enum FetchError {
     Incomplete(NotInstalled),
 }
 
-/// Adds the path to a system error.
-pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
+/// Makes a system error a [`FetchError`] with the path.
+pub(crate) fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
     let path = path.to_owned();
     |cause| FetchError::Folder { path, cause }
 }
@@ -92,14 +92,14 @@ pub fn fetch(
     if let Ok(all) = open() {
         return Ok(all);
     }
-    let _alone = alone(folder, NEEDED)?;
+    let _lock = lock_folder(folder, NEEDED_SPACE)?;
     // Another process may have fetched them meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
     }
-    sweep(folder).map_err(at(folder))?;
-    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
-    let work = work.map_err(at(folder))?;
+    remove_temporary_folders(folder).map_err(folder_error(folder))?;
+    let work = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(folder);
+    let work = work.map_err(folder_error(folder))?;
     report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offers = archive.offers(RUNTIME)?;
@@ -109,30 +109,31 @@ pub fn fetch(
         }
         let offer = apt::choose(RUNTIME, release.version(), &offers)?;
         report(&format!("getting {release} ({} {} of {})", RUNTIME, offer.version, offer.suite));
-        let packages = archive.download(RUNTIME, &offer, &[SHOW])?;
+        let packages = archive.download(RUNTIME, &offer, &[ROCMINFO])?;
         let root = work.path().join(release.version());
-        fs::create_dir(&root).map_err(at(&root))?;
+        fs::create_dir(&root).map_err(folder_error(&root))?;
         unpack(&packages, &root)?;
         let end = folder.join(release.version());
         // An existing folder is incomplete, or there would be nothing to fetch.
         if end.exists() {
-            fs::remove_dir_all(&end).map_err(at(&end))?;
+            fs::remove_dir_all(&end).map_err(folder_error(&end))?;
         }
-        fs::rename(&root, &end).map_err(at(&end))?;
+        fs::rename(&root, &end).map_err(folder_error(&end))?;
     }
     Ok(open()?)
 }
 
-/// Creates a folder, locks it against other fetches, and checks the free space.
-pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
-    fs::create_dir_all(folder).map_err(at(folder))?;
+/// Creates a folder, locks it against other processes that fetch, and checks the free space.
+pub(crate) fn lock_folder(folder: &Path, needed: u64) -> Result<File, FetchError> {
+    fs::create_dir_all(folder).map_err(folder_error(folder))?;
     let path = folder.join("lock");
     // Do not follow a symbolic link, do not truncate.
     let mut options = File::options();
     options.write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    let lock = options.open(&path).map_err(at(&path))?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(&path)(error.into()))?;
-    let disk = statvfs(folder).map_err(|error| at(folder)(error.into()))?;
+    let lock = options.open(&path).map_err(folder_error(&path))?;
+    flock(&lock, FlockOperation::LockExclusive)
+        .map_err(|error| folder_error(&path)(error.into()))?;
+    let disk = statvfs(folder).map_err(|error| folder_error(folder)(error.into()))?;
     let left = disk.f_bavail.saturating_mul(disk.f_frsize);
     if left < needed {
         return Err(FetchError::Full { path: folder.to_owned(), left, needed });
@@ -140,11 +141,11 @@ pub(crate) fn alone(folder: &Path, needed: u64) -> Result<File, FetchError> {
     Ok(lock)
 }
 
-/// Removes temporary folders of killed fetches. The caller holds the lock.
-pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
+/// Removes the temporary folders of killed processes. The caller holds the lock.
+pub(crate) fn remove_temporary_folders(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(WORK.as_bytes()) {
+        if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes()) {
             fs::remove_dir_all(entry.path())?;
         }
     }
@@ -154,15 +155,15 @@ pub(crate) fn sweep(folder: &Path) -> io::Result<()> {
 /// Unpacks all packages of a folder into another, removes them, and writes the list of packages.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(packages).map_err(at(packages))? {
-        let entry = entry.map_err(at(packages))?;
+    for entry in fs::read_dir(packages).map_err(folder_error(packages))? {
+        let entry = entry.map_err(folder_error(packages))?;
         if let Some(name) = apt::name_and_version(&entry.file_name()) {
             apt::unpack(&entry.path(), root)?;
-            fs::remove_file(entry.path()).map_err(at(packages))?;
+            fs::remove_file(entry.path()).map_err(folder_error(packages))?;
             names.push(name);
         }
     }
     names.sort();
     let list = root.join("packages");
-    fs::write(&list, names.join("\n") + "\n").map_err(at(&list))
+    fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))
 }

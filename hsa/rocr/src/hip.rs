@@ -1,13 +1,13 @@
 //! Fetches HIP beside a release of the runtime, for benchmarks.
 
 use crate::apt::{self, Archive};
-use crate::fetch::{WORK, alone, at, sweep};
+use crate::fetch::{TEMPORARY_PREFIX, folder_error, lock_folder, remove_temporary_folders};
 use crate::{FetchError, Installation, Release, fetch};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The disk space needed for package lists, packages (including compilers) and their contents.
-const NEEDED: u64 = 512 << 20;
+const NEEDED_SPACE: u64 = 512 << 20;
 
 /// Returns the package of a release's HIP.
 pub(crate) fn package(release: Release) -> Option<&'static str> {
@@ -33,22 +33,22 @@ pub fn fetch_hip(
     let Some(package) = package(release) else { return Ok(None) };
     let open = || Installation::open(folder, release);
     fetch(&[release], folder, report)?;
-    let _alone = alone(folder, NEEDED)?;
+    let _lock = lock_folder(folder, NEEDED_SPACE)?;
     let installation = open()?;
     if let Some(hip) = installation.hip() {
         return Ok(Some(hip));
     }
-    sweep(folder).map_err(at(folder))?;
-    let work = tempfile::Builder::new().prefix(WORK).tempdir_in(folder);
-    let work = work.map_err(at(folder))?;
+    remove_temporary_folders(folder).map_err(folder_error(folder))?;
+    let work = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(folder);
+    let work = work.map_err(folder_error(folder))?;
     report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
     report(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
     let packages = archive.download(package, &offer, &[])?;
     let mut names = installation.packages();
-    for entry in fs::read_dir(&packages).map_err(at(&packages))? {
-        let entry = entry.map_err(at(&packages))?;
+    for entry in fs::read_dir(&packages).map_err(folder_error(&packages))? {
+        let entry = entry.map_err(folder_error(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
         // Existing packages may be in use.
         if !names.contains(&name) {
@@ -59,8 +59,8 @@ pub fn fetch_hip(
     names.sort();
     // Replaced atomically: this list shows whether HIP is complete.
     let list = work.path().join("packages");
-    fs::write(&list, names.join("\n") + "\n").map_err(at(&list))?;
+    fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))?;
     let end = installation.root().join("packages");
-    fs::rename(&list, &end).map_err(at(&end))?;
+    fs::rename(&list, &end).map_err(folder_error(&end))?;
     Ok(open()?.hip())
 }

@@ -13,7 +13,7 @@ use crate::vmm::{Access, AccessDescriptor, Address, Location, Mapping};
 use derive_more::Debug;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Core, Page, apply, invalid};
+use table::{Page, PagedCore, commit, invalid};
 
 #[cfg(doc)]
 use crate::vmm::Vmm;
@@ -60,7 +60,7 @@ use crate::vmm::Vmm;
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.pages(), self.page_size(), self.address())]
 pub struct PagedBuffer {
-    core: Arc<Core>,
+    core: Arc<PagedCore>,
     /// The thread that maps ahead.
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -117,9 +117,9 @@ impl PagedBuffer {
         let memory = locked.take(missing.len(), &pages)?;
         let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, mapped)?;
-        locked.use_ahead(&pages);
+        locked.mark_used(&pages);
         if core.ahead > 0 {
-            locked.table.wanted.insert(pages.end);
+            locked.table.ahead_from.insert(pages.end);
             core.changed.notify_all();
         }
         Ok(())
@@ -136,7 +136,7 @@ impl PagedBuffer {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         let pages = self.core.check(pages).map_err(fail)?;
         locked.memory(&pages).map_err(fail)?;
-        locked.make_idle(pages.clone())?;
+        locked.empty_pages(pages.clone())?;
         locked.unmap_ahead(pages.end);
         Ok(())
     }
@@ -147,9 +147,9 @@ impl PagedBuffer {
     /// As for [`unmap`](Self::unmap).
     pub fn trim(&self) -> Result<(), Error> {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
-        locked.table.wanted.clear();
+        locked.table.ahead_from.clear();
         let ahead: Vec<_> = locked.ahead(0..self.core.count).collect();
-        locked.make_idle(ahead)
+        locked.empty_pages(ahead)
     }
 
     /// Moves the memory of pages to pages of this or another buffer that are not mapped, from page
@@ -374,8 +374,8 @@ impl PagedBuffer {
 /// buffer, from page `first` on.
 fn transfer(
     operation: Operation,
-    (from, pages): (&Core, Range<usize>),
-    (to, first): (&Core, usize),
+    (from, pages): (&PagedCore, Range<usize>),
+    (to, first): (&PagedCore, usize),
 ) -> Result<(), Error> {
     let fail = |kind| Error::new(operation, kind);
     check_alive(&from.vmm).map_err(fail)?;
@@ -397,7 +397,7 @@ fn transfer(
     } else {
         target.check_free(&there).map_err(fail)?;
         if operation == Operation::MovePages {
-            plan = here.idle(pages);
+            plan = here.plan_to_empty(pages);
         } else {
             for page in pages {
                 here.in_use(page).map_err(fail)?.0.check_mapped()?;
@@ -410,7 +410,7 @@ fn transfer(
             plan.extend(others);
             here.change(operation, plan)?;
         }
-        Some(other) => apply(operation, &mut [(&mut here, plan), (other, others.collect())])?,
+        Some(other) => commit(operation, &mut [(&mut here, plan), (other, others.collect())])?,
     }
     if operation == Operation::MovePages {
         here.unmap_ahead(end);
@@ -418,10 +418,10 @@ fn transfer(
     Ok(())
 }
 
-/// Checks that both runs of pages exist, and that each page can have the other's memory.
+/// Checks that both ranges of pages exist, and that each page can have the other's memory.
 fn check_both(
-    (from, pages): (&Core, Range<usize>),
-    (to, first): (&Core, usize),
+    (from, pages): (&PagedCore, Range<usize>),
+    (to, first): (&PagedCore, usize),
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
     let pages = from.check(pages)?;
     let there = to.check(first..first.saturating_add(pages.len()))?;
@@ -447,7 +447,7 @@ impl Drop for PagedBuffer {
             std::mem::forget((self.core.clone(), self.thread.take()));
             return;
         }
-        self.core.lock().table.ended = true;
+        self.core.lock().table.stopped = true;
         self.core.changed.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

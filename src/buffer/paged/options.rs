@@ -1,7 +1,7 @@
 //! Building a paged buffer, the states of its pages, and its statistics.
 
 use super::PagedBuffer;
-use super::table::Core;
+use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
 use crate::buffer::{owner, step, whole_granules};
 use crate::error::{Error, ErrorKind, Operation};
@@ -91,7 +91,7 @@ impl PagedBuilder {
             None
         };
         let keeps_all = vmm.quirks().memory_returns_with_addresses;
-        let core = Arc::new(Core {
+        let core = Arc::new(PagedCore {
             table: Mutex::default(),
             changed: Condvar::default(),
             zero,
@@ -105,7 +105,7 @@ impl PagedBuilder {
         });
         let mut buffer = PagedBuffer { core, thread: None };
         if self.zero {
-            buffer.core.lock().make_idle(0..count)?;
+            buffer.core.lock().empty_pages(0..count)?;
         }
         if ahead > 0 {
             let core = buffer.core.clone();

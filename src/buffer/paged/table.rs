@@ -14,13 +14,13 @@ use std::sync::{Arc, PoisonError};
 /// The memory of a page. Each page that maps it, of any buffer, holds one reference.
 pub(super) type PageMemory = Arc<Allocation>;
 
-/// The state of a page, or the planned state, which has no mapping yet.
+/// A page: its present state, or in a [`Plan`] the new state, without a mapping yet.
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
-    /// `None` if it is lost.
+    /// `None` if the page is lost.
     mapping: Option<Mapping>,
-    /// `None` if it is lost, or the zero page.
+    /// `None` if the page is lost, or maps the zero page.
     memory: Option<PageMemory>,
 }
 
@@ -38,11 +38,11 @@ impl Page {
 /// The pages of one buffer to change, and their new states.
 pub(super) type Plan = Vec<(usize, Page)>;
 
-/// The part of a buffer that the thread which maps ahead uses, too.
+/// The part of a buffer that it shares with the thread that maps pages ahead.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(super) struct PagedCore {
     pub table: Mutex<Table>,
-    /// Notified when a page should be mapped ahead, and at the end.
+    /// Notified when pages should be mapped ahead, and when the thread should stop.
     pub changed: Condvar,
     pub zero: Option<Allocation>,
     /// The number of pages to map ahead.
@@ -62,19 +62,19 @@ pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
     pub grants: Grants,
-    /// The thread maps these pages and those after them ahead.
-    pub wanted: BTreeSet<usize>,
-    pub ended: bool,
-    figures: PagedStatistics,
+    /// The thread maps pages ahead from these pages on.
+    pub ahead_from: BTreeSet<usize>,
+    pub stopped: bool,
+    counters: PagedStatistics,
 }
 
 /// A buffer whose table is locked.
 pub(super) struct Locked<'a> {
-    core: &'a Core,
+    core: &'a PagedCore,
     pub table: MutexGuard<'a, Table>,
 }
 
-impl Core {
+impl PagedCore {
     /// Locks the table. Must not be called in a forked child.
     pub fn lock(&self) -> Locked<'_> {
         Locked { core: self, table: lock(&self.table) }
@@ -105,10 +105,11 @@ impl Core {
         self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
     }
 
-    /// Runs in the thread: maps pages ahead until the end. Locks the table for one page at a time.
+    /// The function of the thread: maps pages ahead until `stopped` is set. Locks the table for one page
+    /// at a time.
     pub fn map_ahead(&self) {
         let mut locked = self.lock();
-        while !locked.table.ended {
+        while !locked.table.stopped {
             let Some(page) = locked.next_ahead() else {
                 let woken = self.changed.wait(locked.table);
                 locked.table = woken.unwrap_or_else(PoisonError::into_inner);
@@ -118,8 +119,8 @@ impl Core {
             let taken = self.pool.take(1);
             locked = self.lock();
             let answer = taken.and_then(|memory| {
-                // The page may have been mapped meanwhile, or the one before it unmapped.
-                if locked.table.ended || locked.next_ahead() != Some(page) {
+                // Meanwhile another thread may have mapped the page, or unmapped the page before it.
+                if locked.table.stopped || locked.next_ahead() != Some(page) {
                     self.pool.store(memory);
                     return Ok(());
                 }
@@ -130,10 +131,10 @@ impl Core {
             });
             if let Err(error) = answer {
                 crate::log::event!(DEBUG, %error, "a page was not mapped ahead");
-                // Mapping ahead pauses until more is wanted.
-                locked.table.wanted.clear();
-                locked.table.figures.failures_ahead += 1;
-                locked.table.figures.last_failure_ahead = Some(error);
+                // Stops mapping ahead until a caller maps more pages.
+                locked.table.ahead_from.clear();
+                locked.table.counters.failures_ahead += 1;
+                locked.table.counters.last_failure_ahead = Some(error);
             }
         }
     }
@@ -178,7 +179,7 @@ impl Locked<'_> {
         pages.clone().map(|page| Ok(self.in_use(page)?.1.clone())).collect()
     }
 
-    /// Returns a part of the buffer. Its pages are in use, or the zero page if they are only read.
+    /// Returns a part of the buffer. Its pages must be in use; for a read they may also map the zero page.
     pub fn span(
         &self,
         operation: Operation,
@@ -208,17 +209,17 @@ impl Locked<'_> {
     }
 
     /// Marks the pages in a range that were mapped ahead as in use.
-    pub fn use_ahead(&mut self, pages: &Range<usize>) {
-        let Table { pages: table, figures, .. } = &mut *self.table;
+    pub fn mark_used(&mut self, pages: &Range<usize>) {
+        let Table { pages: table, counters, .. } = &mut *self.table;
         for (_, page) in table.range_mut(pages.clone()) {
             if page.state == PageState::Ahead {
-                figures.count(page.state, PageState::Mapped);
+                counters.count(page.state, PageState::Mapped);
                 page.state = PageState::Mapped;
             }
         }
     }
 
-    /// Unmaps pages that were mapped ahead of pages that are no longer in use.
+    /// Unmaps pages after `page` that were mapped ahead and no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let ahead = self.core.ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -227,21 +228,21 @@ impl Locked<'_> {
         };
         let near = self.ahead(page..page.saturating_add(ahead));
         let idle: Vec<_> = near.filter(|&page| !follows_a_mapped_page(page)).collect();
-        if let Err(error) = self.make_idle(idle) {
+        if let Err(error) = self.empty_pages(idle) {
             crate::log::event!(WARN, %error, "pages stay mapped ahead");
         }
     }
 
     /// Returns the next page to map ahead.
     fn next_ahead(&mut self) -> Option<usize> {
-        while let Some(&from) = self.table.wanted.first() {
+        while let Some(&from) = self.table.ahead_from.first() {
             let is_wanted = from > 0 && self.state(from - 1) == PageState::Mapped;
             let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.count);
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| is_wanted) {
                 return Some(page);
             }
-            self.table.wanted.pop_first();
+            self.table.ahead_from.pop_first();
         }
         None
     }
@@ -262,11 +263,11 @@ impl Locked<'_> {
             shared: shared.len(),
             repeated: shared.len() - distinct.len(),
             ready: core.pool.ready(),
-            ..self.table.figures.clone()
+            ..self.table.counters.clone()
         }
     }
 
-    /// Takes memory for `count` of these pages: all of it or none.
+    /// Takes memory from the pool for `count` of these pages, for all or none.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
         let elsewhere = self.ahead(0..self.core.count).filter(|page| !pages.contains(page));
@@ -274,66 +275,61 @@ impl Locked<'_> {
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
             && !ahead.is_empty()
-            && self.make_idle(ahead).is_ok()
+            && self.empty_pages(ahead).is_ok()
         {
-            // Releases pages mapped ahead elsewhere, which are less important.
+            // The pages that were mapped ahead elsewhere are unmapped now: their memory is free.
             taken = self.core.pool.take(count);
         }
         Ok(taken?.into_iter().map(Arc::new).collect())
     }
 
-    /// Returns the plan that maps the zero page at pages, or empties them without one.
-    pub fn idle(&self, pages: impl IntoIterator<Item = usize>) -> Plan {
+    /// Returns the plan that maps the zero page at these pages, or unmaps them if there is no zero page.
+    pub fn plan_to_empty(&self, pages: impl IntoIterator<Item = usize>) -> Plan {
         let state = if self.core.zero.is_some() { PageState::Zero } else { PageState::Empty };
         pages.into_iter().map(|page| (page, Page::without_memory(state))).collect()
     }
 
     /// Unmaps pages, all or none, and returns their memory to the pool.
-    pub fn make_idle(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
-        let plan = self.idle(pages);
+    pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
+        let plan = self.plan_to_empty(pages);
         self.change(Operation::UnmapPages, plan)
     }
 
     /// Changes pages, all or none. Returns freed memory to the pool.
     pub fn change(&mut self, operation: Operation, plan: Plan) -> Result<(), Error> {
-        apply(operation, &mut [(self, plan)])
+        commit(operation, &mut [(self, plan)])
     }
 
-    /// Unmaps all pages, at the end of the buffer.
+    /// Unmaps all pages. Called when the buffer is dropped.
     pub fn unmap_all(&mut self) {
         let pages = core::mem::take(&mut self.table.pages);
-        let (mappings, memory): (Vec<_>, Vec<_>) =
+        let (mappings, _memory): (Vec<_>, Vec<_>) =
             pages.into_values().map(|page| (page.mapping, page.memory)).unzip();
-        // On failure the mappings are dropped, each by itself.
+        // On failure each mapping is unmapped when it is dropped.
         if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
             crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
         }
-        drop(memory);
     }
 
     /// Replaces the entry of a changed page, and returns its old memory.
-    fn enter(&mut self, index: usize, page: Page) -> Option<PageMemory> {
-        let Table { pages, figures, .. } = &mut *self.table;
-        let state = page.state;
-        let old = if state == PageState::Empty {
-            pages.remove(&index)
-        } else {
-            pages.insert(index, page)
-        };
-        figures.count(old.as_ref().map_or(PageState::Empty, |old| old.state), state);
+    fn replace_page(&mut self, index: usize, page: Page) -> Option<PageMemory> {
+        let Table { pages, counters, .. } = &mut *self.table;
+        let (state, is_empty) = (page.state, page.state == PageState::Empty);
+        let old = if is_empty { pages.remove(&index) } else { pages.insert(index, page) };
+        counters.count(old.as_ref().map_or(PageState::Empty, |old| old.state), state);
         old?.memory
     }
 
-    /// Restores the mapping of a page that could not be changed. Without a mapping the page is lost;
-    /// returns whether it has just become lost.
+    /// Stores the restored mapping of a page that could not be changed. Without one, the page is lost.
+    /// Returns whether the page was not lost before.
     fn restore(&mut self, index: usize, mapping: Option<Mapping>) -> bool {
-        let Table { pages, figures, .. } = &mut *self.table;
+        let Table { pages, counters, .. } = &mut *self.table;
         let Some(page) = pages.get_mut(&index) else { return false };
         page.mapping = mapping;
         if page.mapping.is_some() || page.state == PageState::Lost {
             return false;
         }
-        figures.count(page.state, PageState::Lost);
+        counters.count(page.state, PageState::Lost);
         *page = Page::without_memory(PageState::Lost);
         true
     }
@@ -341,7 +337,7 @@ impl Locked<'_> {
 
 /// Changes pages of one or two buffers, all or none. Returns freed memory to the pool: the old memory of
 /// the pages, or the new memory after a failure.
-pub(super) fn apply(
+pub(super) fn commit(
     operation: Operation,
     changes: &mut [(&mut Locked<'_>, Plan)],
 ) -> Result<(), Error> {
@@ -375,7 +371,7 @@ pub(super) fn apply(
                     if page.state != PageState::Empty {
                         page.mapping = made.next();
                     }
-                    freed.extend(locked.enter(index, page));
+                    freed.extend(locked.replace_page(index, page));
                 }
                 locked.core.store(freed);
             }
@@ -387,13 +383,13 @@ pub(super) fn apply(
             let mut lost = Vec::new();
             for (locked, plan) in changes {
                 let mut lost_here = Vec::new();
-                for (index, planned) in core::mem::take(plan) {
+                for (index, new) in core::mem::take(plan) {
                     let mapping = restored.remove(&locked.core.address_of(index));
                     if locked.restore(index, mapping) {
                         lost_here.push(index);
                     }
                     if !is_quarantine(&error) {
-                        locked.core.store(planned.memory);
+                        locked.core.store(new.memory);
                     }
                 }
                 lost = if lost.is_empty() { lost_here } else { lost };

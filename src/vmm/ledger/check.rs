@@ -16,9 +16,9 @@
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, over no other, and not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
 //! | 9 | after mapping no agent has access | `Journal::add_new` | case `map.access.none_at_first` |
-//! | 10 | access is set on a run of whole mappings | [`Mappings::run`] | `runs_are_whole_contiguous_mappings` |
+//! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `ranges_consist_of_adjacent` |
 //! | 11 | a list takes effect as a whole or not at all; setting access twice is setting it once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
-//! | 12 | a run of whole mappings is unmapped; memory is released with its last mapping | [`Mappings::run`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
+//! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
 //! | 14 | look-ups return the same for all of a mapping, and nothing at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |

@@ -90,14 +90,14 @@ impl Mappings {
         Some(access.map_or(Access::None, |access| access.requested.get(agent)))
     }
 
-    /// Returns the mapping that is exactly a range: most runs are one mapping.
+    /// Returns the mapping that covers exactly a range, if there is one: the usual case.
     pub fn only(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(entry.mapped_at(range.start))
     }
 
-    /// Checks that a range is exactly a run of whole mappings, and returns them.
-    pub fn run(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
+    /// Returns the mappings of a range, which must consist of adjacent whole mappings.
+    pub fn adjacent(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         if let Some((start, _)) = self.entry_at(range.start)
             && start != range.start
         {
@@ -126,8 +126,8 @@ impl Mappings {
         self.entries.range(first..range.end()).map(|(&start, entry)| entry.mapped_at(start))
     }
 
-    /// Returns the mappings that overlap a range, all of which must be mapped. Unlike for [`run`](Self::run)
-    /// it may begin and end inside mappings.
+    /// Returns the mappings that overlap a range, which must be mapped completely. Unlike for
+    /// [`adjacent`](Self::adjacent), the range may begin and end inside mappings.
     pub fn covering(&self, range: Range) -> Result<impl Iterator<Item = MappedRange>, ErrorKind> {
         let mut next = range.start;
         for it in self.overlapping(range) {

@@ -78,22 +78,23 @@ fn three() -> (Ledger, Handle) {
     (ledger, handle)
 }
 
-fn run(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
-    let found =
-        ledger.reservations.at(range.start, |it| it.mappings().run(range).map(|it| it.count()));
+fn mappings_in(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
+    let found = ledger
+        .reservations
+        .at(range.start, |it| it.mappings().adjacent(range).map(|it| it.count()));
     found.unwrap()
 }
 
 #[test]
-fn runs_are_whole_contiguous_mappings() {
+fn ranges_consist_of_whole_mappings() {
     let (ledger, _) = three();
-    assert_eq!(run(&ledger, range(2, 2)).unwrap(), 1);
-    assert_eq!(run(&ledger, range(2, 3)).unwrap(), 2);
-    assert_eq!(problem(run(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
-    assert_eq!(problem(run(&ledger, range(2, 1))), Problem::SplitsMapping(at(2)));
-    assert_eq!(problem(run(&ledger, range(4, 3))), Problem::NotMapped(at(5)));
-    assert_eq!(problem(run(&ledger, range(1, 3))), Problem::NotMapped(at(1)));
-    assert_eq!(problem(run(&ledger, range(5, 2))), Problem::NotMapped(at(5)));
+    assert_eq!(mappings_in(&ledger, range(2, 2)).unwrap(), 1);
+    assert_eq!(mappings_in(&ledger, range(2, 3)).unwrap(), 2);
+    assert_eq!(problem(mappings_in(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(mappings_in(&ledger, range(2, 1))), Problem::SplitsMapping(at(2)));
+    assert_eq!(problem(mappings_in(&ledger, range(4, 3))), Problem::NotMapped(at(5)));
+    assert_eq!(problem(mappings_in(&ledger, range(1, 3))), Problem::NotMapped(at(1)));
+    assert_eq!(problem(mappings_in(&ledger, range(5, 2))), Problem::NotMapped(at(5)));
 }
 
 #[test]

@@ -157,12 +157,10 @@ impl Mapping {
         let vmm = first.vmm();
         vmm.run(Operation::SetAccess, |shared| {
             let sorted = Sorted::new(vmm, changes.iter().map(|&(mapping, _)| mapping))?;
-            let mut runs: Vec<_> = Vec::with_capacity(changes.len());
-            for (mapping, access) in changes {
-                runs.push((mapping.range(), shared.access_change(access)?));
-            }
-            runs.sort_by_key(|(range, _)| range.start);
-            shared.set_access(&runs, sorted.expected())
+            let change = |it: &(&Self, &[_])| Ok((it.0.range(), shared.access_change(it.1)?));
+            let mut ranges = changes.iter().map(change).collect::<Result<Vec<_>, ErrorKind>>()?;
+            ranges.sort_by_key(|(range, _)| range.start);
+            shared.set_access(&ranges, sorted.expected())
         })
     }
 

@@ -48,7 +48,7 @@ pub struct Stress {
     pub worker: Option<Part>,
     /// Leak something on purpose, for tests
     #[arg(long, value_enum, hide = true)]
-    pub plant: Option<PlantedLeak>,
+    pub leak: Option<DeliberateLeak>,
 }
 
 /// What a worker process runs, as JSON.
@@ -67,7 +67,7 @@ fn part(text: &str) -> Result<Part, String> {
 
 /// A resource that is leaked on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PlantedLeak {
+pub enum DeliberateLeak {
     /// A `Vmm` with a mapping
     Vmm,
     /// A mapping of the process's `Vmm`

@@ -18,7 +18,7 @@ pub fn vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
     let mut all = Vec::new();
     let mut total = 0;
     for gpu in &gpus {
-        let Some(pool) = gpu.handle_pool() else { continue };
+        let Some(pool) = gpu.vmem_pool() else { continue };
         total += pool.size as u64;
         let unit = pool.recommended_granule.max(pool.granule).max(4096);
         let size = (pool.size / ALLOCATIONS / threads).next_multiple_of(unit);
@@ -46,7 +46,7 @@ pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     setup.limit.store(limit.unwrap_or_default(), Ordering::Relaxed);
     let Some(gpu) = setup.runtime.gpus().next() else { return };
-    let size = gpu.handle_pool().map_or(4096, |pool| pool.granule);
+    let size = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
     let properties =
         AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
     let Some(memory) = setup.call(Allocation::create(setup.vmm, size, &properties)) else { return };
@@ -84,7 +84,7 @@ pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
     let allowed = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let allowed: u64 = allowed.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);
     setup.limit.store(allowed, Ordering::Relaxed);
-    let size = gpu.handle_pool().map_or(4096, |pool| pool.granule);
+    let size = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
     let properties = AllocationProperties::on(gpu.id());
     let Some(memory) = setup.call(Allocation::create(setup.vmm, size, &properties)) else { return };
     let full = allowed.saturating_sub(FREE_MAPPINGS);

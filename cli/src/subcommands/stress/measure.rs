@@ -76,7 +76,7 @@ impl Measure {
         for (number, gpu) in runtime.gpus().enumerate() {
             // The free memory is that of all processes. The driver's count per process is better.
             let left = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
-            let size = gpu.handle_pool().map(|pool| pool.size);
+            let size = gpu.vmem_pool().map(|pool| pool.size);
             if let (Some(left), Some(size)) = (left, size) {
                 let taken = size.saturating_sub(left) as i64;
                 self.add(&format!("memory of GPU {number} (runtime)"), taken, 0);

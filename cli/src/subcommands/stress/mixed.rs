@@ -1,6 +1,6 @@
 //! The scenario "mixed": creates and removes mappings and checks that their contents stay.
 
-use super::arguments::PlantedLeak;
+use super::arguments::DeliberateLeak;
 use super::setup::Setup;
 use fastrand::Rng;
 use hsa_vmm::{
@@ -11,7 +11,7 @@ use std::sync::Once;
 
 /// The maximum number of items of a thread.
 const ITEMS: usize = 24;
-/// Guards the descriptor that is kept once in a process ([`PlantedLeak::OpenedOnce`]).
+/// Guards the descriptor that is kept once in a process ([`DeliberateLeak::OpenedOnce`]).
 static KEPT: Once = Once::new();
 /// The maximum size of an item, in granules.
 const GRANULES: usize = 4;
@@ -24,7 +24,7 @@ struct Item {
 }
 
 /// Runs the scenario in one thread until its end.
-pub fn work(setup: &Setup<'_>, mut rng: Rng, plant: Option<PlantedLeak>) {
+pub fn work(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
     let gpus: Vec<_> = setup.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();
     while setup.is_running() {
@@ -32,7 +32,7 @@ pub fn work(setup: &Setup<'_>, mut rng: Rng, plant: Option<PlantedLeak>) {
         match rng.u32(..16) {
             0..=5 if items.len() < ITEMS => {
                 let gpu = gpus[rng.usize(..gpus.len())];
-                let granule = gpu.handle_pool().map_or(4096, |pool| pool.granule);
+                let granule = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
                 if let Some(item) = item(setup, &mut rng, gpu.id(), granule) {
                     setup.add_held(1);
                     items.push(item);
@@ -51,8 +51,8 @@ pub fn work(setup: &Setup<'_>, mut rng: Rng, plant: Option<PlantedLeak>) {
             15 if some < items.len() => revoke(setup, &mut rng, &items[some]),
             _ => {}
         }
-        if let Some(plant) = plant.filter(|_| rng.u32(..64) == 0) {
-            leak(setup, plant, gpus[0].id());
+        if let Some(kind) = leak_kind.filter(|_| rng.u32(..64) == 0) {
+            leak(setup, kind, gpus[0].id());
         }
     }
     setup.remove_held(items.len() as u64);
@@ -161,26 +161,28 @@ fn second_view(setup: &Setup<'_>, rng: &mut Rng, item: &Item, memory: &Allocatio
 }
 
 /// Leaks something on purpose.
-fn leak(setup: &Setup<'_>, plant: PlantedLeak, gpu: AgentId) {
+fn leak(setup: &Setup<'_>, kind: DeliberateLeak, gpu: AgentId) {
     let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(gpu).shareable_as(shareable);
     let memory = |vmm: &Vmm| Allocation::create(vmm, 1 << 21, &properties);
     let mapping = |vmm: &Vmm| Reservation::builder(1 << 21).reserve(vmm)?.map(0, &memory(vmm)?);
-    match plant {
-        PlantedLeak::Vmm => {
+    match kind {
+        DeliberateLeak::Vmm => {
             if let Ok(vmm) = Vmm::open(setup.runtime) {
                 std::mem::forget(mapping(&vmm));
                 std::mem::forget(vmm);
             }
         }
-        PlantedLeak::Mapping => std::mem::forget(mapping(setup.vmm)),
-        PlantedLeak::Descriptor => {
+        DeliberateLeak::Mapping => std::mem::forget(mapping(setup.vmm)),
+        DeliberateLeak::Descriptor => {
             if let Ok(descriptor) = memory(setup.vmm).and_then(|memory| memory.export()) {
                 let _ = descriptor.into_raw_fd();
             }
         }
-        PlantedLeak::OpenedOnce => KEPT.call_once(|| leak(setup, PlantedLeak::Descriptor, gpu)),
-        PlantedLeak::Addresses => {
+        DeliberateLeak::OpenedOnce => {
+            KEPT.call_once(|| leak(setup, DeliberateLeak::Descriptor, gpu))
+        }
+        DeliberateLeak::Addresses => {
             std::mem::forget(Reservation::builder(1 << 21).reserve(setup.vmm))
         }
     }

@@ -135,12 +135,12 @@ fn run_threads(
     answers: &Answers,
 ) -> anyhow::Result<()> {
     let threads = args.threads;
-    let plant = args.plant.filter(|_| warmed_up);
+    let leak = args.leak.filter(|_| warmed_up);
     thread::scope(|scope| {
         let work = |number: u32| {
             let rng = Rng::with_seed(seed ^ u64::from(number) << 32);
             match setup.scenario {
-                Scenario::Mixed => mixed::work(setup, rng, plant),
+                Scenario::Mixed => mixed::work(setup, rng, leak),
                 Scenario::Vram => {
                     limits::vram(setup, rng, (threads * args.processes) as usize);
                 }

@@ -1,7 +1,7 @@
 //! Packets of the HSA's queues.
 
 use super::blit;
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use super::signal;
 use crate::driver::Driver;
 use crate::kfd::gpu_clock;
@@ -30,14 +30,14 @@ fn number(packet: &[u8; 64], at: usize) -> u64 {
 }
 
 /// Returns whether all (or any) signals of a barrier are zero.
-fn is_open(reach: &Reach, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
+fn is_open(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
     let mut any = false;
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
         if dependency == 0 {
             continue;
         }
-        let done = signal::value(reach, dependency)? == 0;
+        let done = signal::value(memory, dependency)? == 0;
         if all && !done {
             return Ok(false);
         }
@@ -47,21 +47,21 @@ fn is_open(reach: &Reach, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
 }
 
 /// Consumes the packet at an address.
-pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step, Fault> {
+pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<Step, Fault> {
     let mut packet = [0; 64];
     user::read(address, &mut packet).map_err(|error| Fault { address, error })?;
     let start = gpu_clock();
     match packet[0] {
         INVALID => return Ok(Step::NotYet),
         kind @ (BARRIER_AND | BARRIER_OR) => {
-            if !is_open(reach, &packet, kind == BARRIER_AND)? {
+            if !is_open(memory, &packet, kind == BARRIER_AND)? {
                 return Ok(Step::NotYet);
             }
         }
         DISPATCH => {
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
-            if !blit::run(driver, reach, (kernel, arguments), grid)? {
+            if !blit::run(driver, memory, (kernel, arguments), grid)? {
                 driver.log.missing(format_args!("kernel {kernel:#x} completes without running"));
             }
         }
@@ -73,6 +73,6 @@ pub(super) fn step(driver: &Driver, reach: &Reach, address: u64) -> Result<Step,
     // Tells the queue's owner that the packet can be overwritten.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
-    signal::complete(driver, reach, number(&packet, 56), (start, gpu_clock()))?;
+    signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;
     Ok(Step::Done)
 }

@@ -1,6 +1,6 @@
 //! The copy and fill kernels of AMD's runtime.
 //!
-//! No GPU code runs here, but copies within one GPU use these kernels. The emulation recognises
+//! The emulated GPUs run no code, but AMD's runtime copies within one GPU by these kernels. The emulation recognises
 //! them by two marks and performs the copy or fill itself. First, the kernel object was written by
 //! the runtime: up to 6.4 it has a header of the first code format, which compilers no longer emit;
 //! in 7.x a kernel descriptor that declares no arguments although it gets some. Second, the
@@ -8,44 +8,44 @@
 //! not run.
 
 use super::engine;
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
 /// The first bytes of a kernel's object.
 const HEADER: usize = 24;
 const ARGUMENTS: usize = 88;
 
-/// The operation of such a kernel.
+/// The operation of a copy or fill kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Copy { from: u64, to: u64, length: u64 },
     Fill { to: u64, length: u64, word: u32 },
 }
 
-/// Performs the kernel's operation, if it is one of them.
+/// Performs the operation of a copy or fill kernel. Returns `false` for other kernels.
 pub(super) fn run(
     driver: &Driver,
-    reach: &Reach,
+    memory: &GpuMemory,
     (kernel, arguments): (u64, u64),
     grid: u32,
 ) -> Result<bool, Fault> {
     let mut header = [0; HEADER];
-    reach.read(kernel, &mut header)?;
-    if !is_the_runtimes(&header) {
+    memory.read(kernel, &mut header)?;
+    if !is_runtime_kernel(&header) {
         return Ok(false);
     }
     let mut bytes = [0; ARGUMENTS];
-    reach.read(arguments, &mut bytes)?;
+    memory.read(arguments, &mut bytes)?;
     match recognise(&bytes, grid) {
-        Some(Work::Copy { from, to, length }) => engine::copy(driver, reach, from, to, length)?,
-        Some(Work::Fill { to, length, word }) => engine::fill(driver, reach, to, length, word)?,
+        Some(Work::Copy { from, to, length }) => engine::copy(driver, memory, from, to, length)?,
+        Some(Work::Fill { to, length, word }) => engine::fill(driver, memory, to, length, word)?,
         None => return Ok(false),
     }
     Ok(true)
 }
 
 /// Returns whether the runtime assembled the kernel.
-fn is_the_runtimes(header: &[u8; HEADER]) -> bool {
+fn is_runtime_kernel(header: &[u8; HEADER]) -> bool {
     // `amd_kernel_code_t`: the major version.
     let first_format = header[..4] == [1, 0, 0, 0];
     // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code follows
@@ -60,7 +60,8 @@ fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Whether the starts and the end of the phases of a copy follow one another, from and to alike.
+/// Parses the arguments of a copy in phases: pairs of a source and a destination address, one pair for the
+/// start of each phase and one for the end. Both addresses must advance by the same amounts.
 fn phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut last = 0;

@@ -1,6 +1,6 @@
 //! Copies and fills of a GPU's engines, with planned faults.
 
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 use crate::faults;
 use hsa_faults::FaultKind;
@@ -9,37 +9,37 @@ use hsa_faults::FaultKind;
 fn perform(
     driver: &Driver,
     name: &str,
-    (reach, to): (&Reach, u64),
+    (memory, to): (&GpuMemory, u64),
     length: u64,
-    write: impl FnOnce(&Reach, u64) -> Result<(), Fault> + Send + 'static,
+    write: impl FnOnce(&GpuMemory, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
     let wrong = driver.config.faults.next(name).map_err(|error| Fault { address: to, error })?;
-    faults::perform(wrong, reach, &mut { length }, move |reach, length| {
-        write(reach, if wrong == Some(FaultKind::Half) { *length / 2 } else { *length })?;
-        if wrong == Some(FaultKind::Garbled) { reach.garble(to) } else { Ok(()) }
+    faults::perform(wrong, memory, &mut { length }, move |memory, length| {
+        write(memory, if wrong == Some(FaultKind::Half) { *length / 2 } else { *length })?;
+        if wrong == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
     })
 }
 
 /// Copies memory.
 pub(super) fn copy(
     driver: &Driver,
-    reach: &Reach,
+    memory: &GpuMemory,
     from: u64,
     to: u64,
     length: u64,
 ) -> Result<(), Fault> {
-    let copy = move |reach: &Reach, length| reach.copy(from, to, length);
-    perform(driver, "COPY", (reach, to), length, copy)
+    let copy = move |memory: &GpuMemory, length| memory.copy(from, to, length);
+    perform(driver, "COPY", (memory, to), length, copy)
 }
 
 /// Fills memory with a word.
 pub(super) fn fill(
     driver: &Driver,
-    reach: &Reach,
+    memory: &GpuMemory,
     to: u64,
     length: u64,
     word: u32,
 ) -> Result<(), Fault> {
-    let fill = move |reach: &Reach, length| reach.fill(to, length, word);
-    perform(driver, "FILL", (reach, to), length, fill)
+    let fill = move |memory: &GpuMemory, length| memory.fill(to, length, word);
+    perform(driver, "FILL", (memory, to), length, fill)
 }

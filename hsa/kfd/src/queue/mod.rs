@@ -4,7 +4,7 @@ mod aql;
 mod blit;
 mod engine;
 mod frame;
-mod reach;
+mod gpu_memory;
 mod sdma;
 mod signal;
 mod worker;
@@ -13,7 +13,7 @@ use crate::drm::DrmFile;
 use crate::errno::{EAGAIN, EINVAL, ENOMEM, Result};
 use crate::slots::Slots;
 use frame::Frame;
-use reach::Reach;
+use gpu_memory::GpuMemory;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -73,10 +73,10 @@ impl Queues {
         }
         let orders = Arc::new(Orders::default());
         let frame = Arc::new(Frame::new()?);
-        let (reach, received) = (Reach { space, frame }, orders.clone());
+        let (memory, received) = (GpuMemory { space, frame }, orders.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
-            thread::Builder::new().name(name).spawn(move || worker::run(ring, &reach, &received))
+            thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &received))
         });
         let thread = thread.map_err(|_| EAGAIN)?;
         let number = self.running().insert(Running { ring, orders, thread });

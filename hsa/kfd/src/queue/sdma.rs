@@ -2,7 +2,7 @@
 
 use super::aql::Step;
 use super::engine;
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use super::signal;
 use crate::driver::Driver;
 use crate::errno::EINVAL;
@@ -64,18 +64,22 @@ fn long(words: &[u32; LONGEST], at: usize) -> u64 {
 }
 
 /// Executes the first packet; returns its size once it is complete.
-pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step, u64), Fault> {
+pub(super) fn step(
+    driver: &Driver,
+    memory: &GpuMemory,
+    ring: &Words,
+) -> Result<(Step, u64), Fault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
     let length = match (operation, variant) {
         (NOP, _) => 1 + (words[0] >> 16 & 0x3fff),
         (COPY, LINEAR) => {
             let count = u64::from(words[1] & 0x3fff_ffff) + 1;
-            engine::copy(driver, reach, long(&words, 3), long(&words, 5), count)?;
+            engine::copy(driver, memory, long(&words, 3), long(&words, 5), count)?;
             7
         }
         (FENCE, _) => {
-            reach.write(long(&words, 1), &words[3].to_le_bytes())?;
+            memory.write(long(&words, 1), &words[3].to_le_bytes())?;
             4
         }
         (TRAP, _) => {
@@ -83,22 +87,22 @@ pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step
             2
         }
         (POLL, _) => {
-            if words[0] >> 31 != 0 && !is_met(reach, &words)? {
+            if words[0] >> 31 != 0 && !is_met(memory, &words)? {
                 return Ok((Step::NotYet, 0));
             }
             6
         }
         (ATOMIC, _) if words[0] >> 25 == ADD => {
-            reach.add(long(&words, 1), long(&words, 3))?;
+            memory.add(long(&words, 1), long(&words, 3))?;
             8
         }
         (FILL, _) => {
             let count = u64::from(words[4] & 0x003f_ffff) / 4 + 1;
-            engine::fill(driver, reach, long(&words, 1), count * 4, words[3])?;
+            engine::fill(driver, memory, long(&words, 1), count * 4, words[3])?;
             5
         }
         (TIMESTAMP, GLOBAL) => {
-            reach.write(long(&words, 1), &gpu_clock().to_le_bytes())?;
+            memory.write(long(&words, 1), &gpu_clock().to_le_bytes())?;
             3
         }
         (CACHE, _) => 5,
@@ -111,9 +115,9 @@ pub(super) fn step(driver: &Driver, reach: &Reach, ring: &Words) -> Result<(Step
 }
 
 /// Returns whether memory has the polled value. Polls of registers succeed at once.
-fn is_met(reach: &Reach, words: &[u32; LONGEST]) -> Result<bool, Fault> {
+fn is_met(memory: &GpuMemory, words: &[u32; LONGEST]) -> Result<bool, Fault> {
     let mut bytes = [0; 4];
-    reach.read(long(words, 1), &mut bytes)?;
+    memory.read(long(words, 1), &mut bytes)?;
     let value = u32::from_le_bytes(bytes) & words[4];
     Ok(match words[0] >> 28 & 7 {
         0 => true,

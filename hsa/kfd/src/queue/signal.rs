@@ -1,6 +1,6 @@
 //! Completion of HSA signals by a GPU (`amd_signal_t`).
 
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
 const VALUE: u64 = 8;
@@ -9,35 +9,35 @@ const EVENT: u64 = 24;
 const START: u64 = 32;
 const END: u64 = 40;
 
-fn read<const N: usize>(reach: &Reach, address: u64) -> Result<[u8; N], Fault> {
+fn read<const N: usize>(memory: &GpuMemory, address: u64) -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
-    reach.read(address, &mut bytes)?;
+    memory.read(address, &mut bytes)?;
     Ok(bytes)
 }
 
 /// The signal's value.
-pub(super) fn value(reach: &Reach, signal: u64) -> Result<i64, Fault> {
-    read(reach, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
+pub(super) fn value(memory: &GpuMemory, signal: u64) -> Result<i64, Fault> {
+    read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
 /// Decrements the signal, stores the timestamps and wakes waiting threads.
 pub(super) fn complete(
     driver: &Driver,
-    reach: &Reach,
+    memory: &GpuMemory,
     signal: u64,
     (start, end): (u64, u64),
 ) -> Result<(), Fault> {
     if signal == 0 {
         return Ok(());
     }
-    reach.write(signal.wrapping_add(START), &start.to_le_bytes())?;
-    reach.write(signal.wrapping_add(END), &end.to_le_bytes())?;
+    memory.write(signal.wrapping_add(START), &start.to_le_bytes())?;
+    memory.write(signal.wrapping_add(END), &end.to_le_bytes())?;
     // Read before the decrement: a waiter can free the signal as soon as it is complete.
-    let mailbox = u64::from_le_bytes(read(reach, signal.wrapping_add(MAILBOX))?);
-    let event = u32::from_le_bytes(read(reach, signal.wrapping_add(EVENT))?);
-    reach.add(signal.wrapping_add(VALUE), u64::MAX)?;
+    let mailbox = u64::from_le_bytes(read(memory, signal.wrapping_add(MAILBOX))?);
+    let event = u32::from_le_bytes(read(memory, signal.wrapping_add(EVENT))?);
+    memory.add(signal.wrapping_add(VALUE), u64::MAX)?;
     if mailbox != 0 {
-        reach.write(mailbox, &u64::from(event).to_le_bytes())?;
+        memory.write(mailbox, &u64::from(event).to_le_bytes())?;
         interrupt(driver, event);
     }
     Ok(())

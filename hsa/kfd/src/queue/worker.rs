@@ -1,7 +1,7 @@
 //! The thread that reads one queue.
 
 use super::aql::{self, Step};
-use super::reach::{Fault, Reach};
+use super::gpu_memory::{Fault, GpuMemory};
 use super::sdma::{self, Words};
 use super::{Kind, Ring};
 use crate::driver::{self, Driver};
@@ -23,13 +23,13 @@ const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// Reads a queue until it is stopped or the GPU faults.
-pub(super) fn run(ring: Ring, reach: &Reach, orders: &Arc<Orders>) {
+pub(super) fn run(ring: Ring, memory: &GpuMemory, orders: &Arc<Orders>) {
     sleep_precisely();
     let driver = driver::get();
     let (mut at, mut idle) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
     while !orders.stop.load(Ordering::Acquire) {
         let held = orders.hold.load(Ordering::Acquire);
-        match if held { Ok(Step::NotYet) } else { step(driver, &ring, reach, &mut at) } {
+        match if held { Ok(Step::NotYet) } else { step(driver, &ring, memory, &mut at) } {
             Ok(Step::Done) => idle = 0,
             Ok(Step::NotYet) => {
                 idle = idle.saturating_add(1);
@@ -61,7 +61,7 @@ fn rest(idle: u32) {
     }
 }
 
-fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Step, Fault> {
+fn step(driver: &Driver, ring: &Ring, memory: &GpuMemory, at: &mut u64) -> Result<Step, Fault> {
     let gone = |address| move |error| Fault { address, error };
     let end = user::get(ring.write_pointer).map_err(gone(ring.write_pointer))?;
     if *at >= end {
@@ -70,11 +70,11 @@ fn step(driver: &Driver, ring: &Ring, reach: &Reach, at: &mut u64) -> Result<Ste
     let (step, length) = match ring.kind {
         Kind::Aql => {
             let slots = ring.size / aql::PACKET;
-            (aql::step(driver, reach, ring.base + *at % slots * aql::PACKET)?, 1)
+            (aql::step(driver, memory, ring.base + *at % slots * aql::PACKET)?, 1)
         }
         Kind::Sdma => {
             let words = Words { base: ring.base, size: ring.size, at: *at, end };
-            sdma::step(driver, reach, &words)?
+            sdma::step(driver, memory, &words)?
         }
     };
     if step == Step::Done {

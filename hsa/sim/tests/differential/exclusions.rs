@@ -31,13 +31,13 @@ impl Scenario<'_> {
 }
 
 /// A kind of excluded calls.
-struct LeftOut {
+struct Exclusion {
     reason: Reason,
     applies: fn(&Scenario<'_>, &Call) -> bool,
 }
 
-const TABLE: &[LeftOut] = &[
-    LeftOut {
+const TABLE: &[Exclusion] = &[
+    Exclusion {
         // The address is rounded with a mask made of the alignment; the sum of size and alignment
         // can wrap around.
         reason: "NO_REGISTER with an alignment that is not a power of two, or a size that wraps with it",
@@ -48,7 +48,7 @@ const TABLE: &[LeftOut] = &[
             scenario.release >= Release::R7_2_4 && flags & 1 != 0 && !usual
         },
     },
-    LeftOut {
+    Exclusion {
         // Up to 6.4, access of the CPU leaves holes. A reservation in a hole belongs to two
         // reservations; which one AMD's libraries find is undefined.
         reason: "a reservation in the hole of another",
@@ -61,7 +61,7 @@ const TABLE: &[LeftOut] = &[
                 && !scenario.ranges.iter().any(|range| overlaps(range.start, range.end))
         },
     },
-    LeftOut {
+    Exclusion {
         // The GPU performs copies to or from virtual memory, and faults without a page.
         reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
@@ -69,7 +69,7 @@ const TABLE: &[LeftOut] = &[
             !call.copied().iter().all(mapped)
         },
     },
-    LeftOut {
+    Exclusion {
         reason: "a GPU without access aborts the process",
         applies: |scenario, call| {
             let by_processor = scenario.release <= Release::R6_4_3 && call.is_memory_copy();
@@ -77,7 +77,7 @@ const TABLE: &[LeftOut] = &[
             !by_processor && !call.copied().iter().all(open)
         },
     },
-    LeftOut {
+    Exclusion {
         // These releases treat virtual memory as the CPU's and call memcpy.
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
@@ -91,7 +91,7 @@ const TABLE: &[LeftOut] = &[
                 && !call.copied().into_iter().all(open)
         },
     },
-    LeftOut {
+    Exclusion {
         // Assertion `ret_cpu_addr == va': Debian's 6.1.2 is built with assertions.
         reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
@@ -100,7 +100,7 @@ const TABLE: &[LeftOut] = &[
             scenario.release == Release::R6_1_2 && names_processor(requests) && !page
         },
     },
-    LeftOut {
+    Exclusion {
         // The same assertion, because it maps the total size for each; or another, `va == va',
         // because it drops agents that are not listed from each mapping at the address of the
         // first.
@@ -110,7 +110,7 @@ const TABLE: &[LeftOut] = &[
             scenario.release == Release::R6_1_2 && scenario.state.mappings_in(at, size) > 1
         },
     },
-    LeftOut {
+    Exclusion {
         reason: "a fill of virtual memory crashes 6.1.2, or fills with the lowest byte",
         applies: |scenario, call| {
             scenario.release == Release::R6_1_2 && matches!(call, Call::Fill { .. })

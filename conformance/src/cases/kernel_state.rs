@@ -64,7 +64,7 @@ fn granules(context: &Context, bytes: usize) -> usize {
 fn available_memory_is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
-    let size = agent.and_then(|it| it.handle_pool()).map_or(0, |pool| pool.size);
+    let size = agent.and_then(|it| it.vmem_pool()).map_or(0, |pool| pool.size);
     let before = available(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes may free GPU memory meanwhile, but not this much in every round.

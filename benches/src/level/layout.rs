@@ -8,7 +8,7 @@ const HOLES: usize = 4096;
 
 /// Pages of a reservation: live mappings, and holes evenly between them.
 #[derive(Clone, Debug)]
-pub(crate) struct Field {
+pub(crate) struct Layout {
     pub base: usize,
     live: usize,
     holes: usize,
@@ -16,8 +16,8 @@ pub(crate) struct Field {
     seed: u64,
 }
 
-impl Field {
-    /// Returns the size of a field in bytes.
+impl Layout {
+    /// Returns the size of a layout in bytes.
     pub fn size(live: usize) -> usize {
         (live + Self::holes(live)) * SIZE
     }
@@ -85,24 +85,24 @@ impl Field {
 
 #[cfg(test)]
 mod tests {
-    use super::{Field, SIZE};
+    use super::{Layout, SIZE};
     use std::collections::BTreeSet;
 
     #[test]
     fn live_mappings_and_holes_cover_the_range() {
         for live in [1, 2, 63, 64, 65, 1000, 4097, 100_000] {
-            let mut field = Field::new(SIZE, live);
-            let mapped: BTreeSet<usize> = field.live().collect();
+            let mut layout = Layout::new(SIZE, live);
+            let mapped: BTreeSet<usize> = layout.live().collect();
             assert_eq!(mapped.len(), live);
             assert!(mapped.iter().all(|at| at % SIZE == 0));
-            assert!(mapped.last().unwrap() + SIZE <= field.base + Field::size(live));
+            assert!(mapped.last().unwrap() + SIZE <= layout.base + Layout::size(live));
             let mut holes = [0; 64];
             let mut drawn = [0; 64];
             for _ in 0..100 {
-                field.draw_holes(&mut holes);
+                layout.draw_holes(&mut holes);
                 assert!(holes.iter().all(|hole| !mapped.contains(hole)), "{live}");
                 assert_eq!(BTreeSet::from(holes).len(), holes.len(), "{live}");
-                field.draw_mapped(&holes, &mut drawn);
+                layout.draw_mapped(&holes, &mut drawn);
                 assert!(drawn.iter().all(|at| mapped.contains(at) || holes.contains(at)), "{live}");
             }
         }

@@ -19,13 +19,13 @@ type Access<T> = std::result::Result<T, Fault>;
 
 /// A GPU's page table, as its engines use it.
 #[derive(Clone, Debug)]
-pub(super) struct Reach {
+pub(super) struct GpuMemory {
     pub(super) space: Arc<DrmFile>,
     /// Where it counts in memory that the processor may be counting in, too.
     pub(super) frame: Arc<Frame>,
 }
 
-impl Reach {
+impl GpuMemory {
     /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it, and the
     /// length up to the end of the entry. Fails with a fault if it is not mapped.
     fn look_up(&self, address: u64, needed: u32) -> Access<(Option<Entry>, u64, u64)> {

@@ -11,34 +11,35 @@ impl Diff {
     /// Returns a sentence for each difference of the runs, the runtimes, their agents and the
     /// cases.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        words.extend(sentence("The runs", &self.run));
-        words.extend(sentence("The runtimes", &self.runtime));
+    pub fn sentences(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        sentences.extend(sentence("The runs", &self.run));
+        sentences.extend(sentence("The runtimes", &self.runtime));
         for (one, other, functions) in
             [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
         {
             if !functions.is_empty() {
-                words.push(format!("{one} exports {}, {other} does not.", list(functions, ", ")));
+                sentences
+                    .push(format!("{one} exports {}, {other} does not.", list(functions, ", ")));
             }
         }
-        words.extend(quirks("A", &self.quirks.a));
-        words.extend(quirks("B", &self.quirks.b));
-        words
+        sentences.extend(quirks("A", &self.quirks.a));
+        sentences.extend(quirks("B", &self.quirks.b));
+        sentences
             .extend(self.agents.chunk_by(|one, next| one.agents == next.agents).filter_map(agents));
-        if words.is_empty() {
-            words.push("Runtime and agents are alike.".to_owned());
+        if sentences.is_empty() {
+            sentences.push("Runtime and agents are the same.".to_owned());
         }
         if self.cases_compared {
-            self.cases_in_words(&mut words);
+            self.add_cases(&mut sentences);
         } else {
             let text = "Cases are not compared: one of the reports has none, as those of `info`.";
-            words.push(text.to_owned());
+            sentences.push(text.to_owned());
         }
-        words
+        sentences
     }
 
-    fn cases_in_words(&self, words: &mut Vec<String>) {
+    fn add_cases(&self, sentences: &mut Vec<String>) {
         for cases in self.cases.chunk_by(|one, next| one.kind == next.kind) {
             let Some(CaseChange { kind, .. }) = cases.first() else { continue };
             let (one, many) = match kind {
@@ -49,27 +50,28 @@ impl Diff {
                     ("case passes in B and not in A", "cases pass in B and not in A")
                 }
                 CaseKind::SkippedNow => {
-                    ("case is skipped in B alone", "cases are skipped in B alone")
+                    ("case is skipped only in B", "cases are skipped only in B")
                 }
                 CaseKind::KnownNow => {
-                    ("case fails in B as is known of it", "cases fail in B as is known of it")
+                    ("case fails in B, a known failure", "cases fail in B, known failures")
                 }
-                CaseKind::Otherwise => {
-                    ("case ends alike for another reason", "cases end alike for other reasons")
-                }
-                CaseKind::OnlyA => ("case is in A alone", "cases are in A alone"),
-                CaseKind::OnlyB => ("case is in B alone", "cases are in B alone"),
+                CaseKind::Otherwise => (
+                    "case has the same status for another reason",
+                    "cases have the same status for other reasons",
+                ),
+                CaseKind::OnlyA => ("case is only in A", "cases are only in A"),
+                CaseKind::OnlyB => ("case is only in B", "cases are only in B"),
             };
             let what = if cases.len() == 1 { one } else { many };
             let names: Vec<_> = cases.iter().map(named).collect();
-            words.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
+            sentences.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
         }
-        words.push(match (self.cases.is_empty(), self.alike) {
-            (true, 1) => "The one case ends alike.".to_owned(),
-            (true, all) => format!("All {all} cases end alike."),
-            (false, 0) => "No case ends alike.".to_owned(),
-            (false, 1) => "The other case ends alike.".to_owned(),
-            (false, others) => format!("The other {others} cases end alike."),
+        sentences.push(match (self.cases.is_empty(), self.same) {
+            (true, 1) => "The case has the same result.".to_owned(),
+            (true, all) => format!("All {all} cases have the same result."),
+            (false, 0) => "No case has the same result.".to_owned(),
+            (false, 1) => "The other case has the same result.".to_owned(),
+            (false, others) => format!("The other {others} cases have the same result."),
         });
     }
 }
@@ -96,8 +98,8 @@ fn instead(change: &Change) -> String {
     let Change { what, a, b } = change;
     match (a, b) {
         (Some(a), Some(b)) => format!("{what} {b} instead of {a}"),
-        (Some(_), None) => format!("{what} in A alone"),
-        (None, _) => format!("{what} in B alone"),
+        (Some(_), None) => format!("{what} only in A"),
+        (None, _) => format!("{what} only in B"),
     }
 }
 
@@ -107,7 +109,7 @@ fn quirks(place: &str, quirks: &[QuirkDescription]) -> Option<String> {
     let what = if named.len() == 1 { "workaround is" } else { "workarounds are" };
     // List all of them: versions differ mainly in these.
     let named_quirks =
-        || format!("{} {what} needed with {place} alone: {}.", named.len(), named.join(", "));
+        || format!("{} {what} needed only with {place}: {}.", named.len(), named.join(", "));
     (!named.is_empty()).then(named_quirks)
 }
 
@@ -121,13 +123,13 @@ fn agents(changes: &[AgentChange]) -> Option<String> {
     }
     let is = if agents.len() == 1 { "is" } else { "are" };
     let place = if change.a.is_some() { "A" } else { "B" };
-    Some(format!("{who} {is} in {place} alone."))
+    Some(format!("{who} {is} only in {place}."))
 }
 
 impl Timings {
     /// Returns a sentence for each notable difference in durations.
     #[must_use]
-    pub fn words(&self) -> Vec<String> {
+    pub fn sentences(&self) -> Vec<String> {
         let ratio = self.notable_ratio().map(|ratio| match ratio {
             1.0.. => format!("The cases of B take {ratio:.1} times as long (median)."),
             _ => format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio),
