@@ -45,13 +45,13 @@ pub fn main() -> anyhow::Result<()> {
 
     // A buffer that may grow to 16 GiB and has 6 MiB. No agent has access yet.
     let growing = Reservation::builder(16 << 30).reserve(&vmm)?.named("activations");
-    let begun = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
+    let first_part = growing.map(0, &memory(first, 6 * MIB, "first 6 MiB")?)?;
 
     // A ring: memory mapped twice in a row.
     let ring = Reservation::builder(8 * MIB).reserve(&vmm)?.named("ring");
-    let turn = memory(last, 4 * MIB, "turn")?;
-    let turns = [ring.map(0, &turn)?, ring.map(4 * MIB, &turn)?];
-    for mapping in &turns {
+    let repeated = memory(last, 4 * MIB, "turn")?;
+    let copies = [ring.map(0, &repeated)?, ring.map(4 * MIB, &repeated)?];
+    for mapping in &copies {
         mapping.grant(&[last], Access::ReadWrite)?;
     }
 
@@ -60,6 +60,6 @@ pub fn main() -> anyhow::Result<()> {
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 
     print!("{}", vmm.report());
-    drop((layers, pages, begun, turns, prepared, staging));
+    drop((layers, pages, first_part, copies, prepared, staging));
     Ok(())
 }

@@ -42,10 +42,10 @@ impl Nine {
         Self { machine, granule, bases, wanted }
     }
 
-    fn runs(&self) -> [(Address, usize); 3] {
+    fn ranges(&self) -> [(Address, usize); 3] {
         let [one, other] = self.bases;
-        let row = |base, from, pages| (at(base, from * self.granule), pages * self.granule);
-        [row(other, 0, 3), row(one, 6, 2), row(one, 0, 4)]
+        let range = |base, from, pages| (at(base, from * self.granule), pages * self.granule);
+        [range(other, 0, 3), range(one, 6, 2), range(one, 0, 4)]
     }
 
     fn map(&self, access: &[AccessDescriptor]) {
@@ -64,11 +64,11 @@ fn adjacent_mappings_take_one_runtime_call() {
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
         assert_eq!(calls(&|| nine.map(&all)), [("map", 9), ("set_access", granted)], "{release}");
-        let grant = |access: &[_]| vmm.set_access_many(&nine.runs(), access).unwrap();
+        let grant = |access: &[_]| vmm.set_access_many(&nine.ranges(), access).unwrap();
         assert_eq!(calls(&|| grant(&all)), [], "{release}: known already");
         let less = all.map(|it| AccessDescriptor { access: Access::Read, ..it });
         assert_eq!(calls(&|| grant(&less)), [("set_access", granted)], "{release}");
-        let unmap = || vmm.unmap_many(&nine.runs()).unwrap();
+        let unmap = || vmm.unmap_many(&nine.ranges()).unwrap();
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
         assert_eq!(calls(&|| nine.map(&[])), [("map", 9)], "{release}: without agents");
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");

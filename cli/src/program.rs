@@ -75,8 +75,8 @@ impl NotStarted {
 
 /// Returns a command that starts this program again as a worker, which records the planned faults that
 /// happen.
-pub fn again() -> io::Result<Command> {
-    let mut command = hsa_rocr::again()?;
+pub fn restart() -> io::Result<Command> {
+    let mut command = hsa_rocr::restart()?;
     planned_faults::record(&mut command);
     Ok(command)
 }

@@ -136,7 +136,7 @@ fn is_virtual() -> bool {
 
 /// Asks a process of this program for the version, because a defective driver may not answer.
 fn kfd_version() -> Option<String> {
-    let mut command = hsa_rocr::again().ok()?;
+    let mut command = hsa_rocr::restart().ok()?;
     command.arg("kfd-version");
     // Neither faults nor logs are of this process.
     for name in ["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {

@@ -45,7 +45,7 @@ fn repeat(folder: &Path, finding: &Value) -> Output {
 }
 
 /// Checks that a fault is found, shrunk, saved and repeated, and does not occur without the fault.
-fn is_found(faults: &str, kind: &str, words: &str, most: usize) {
+fn assert_found(faults: &str, kind: &str, words: &str, most: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
     // With one process, the first finding does not depend on the load of the machine.
@@ -115,12 +115,12 @@ fn fuzz_finds_nothing_on_amds_releases() {
 
 #[test]
 fn fuzz_finds_failing_call() {
-    is_found("hsa_amd_vmem_unmap#2=ERROR", "difference", "HSA_STATUS_ERROR", 6);
+    assert_found("hsa_amd_vmem_unmap#2=ERROR", "difference", "HSA_STATUS_ERROR", 6);
 }
 
 #[test]
 fn fuzz_finds_failing_allocation() {
-    is_found("hsa_amd_vmem_handle_create#3-=OUT_OF_RESOURCES", "difference", "create", 2);
+    assert_found("hsa_amd_vmem_handle_create#3-=OUT_OF_RESOURCES", "difference", "create", 2);
 }
 
 #[test]
@@ -186,9 +186,9 @@ fn fuzz_tolerates_resource_kept_once() {
 
 #[test]
 fn fuzz_finds_single_leak_of_simulation() {
-    is_found("hsa_amd_vmem_handle_release#3=leak", "difference", "video memory", 4);
-    is_found("hsa_amd_vmem_address_free#3=leak", "difference", "still reserved", 4);
-    is_found("hsa_amd_vmem_export_shareable_handle#5=leak", "difference", "", 12);
+    assert_found("hsa_amd_vmem_handle_release#3=leak", "difference", "video memory", 4);
+    assert_found("hsa_amd_vmem_address_free#3=leak", "difference", "still reserved", 4);
+    assert_found("hsa_amd_vmem_export_shareable_handle#5=leak", "difference", "", 12);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     Some((value("class")?, x, x + width))
 }
 
-/// Returns those of a class, without the one in the legend.
+/// Returns the rectangles of a class, without the rectangle in the legend.
 fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
     let mut found: Vec<_> =
         rectangles.iter().filter(|it| it.0 == class).map(|it| (it.1, it.2)).collect();
@@ -191,6 +191,6 @@ fn quarantined_reservation_is_marked() {
     let (base, _) = cache(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // In the legend, and the reservation.
+    // One in the legend, one for the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

@@ -18,12 +18,12 @@ struct Input<'a> {
     runtime: Option<&'a [u8]>,
     rocm: Option<&'a [u8]>,
     simulation: Option<&'a str>,
-    there: There<'a>,
+    there: FileKind<'a>,
 }
 
 /// The file at the library's path.
 #[derive(Arbitrary, Debug)]
-enum There<'a> {
+enum FileKind<'a> {
     Nothing,
     File(&'a [u8]),
     Folder,
@@ -93,18 +93,18 @@ fn inside(folder: &Path, text: &[u8]) -> PathBuf {
     }
 }
 
-fn put(library: &Path, there: &There) {
+fn put(library: &Path, there: &FileKind) {
     remove(library);
     let done = match there {
-        There::Nothing => Ok(()),
+        FileKind::Nothing => Ok(()),
         // The dynamic linker trusts complete libraries. It rejects truncated ones.
-        There::File(bytes) if bytes.starts_with(b"\x7fELF") => {
+        FileKind::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }
-        There::File(bytes) => fs::write(library, bytes),
-        There::Folder => fs::create_dir(library),
-        There::LinkToNothing => symlink("nothing", library),
-        There::LinkToItself => symlink(FILE, library),
+        FileKind::File(bytes) => fs::write(library, bytes),
+        FileKind::Folder => fs::create_dir(library),
+        FileKind::LinkToNothing => symlink("nothing", library),
+        FileKind::LinkToItself => symlink(FILE, library),
     };
     done.expect("a file system");
 }

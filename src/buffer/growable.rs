@@ -153,7 +153,7 @@ impl GrowableBuffer {
     /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
     ///
     /// # Errors
-    /// [`Problem::TooLarge`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
+    /// [`Problem::TooLarge`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         self.resize(self.size.saturating_add(bytes))
     }
@@ -162,7 +162,7 @@ impl GrowableBuffer {
     /// `hipMemRelease`). GPUs must not be using them any more.
     ///
     /// # Errors
-    /// [`Problem::TooLarge`] if it has fewer; else as for [`Vmm::unmap_many`].
+    /// [`Problem::TooLarge`] if it has fewer; otherwise as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
         let problem = Problem::TooLarge { maximum: self.size, whole: Argument::Buffer };
         let beyond = || {
@@ -295,7 +295,7 @@ impl GrowableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; else as for [`Vmm::read`].
+    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
@@ -305,7 +305,7 @@ impl GrowableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; else as for [`Vmm::write`].
+    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
@@ -316,7 +316,7 @@ impl GrowableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; else as for [`Vmm::fill`].
+    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.span(Operation::Fill, offset, size)?.fill(value, size)
     }

@@ -170,7 +170,7 @@ impl PausableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; else as for [`Vmm::read`].
+    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
@@ -180,7 +180,7 @@ impl PausableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; else as for [`Vmm::write`].
+    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
@@ -191,7 +191,7 @@ impl PausableBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; else as for [`Vmm::fill`].
+    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         self.span(Operation::Fill, offset, size)?.fill(value, size)
     }
@@ -207,7 +207,7 @@ impl PausableBuffer {
     ///
     /// # Errors
     /// [`ErrorKind::Paused`] if it is paused already; [`ErrorKind::AddressLost`] if it is paused
-    /// now, but without its addresses; else as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
+    /// now, but without its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
     /// [`Vmm::address_free`] and [`Vmm::release`], and the buffer is unchanged. If the runtime fails
     /// again while the buffer is restored, it is paused and keeps its memory and contents until it
     /// resumes.
@@ -237,7 +237,7 @@ impl PausableBuffer {
     ///
     /// # Errors
     /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the addresses were lost and are still
-    /// not available; else as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
+    /// not available; otherwise as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
     /// [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
         if !self.paused {

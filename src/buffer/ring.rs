@@ -47,7 +47,7 @@ impl RingBuffer {
     /// (`hipMemAddressReserve`, `hipMemCreate`, `hipMemMap`). The size is rounded up to the granule.
     ///
     /// # Errors
-    /// [`Problem::TooFewTimes`]; else as for [`Vmm::address_reserve`], [`Vmm::create`] and
+    /// [`Problem::TooFewTimes`]; otherwise as for [`Vmm::address_reserve`], [`Vmm::create`] and
     /// [`Vmm::map_many`].
     pub fn create(
         vmm: &Vmm,
@@ -124,7 +124,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::TooLarge`]; else as for [`Vmm::read`].
+    /// [`Problem::TooLarge`]; otherwise as for [`Vmm::read`].
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), Error> {
         self.span(Operation::Read, position, bytes.len())?.read(bytes)
     }
@@ -134,7 +134,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::TooLarge`]; else as for [`Vmm::write`].
+    /// [`Problem::TooLarge`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result<(), Error> {
         self.span(Operation::Write, position, bytes.len())?.write(bytes)
     }
@@ -145,7 +145,7 @@ impl RingBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::TooLarge`]; else as for [`Vmm::fill`].
+    /// [`Problem::TooLarge`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, position: u64, value: u32, size: usize) -> Result<(), Error> {
         self.span(Operation::Fill, position, size)?.fill(value, size)
     }

@@ -1,6 +1,6 @@
 //! HIP's calls in C: this library's, linked, or HIP's own, loaded at run time.
 
-use super::{Caller, Layout, Outcome, refused};
+use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
 use crate::runtime::{Backend, BenchRuntime, LibraryFile, SIZE};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -111,7 +111,7 @@ macro_rules! call {
         // SAFETY: the arguments are the library's own results, and pointers to locals and fields
         // that outlive the call.
         let status = unsafe { ($functions.$name)($($argument),*) };
-        if status == 0 { Ok(()) } else { Err(refused(stringify!($name), format_args!("error {status}"))) }
+        if status == 0 { Ok(()) } else { Err(call_error(stringify!($name), format_args!("error {status}"))) }
     }};
 }
 

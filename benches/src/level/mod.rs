@@ -51,9 +51,9 @@ impl fmt::Display for Level {
 /// The result of a call.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
-/// Describes a failed call.
-pub(crate) fn refused(call: &str, answer: impl fmt::Display) -> Box<dyn Error> {
-    format!("{call} returned {answer}").into()
+/// Returns the error for a failed call.
+pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error> {
+    format!("{call} returned {status}").into()
 }
 
 /// The calls of a level. Each acts on the `n`th object of a round, at the `n`th address.

@@ -1,6 +1,6 @@
 //! The runtime's own functions.
 
-use super::{Caller, Layout, Outcome, refused};
+use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
 use crate::runtime::{BenchRuntime, SIZE};
 use core::ffi::c_void;
@@ -28,7 +28,7 @@ fn check(call: &str, status: hsa_status_t) -> Outcome {
     if status == HSA_STATUS_SUCCESS {
         Ok(())
     } else {
-        Err(refused(call, format_args!("{status:#x}")))
+        Err(call_error(call, format_args!("{status:#x}")))
     }
 }
 

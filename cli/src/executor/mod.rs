@@ -53,7 +53,7 @@ pub enum Answer {
 
 /// Starts a worker on the same runtime.
 pub fn start(common: &Common) -> anyhow::Result<Worker> {
-    let started = crate::program::again().and_then(|mut command| {
+    let started = crate::program::restart().and_then(|mut command| {
         command.arg("worker").args(common.words());
         Worker::start(command, Output::Capture)
     });

@@ -86,7 +86,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
 /// Has the emulated driver read its configuration in a process of this program, and exits with its message
 /// if that is invalid: a fault that is misspelt would otherwise be found late, or never.
 fn check(args: &Emulate) -> anyhow::Result<()> {
-    let mut command = hsa_rocr::again()?;
+    let mut command = hsa_rocr::restart()?;
     command.args(["kfd-version", "--open"]);
     emulation(args).apply(&mut command)?;
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");

@@ -49,7 +49,7 @@ const BY_PAGE_TABLE: &str = "access.gpu.as_its_page_table_has_it";
 const OUT_OF: &str = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";
 
 pub const FAULTS: &[Fault] = &[
-    // Mappings that are lost, late, of something else.
+    // Mappings that are lost, late or wrong.
     fault(
         "a mapping of the GPU is lost",
         OLD,
@@ -69,19 +69,19 @@ pub const FAULTS: &[Fault] = &[
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x2000 after Read"),
     ),
     fault(
-        "the GPU is shown memory a page further on",
+        "a mapping of the GPU is shifted by a page",
         MIDDLE,
         "GEM_VA.MAP=shifted",
         Conform(BY_PAGE_TABLE, "4096 instead of 0"),
     ),
     fault(
-        "what is unmapped stays in the page table",
+        "an unmapped range stays in the page table",
         MIDDLE,
         "GEM_VA.UNMAP=lost",
         Conform("unmap.gpu.page_table_forgets", "after "),
     ),
     fault(
-        "what is unmapped goes later",
+        "an unmapped range leaves the page table late",
         NEW,
         "GEM_VA.UNMAP=late:5ms",
         Conform("unmap.gpu.page_table_forgets", ""),
@@ -93,7 +93,7 @@ pub const FAULTS: &[Fault] = &[
         Conform("map.memory.whole_handle", "in the memory"),
     ),
     fault(
-        "the engines still use what is unmapped",
+        "the engines use an unmapped range for a while",
         MIDDLE,
         "GEM_VA.UNMAP=stale:50ms",
         Conform("map.again.other_handles", "in the memory"),
@@ -123,25 +123,25 @@ pub const FAULTS: &[Fault] = &[
         Conform("create.memory.is_its_own", "RESOURCE_FREE"),
     ),
     fault(
-        "GPUs see other memory",
+        "GPUs access wrong memory",
         Simulation("era=c"),
         "hsa_amd_vmem_set_access=other",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
     fault(
-        "GPUs see half of it",
+        "GPUs can access half of a mapping",
         SIM,
         "hsa_amd_vmem_set_access=half",
         Conform(BY_PAGE_TABLE, "no page-table entry"),
     ),
     fault(
-        "GPUs see it a page further on",
+        "GPUs access memory shifted by a page",
         Simulation("era=d"),
         "hsa_amd_vmem_set_access=shifted",
         Conform(BY_PAGE_TABLE, "4096 instead of 0"),
     ),
     fault(
-        "a descriptor leads to other memory",
+        "a descriptor refers to wrong memory",
         OLD,
         "EXPORT_DMABUF=other",
         Conform("map.memory.whole_handle", "in the memory"),
@@ -154,19 +154,19 @@ pub const FAULTS: &[Fault] = &[
         Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
     ),
     fault(
-        "a GPU may only read",
+        "a GPU can only read",
         NEW,
         "GEM_VA.MAP=narrow",
         Conform(BY_PAGE_TABLE, "ReadWrite was granted, but the page is not writable"),
     ),
     fault(
-        "a GPU may write what it may read",
+        "a GPU can write memory that it may only read",
         ENFORCED,
         "hsa_amd_vmem_set_access=wide",
         Conform(BY_PAGE_TABLE, "Read was granted, but the page is writable"),
     ),
     fault(
-        "the CPU may only read",
+        "the CPU can only read",
         BY_RUNTIME,
         "hsa_amd_vmem_set_access=narrow",
         Conform("access.cpu.as_the_kernel_has_it", "ReadWrite was granted, and the kernel has r--"),
@@ -185,7 +185,7 @@ pub const FAULTS: &[Fault] = &[
         Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     fault(
-        "there is nothing to unmap",
+        "an unmap finds no mapping",
         NEW,
         "GEM_VA.UNMAP=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_unmap returned HSA_STATUS_ERROR"),
@@ -197,19 +197,19 @@ pub const FAULTS: &[Fault] = &[
         Conform("map.memory.whole_handle", OUT_OF),
     ),
     fault(
-        "a descriptor names nothing",
+        "a descriptor is not found",
         MIDDLE,
         "PRIME_FD_TO_HANDLE=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
     fault(
-        "imports are refused",
+        "imports are rejected",
         OLD,
         "IMPORT_DMABUF=EINVAL",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
     ),
     fault(
-        "descriptors are bad",
+        "descriptors are invalid",
         MIDDLE,
         "GET_DMABUF_INFO=EBADF",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
@@ -233,7 +233,7 @@ pub const FAULTS: &[Fault] = &[
         Conform("ipc.get.separate_allocations", "hsa_amd_memory_pool_allocate returned"),
     ),
     fault(
-        "the memory is at an end",
+        "no memory is left",
         MIDDLE,
         "ALLOC_MEMORY_OF_GPU#40-=ENOMEM",
         Conform("pool.memory.filled", OUT_OF),
@@ -241,13 +241,13 @@ pub const FAULTS: &[Fault] = &[
     fault("the device has an error", NEW, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
     // Leaks.
     fault(
-        "freed memory stays taken",
+        "freed memory stays allocated",
         OLD,
         "FREE_MEMORY_OF_GPU=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
     fault(
-        "freeing is forgotten",
+        "a free has no effect",
         NEW,
         "FREE_MEMORY_OF_GPU=lost",
         Conform("release.memory.comes_back", "has lost"),
@@ -276,7 +276,7 @@ pub const FAULTS: &[Fault] = &[
         "hsa_amd_vmem_address_free=leak",
         Conform("reserve.free.gives_the_addresses_back", "freed, but still in use"),
     ),
-    // What never returns, and what ends the process.
+    // Hangs and crashes.
     fault(
         "a call of the driver hangs",
         MIDDLE,
@@ -319,31 +319,31 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
     fault(
-        "a copy is done before it is done",
+        "a copy signals its completion early",
         MIDDLE,
         "COPY=late:5ms",
         Conform("access.gpu.copies", "in the memory"),
     ),
     fault(
-        "half is copied",
+        "half of the data is copied",
         SIM,
         "hsa_amd_memory_async_copy=half",
         Conform("pool.memory.copied_between_gpus", "not all was copied"),
     ),
     fault(
-        "a GPU has more left than it has",
+        "available memory is reported twice as large",
         OLD,
         "AVAILABLE_MEMORY=double",
         Conform("create.memory.is_counted", "bytes are available"),
     ),
     fault(
-        "memory is larger than it is",
+        "the size of memory is reported as half",
         MIDDLE,
         "GET_DMABUF_INFO=half",
         Conform("share.import.same_memory", OUT_OF),
     ),
     fault(
-        "granules are half as large",
+        "granules are reported as half",
         SIM,
         "hsa_amd_memory_pool_get_info=half",
         Conform("pool.granule.power_of_two", "a granule is"),
@@ -362,13 +362,13 @@ pub const FAULTS: &[Fault] = &[
         Fuzz("video memory and descriptors in the runtime"),
     ),
     fault(
-        "GPUs see half of a range",
+        "GPUs can access half of a range",
         Simulation("era=a"),
         "hsa_amd_vmem_set_access=half",
         Fuzz("page of GPU"),
     ),
     fault(
-        "a bit of a copy is turned round",
+        "a bit of a copy is flipped",
         Simulation("era=c"),
         "hsa_amd_memory_async_copy=garbled",
         Fuzz("value read at"),
@@ -386,8 +386,8 @@ pub const FAULTS: &[Fault] = &[
         Fuzz("the process ended (SIGABRT"),
     ),
     fault("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("value read at")),
-    fault("the CPU sees other memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
-    fault("what is revoked stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
+    fault("the CPU accesses wrong memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
+    fault("revoked access stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     fault(
         "the ninth mapping finds no memory",
         NEW,
@@ -395,7 +395,7 @@ pub const FAULTS: &[Fault] = &[
         Fuzz("hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     fault(
-        "a GPU sees memory a page further on",
+        "a GPU accesses memory shifted by a page",
         MIDDLE,
         "GEM_VA.MAP=shifted",
         Fuzz("value read at"),

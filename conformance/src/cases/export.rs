@@ -1,6 +1,6 @@
 //! `hipMemExportToShareableHandle`.
 
-use super::sharing::{KIND, export, import, shared, show};
+use super::sharing::{KIND, create_filled, export, import, map_for_all};
 use crate::case::{Case, Verdict, ensure};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
@@ -97,7 +97,7 @@ fn export_twice(context: &Context) -> Verdict {
 }
 
 fn closing(context: &Context) -> Verdict {
-    let (at, handle) = shared(context, 1, 0xa1a1_a1a1)?;
+    let (at, handle) = create_filled(context, 1, 0xa1a1_a1a1)?;
     for _ in 0..4 {
         drop(export(context, handle)?);
     }
@@ -135,7 +135,7 @@ fn export_released(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     context.vmm().release(handle)?;
     refused_export(context, handle)?;
-    let (_, mapped) = shared(context, 1, 0xa2a2_a2a2)?;
+    let (_, mapped) = create_filled(context, 1, 0xa2a2_a2a2)?;
     context.vmm().release(mapped)?;
     refused_export(context, mapped)
 }
@@ -145,7 +145,7 @@ fn no_descriptor(context: &Context) -> Verdict {
         let why = "other threads of this process may need descriptors at the same time";
         return Err(NotPassed::Skipped(why.to_owned()));
     }
-    let (at, handle) = shared(context, 1, 0xb0b0_b0b0)?;
+    let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
     // `ulimit -n` can allow a million descriptors. The kernel takes longer to grow a larger table:
     // half a minute for 20,000 on a busy machine. So lower the limit instead of opening that many.
     let few = FewDescriptors::begin()?;
@@ -190,10 +190,10 @@ impl Drop for FewDescriptors {
 }
 
 fn export_of_import(context: &Context) -> Verdict {
-    let (at, handle) = shared(context, 1, 0xa3a3_a3a3)?;
+    let (at, handle) = create_filled(context, 1, 0xa3a3_a3a3)?;
     let first = import(context, &export(context, handle)?)?;
     let second = import(context, &export(context, first)?)?;
-    let again = show(context, second, 1)?;
+    let again = map_for_all(context, second, 1)?;
     context.holds(again, 1, 0xa3a3_a3a3)?;
     context.fill(at, 1, 0xa4a4_a4a4)?;
     context.holds(again, 1, 0xa4a4_a4a4)

@@ -1,6 +1,6 @@
 //! `hipMemImportFromShareableHandle`.
 
-use super::sharing::{KIND, export, import, shared, show};
+use super::sharing::{KIND, create_filled, export, import, map_for_all};
 use crate::case::{Case, Verdict, ensure, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -105,10 +105,10 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn same_memory(context: &Context) -> Verdict {
-    let (at, handle) = shared(context, 2, 0xa5a5_a5a5)?;
+    let (at, handle) = create_filled(context, 2, 0xa5a5_a5a5)?;
     let imported = import(context, &export(context, handle)?)?;
     ensure!(imported != handle, "the import is the same handle");
-    let there = show(context, imported, 2)?;
+    let there = map_for_all(context, imported, 2)?;
     context.holds(there, 2, 0xa5a5_a5a5)?;
     context.vmm().copy(context.gpu(), context.on(there, 1), at, context.granule())?;
     context.fill(at, 2, 0xa6a6_a6a6)?;
@@ -116,47 +116,47 @@ fn same_memory(context: &Context) -> Verdict {
 }
 
 fn import_twice(context: &Context) -> Verdict {
-    let (_, handle) = shared(context, 1, 0xa7a7_a7a7)?;
+    let (_, handle) = create_filled(context, 1, 0xa7a7_a7a7)?;
     let descriptor = export(context, handle)?;
     let (one, other) = (import(context, &descriptor)?, import(context, &descriptor)?);
     ensure!(one != other, "both imports are {one}");
-    let there = show(context, one, 1)?;
+    let there = map_for_all(context, one, 1)?;
     context.vmm().unmap(there, context.granule())?;
     context.vmm().release(one)?;
-    let there = show(context, other, 1)?;
+    let there = map_for_all(context, other, 1)?;
     context.holds(there, 1, 0xa7a7_a7a7)
 }
 
 fn closed_at_once(context: &Context) -> Verdict {
-    let (_, handle) = shared(context, 1, 0xa8a8_a8a8)?;
+    let (_, handle) = create_filled(context, 1, 0xa8a8_a8a8)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
     drop(descriptor);
     // Reuse the descriptor's number at once for a file that is not memory.
     let _other = File::open("/dev/null")?;
-    let there = show(context, imported, 1)?;
+    let there = map_for_all(context, imported, 1)?;
     context.holds(there, 1, 0xa8a8_a8a8)
 }
 
 fn not_consumed(context: &Context) -> Verdict {
-    let (_, handle) = shared(context, 1, 0xa9a9_a9a9)?;
+    let (_, handle) = create_filled(context, 1, 0xa9a9_a9a9)?;
     let descriptor = export(context, handle)?;
     let first = import(context, &descriptor)?;
-    let at = show(context, first, 1)?;
+    let at = map_for_all(context, first, 1)?;
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(first)?;
     let open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
     ensure!(open, "the descriptor was closed");
     let again = import(context, &descriptor)?;
-    let there = show(context, again, 1)?;
+    let there = map_for_all(context, again, 1)?;
     context.holds(there, 1, 0xa9a9_a9a9)
 }
 
 fn outlives(context: &Context) -> Verdict {
-    let (at, handle) = shared(context, 1, 0xaaaa_aaaa)?;
+    let (at, handle) = create_filled(context, 1, 0xaaaa_aaaa)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
-    let there = show(context, imported, 1)?;
+    let there = map_for_all(context, imported, 1)?;
     drop(descriptor);
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(handle)?;
@@ -178,7 +178,7 @@ fn size_of_whole(context: &Context) -> Verdict {
 }
 
 fn another_vmm(context: &Context) -> Verdict {
-    let (_, handle) = shared(context, 1, 0xacac_acac)?;
+    let (_, handle) = create_filled(context, 1, 0xacac_acac)?;
     let descriptor = export(context, handle)?;
     let size = context.granule();
     let other = context.another(context.profile())?;
@@ -205,16 +205,16 @@ fn another_vmm(context: &Context) -> Verdict {
 }
 
 fn filled(context: &Context) -> Verdict {
-    let (at, handle) = shared(context, 1, 0xafaf_afaf)?;
+    let (at, handle) = create_filled(context, 1, 0xafaf_afaf)?;
     let imported = import(context, &export(context, handle)?)?;
-    let there = show(context, imported, 1)?;
+    let there = map_for_all(context, imported, 1)?;
     context.vmm().fill(there, 0xa0a0_a0a0, context.granule())?;
     context.holds(at, 1, 0xa0a0_a0a0)
 }
 
 fn peer(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
-    let (_, handle) = shared(context, 2, 0xadad_adad)?;
+    let (_, handle) = create_filled(context, 2, 0xadad_adad)?;
     let imported = import(context, &export(context, handle)?)?;
     let there = context.reserve(2)?;
     context.map(there, 2, imported)?;
@@ -227,9 +227,9 @@ fn peer(context: &Context) -> Verdict {
 
 fn peer_after_owner(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
-    let (_, handle) = shared(context, 2, 0xb7b7_b7b7)?;
+    let (_, handle) = create_filled(context, 2, 0xb7b7_b7b7)?;
     let imported = import(context, &export(context, handle)?)?;
-    let there = show(context, imported, 2)?;
+    let there = map_for_all(context, imported, 2)?;
     context.grant(there, 2, &[other], Access::ReadWrite)?;
     context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
     context.holds(there, 2, 0xb7b7_b7b7)
@@ -285,7 +285,7 @@ fn import_wrong_type(context: &Context) -> Verdict {
 }
 
 fn many_times(context: &Context) -> Verdict {
-    let (_, handle) = shared(context, 1, 0xaeae_aeae)?;
+    let (_, handle) = create_filled(context, 1, 0xaeae_aeae)?;
     let there = context.reserve(1)?;
     for _ in 0..32 {
         let imported = import(context, &export(context, handle)?)?;

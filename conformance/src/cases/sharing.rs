@@ -16,7 +16,7 @@ pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle>
 }
 
 /// Maps all of a handle, with access for the first GPU and the CPU.
-pub(super) fn show(context: &Context, handle: Handle, granules: usize) -> Verdict<Address> {
+pub(super) fn map_for_all(context: &Context, handle: Handle, granules: usize) -> Verdict<Address> {
     let at = context.reserve(granules)?;
     context.map(at, granules, handle)?;
     context.grant(at, granules, &context.users(), Access::ReadWrite)?;
@@ -24,9 +24,13 @@ pub(super) fn show(context: &Context, handle: Handle, granules: usize) -> Verdic
 }
 
 /// Creates, maps and fills shareable memory.
-pub(super) fn shared(context: &Context, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
+pub(super) fn create_filled(
+    context: &Context,
+    granules: usize,
+    value: u32,
+) -> Verdict<(Address, Handle)> {
     let handle = context.create_shareable(granules)?;
-    let at = show(context, handle, granules)?;
+    let at = map_for_all(context, handle, granules)?;
     context.fill(at, granules, value)?;
     Ok((at, handle))
 }

@@ -20,7 +20,7 @@ pub fn words(on: On) -> Vec<OsString> {
         On::Simulation => "peer::on_the_simulation",
         On::Amd => "peer::on_amds_runtime",
     };
-    let mut command = hsa_rocr::again().unwrap();
+    let mut command = hsa_rocr::restart().unwrap();
     command.args([name, "--exact", "--ignored", "--nocapture"]);
     [command.get_program()].into_iter().chain(command.get_args()).map(Into::into).collect()
 }

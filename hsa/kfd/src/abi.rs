@@ -44,7 +44,7 @@ unsafe impl Plain for u64 {
     }
 }
 
-/// Formats a field for the log.
+/// A type of fields that can be formatted for the log.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }
@@ -73,7 +73,7 @@ impl<T: std::fmt::Debug, const N: usize> Shown for [T; N] {
     }
 }
 
-/// The names of the bits that are set, and the rest as a number.
+/// Formats the names of the set bits, and the unnamed bits as a number.
 pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
     let known = names.iter().filter(|(bit, _)| value & bit != 0);
     let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
@@ -114,7 +114,7 @@ macro_rules! structs {
 }
 pub(crate) use structs;
 
-/// A field as the log has it.
+/// Formats a field for the log.
 macro_rules! shown {
     ($value:expr) => {
         $crate::abi::Shown::shown(&$value)
@@ -125,7 +125,7 @@ macro_rules! shown {
 }
 pub(crate) use shown;
 
-/// What `open` would take.
+/// Formats the flags of a new descriptor, which are those of `open`.
 pub(crate) fn open_flags(flags: u32) -> String {
     bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
 }

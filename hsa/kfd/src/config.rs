@@ -25,7 +25,7 @@ pub(crate) struct Config {
 pub(crate) const MOST_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and what is wrong in it.
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and the invalid field.
     pub(crate) fn from_environment() -> Result<Self, String> {
         let read = |name| {
             let value = environment::variable(name).unwrap_or_default().into_string();
@@ -39,7 +39,7 @@ impl Config {
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
             match File::options().append(true).open(&path).and_then(own::keep_file) {
                 Ok(file) => config.faults = config.faults.recording_to(file),
-                // The one who wanted it may have ended already.
+                // The process that created the file may have ended already.
                 Err(error) => complain(format_args!("{}: {error}", hsa_faults::RECORD)),
             }
         }

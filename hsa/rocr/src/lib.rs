@@ -14,7 +14,6 @@
 //! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
 //! a program on the emulated kernel driver. [`mod@test`] does all three for tests.
 
-mod again;
 mod apt;
 mod emulation;
 mod fetch;
@@ -23,9 +22,9 @@ mod hip;
 mod installation;
 mod patience;
 mod release;
+mod restart;
 pub mod test;
 
-pub use again::again;
 pub use apt::AptError;
 pub use emulation::{Emulation, NoObject};
 pub use fetch::{FetchError, fetch};
@@ -33,3 +32,4 @@ pub use folder::folder;
 pub use hip::fetch_hip;
 pub use installation::{Installation, NotInstalled, is_program};
 pub use release::{Release, UnknownRelease};
+pub use restart::restart;

@@ -1,6 +1,6 @@
 //! The output of a test on a release is printed, also if it passes.
 
-use hsa_rocr::{Emulation, again, test};
+use hsa_rocr::{Emulation, restart, test};
 
 #[test]
 #[ignore = "the test below starts it"]
@@ -16,7 +16,7 @@ fn report_of_a_passing_test_is_printed() {
         return;
     };
     for (long, releases) in [("1", installations.len()), ("", 1)] {
-        let mut command = again().unwrap();
+        let mut command = restart().unwrap();
         command.args(["reports", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");

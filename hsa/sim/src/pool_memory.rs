@@ -12,12 +12,12 @@ use hsa_sys::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// How an allocation came to be.
+/// How an allocation was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Pool,
     Attached,
-    /// The caller's own memory, with the number of its locks.
+    /// Host memory of the caller that is locked, with the number of locks.
     Locked(u32),
 }
 

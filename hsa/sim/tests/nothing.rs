@@ -72,7 +72,7 @@ fn calls_succeed_and_are_not_counted() {
         libc::close(descriptor);
     }
     assert_eq!(simulation.calls("hsa_amd_vmem_map"), 0);
-    // A runtime without virtual memory has none that does nothing either.
+    // An extension version without virtual memory has no such functions here either.
     let without = Config::nothing(1).with_extension(3);
     assert!(Simulation::start(without).unwrap().table().vmem.is_err());
 }

@@ -105,7 +105,7 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageLost`],
-    /// [`ErrorKind::PagesLost`]; else as for [`Vmm::create`] and [`Vmm::map_many`].
+    /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
         let fail = |kind| Error::new(operation, kind);
@@ -129,7 +129,7 @@ impl PagedBuffer {
     /// GPUs must not be using them any more.
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; else as for
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; otherwise as for
     /// [`Vmm::unmap_many`], and with a zero page as for [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let fail = |kind| Error::new(Operation::UnmapPages, kind);
@@ -162,7 +162,7 @@ impl PagedBuffer {
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
     /// the destination; [`Problem::DifferentPages`] if its pages have another size or other
     /// properties; [`Problem::ForeignHandle`] if it belongs to another `Vmm`;
-    /// [`ErrorKind::PagesLost`]; else as for [`map`](Self::map) and [`unmap`](Self::unmap).
+    /// [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and [`unmap`](Self::unmap).
     pub fn move_pages(
         &self,
         pages: Range<usize>,
@@ -246,7 +246,7 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
-    /// [`Problem::Overlapping`]; else as for [`move_pages`](Self::move_pages).
+    /// [`Problem::Overlapping`]; otherwise as for [`move_pages`](Self::move_pages).
     pub fn exchange_pages(
         &self,
         pages: Range<usize>,
@@ -303,7 +303,7 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; else as for
+    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; otherwise as for
     /// [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Read)?;
@@ -315,7 +315,7 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; else as for [`Vmm::write`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; otherwise as for [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Write)?;
         locked.span(Operation::Write, offset, bytes.len())?.write(bytes)
@@ -327,7 +327,7 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; else as for [`Vmm::fill`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; otherwise as for [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Fill)?;
         locked.span(Operation::Fill, offset, size)?.fill(value, size)

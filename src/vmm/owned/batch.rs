@@ -128,7 +128,7 @@ impl Mapping {
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).
-    pub fn exchange_run(these: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
+    pub fn exchange_many(these: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
         let Some(first) = these.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {

@@ -44,7 +44,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Names it in reports and logs. Has no effect if it was unmapped by its address.
+    /// Names the mapping in reports and logs. Has no effect if it was unmapped by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         let (address, serial) = (self.address, self.serial);
@@ -53,27 +53,27 @@ impl Mapping {
         self
     }
 
-    /// Returns its start address.
+    /// Returns the start address.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Returns its size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the reservation that it is in.
+    /// Returns the reservation of the mapping.
     pub fn reservation(&self) -> &Reservation {
         &self.reservation
     }
 
-    /// Returns its physical memory.
+    /// Returns the physical memory.
     pub fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
-    /// Sets the access of agents to it (`hipMemSetAccess`). Agents not named keep theirs.
+    /// Sets the access of agents to the mapping (`hipMemSetAccess`). Agents not named keep theirs.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -99,7 +99,7 @@ impl Mapping {
         self.run(Operation::Revoke, |shared, only| shared.revoke(&[self.range()], agents, only))
     }
 
-    /// Returns the access of an agent to it (`hipMemGetAccess`).
+    /// Returns the access of an agent to the mapping (`hipMemGetAccess`).
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
@@ -109,7 +109,7 @@ impl Mapping {
         })
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
+    /// Copies from the mapping, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -120,7 +120,7 @@ impl Mapping {
         self.run_at(Operation::Read, offset, size, |shared, at, only| shared.read(at, bytes, only))
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
+    /// Copies to the mapping, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -133,7 +133,7 @@ impl Mapping {
         })
     }
 
-    /// Fills a part of it with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
+    /// Fills a part of the mapping with a 32-bit value, by the GPU that owns the memory. `offset` and `size` are
     /// in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
@@ -146,7 +146,7 @@ impl Mapping {
         })
     }
 
-    /// Copies from it to the host, by an agent, `offset` bytes from its start.
+    /// Copies by an agent to the host, from `offset` bytes after the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_to_host`]; also if the bytes extend past the mapping.
@@ -161,7 +161,7 @@ impl Mapping {
         })
     }
 
-    /// Copies to it from the host, by an agent, `offset` bytes from its start.
+    /// Copies by an agent from the host, to `offset` bytes after the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
@@ -171,12 +171,12 @@ impl Mapping {
         })
     }
 
-    /// Calls `act` with its address while the reservation is locked, if an agent has the access: for the
-    /// caller's own HSA code, such as a copy on a queue of its own. `act` must not call an operation on the
+    /// Calls `act` with the address while the reservation is locked, if an agent has the access: for the
+    /// caller's HSA code, such as a copy on the caller's own queue. `act` must not call an operation on the
     /// same reservation, which would deadlock.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`] if the agent lacks the access; else as for [`Vmm::read`].
+    /// [`Problem::NotGranted`] if the agent lacks the access; otherwise as for [`Vmm::read`].
     pub fn with_access<T>(
         &self,
         agent: AgentId,
@@ -197,9 +197,9 @@ impl Mapping {
     /// address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other is another `Vmm`'s.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other belongs to another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
-        Self::exchange_run(slice::from_mut(self), slice::from_mut(other))
+        Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
 
     /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
@@ -233,7 +233,7 @@ impl Mapping {
         }
     }
 
-    /// Unmaps it now (`hipMemUnmap`).
+    /// Unmaps the mapping now (`hipMemUnmap`).
     ///
     /// # Errors
     /// As for [`Vmm::unmap`]; the mapping is returned with the error.
@@ -247,7 +247,7 @@ impl Mapping {
         }
     }
 
-    /// Checks that it is still mapped at its address: a call by address can have unmapped it.
+    /// Checks that the memory is still mapped: a call by address can have unmapped it.
     ///
     /// # Errors
     /// [`Problem::NotMapped`] if it was unmapped.

@@ -77,7 +77,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let driver_from = length(&driver_log);
 
     let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
-    let mut command = crate::program::again().context("cannot start this program again")?;
+    let mut command = crate::program::restart().context("cannot start this program again")?;
     command.args(arguments).env("HSA_KFD_LOG", &driver_log);
     command.envs(level.variable());
     if std::env::var_os(RUNTIME_LOG.0).is_none() {

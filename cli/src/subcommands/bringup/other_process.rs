@@ -71,7 +71,7 @@ pub fn export(
 
 /// Starts another process of this level, with its number.
 pub fn start(number: u8) -> io::Result<Worker> {
-    let mut command = hsa_rocr::again()?;
+    let mut command = hsa_rocr::restart()?;
     command.args(std::env::args_os().skip(1)).args([ARGUMENT, &number.to_string()]);
     Worker::start(command, Output::Inherit)
 }

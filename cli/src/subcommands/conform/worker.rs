@@ -44,7 +44,7 @@ pub fn command(common: &Common) -> io::Result<Command> {
 }
 
 fn again(common: &Common, role: &str) -> io::Result<Command> {
-    let mut command = crate::program::again()?;
+    let mut command = crate::program::restart()?;
     command.args(["conform", role]).args(common.words());
     Ok(command)
 }

@@ -170,7 +170,7 @@ fn run_scenario(
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         let part = serde_json::to_string(&Part { number, scenario, milliseconds, seed })?;
         let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
-        let worker = crate::program::again().and_then(|mut command| {
+        let worker = crate::program::restart().and_then(|mut command| {
             command.args(arguments);
             Worker::start(command, Output::Capture)
         });

@@ -10,11 +10,11 @@ use std::process::Command;
 ///
 /// # Errors
 /// The path of the running program cannot be determined.
-pub fn again() -> io::Result<Command> {
+pub fn restart() -> io::Result<Command> {
     let file = std::env::current_exe().map_err(|error| {
-        let words =
+        let text =
             format!("cannot find this program to start it again as a worker: {error}; mount /proc");
-        io::Error::new(error.kind(), words)
+        io::Error::new(error.kind(), text)
     })?;
     let program = program().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     if program == file {
@@ -34,8 +34,8 @@ pub fn again() -> io::Result<Command> {
 mod tests {
     #[test]
     fn program_can_restart_itself() {
-        let output = super::again().unwrap().arg("--help").output().unwrap();
+        let output = super::restart().unwrap().arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("--include-ignored"), "what every test program says: {text}");
+        assert!(text.contains("--include-ignored"), "every test program prints this: {text}");
     }
 }
