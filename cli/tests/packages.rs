@@ -1,7 +1,7 @@
 //! Each package is installed into a tree that has nothing else, and used there.
 //!
 //! Needs root, and for two of them debootstrap, which fetches a minimal Debian (once, into
-//! `target/packages`). Takes minutes: `HSA_VMM_LONG=1 cargo test -p hsa-vmm-cli --test packages`.
+//! `target/packages`). Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
 
 use hsa_rocr::test;
 use std::fs;
@@ -26,14 +26,14 @@ fn well(command: &mut Command) -> String {
 
 /// Returns why this test cannot run here, after printing it.
 fn is_skipped(name: &str, tools: &[&str]) -> bool {
-    let is_long = std::env::var_os("HSA_VMM_LONG").is_some();
+    let is_wanted = std::env::var_os("HSA_VMM_PACKAGES").is_some();
     let is_there = |tool: &&str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|folder| folder.join(tool).exists())
     };
     let missing = tools.iter().find(|tool| !is_there(tool));
-    let why = if !is_long {
-        "takes minutes; HSA_VMM_LONG=1 runs it".to_owned()
+    let why = if !is_wanted {
+        "takes minutes; HSA_VMM_PACKAGES=1 runs it".to_owned()
     } else if !rustix::process::geteuid().is_root() {
         "only root can change the root folder".to_owned()
     } else if let Some(tool) = missing {
