@@ -42,6 +42,11 @@ pub enum Exit {
     Program(u8),
 }
 
+/// Arguments that cannot be used together, or that select nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadUsage(pub String);
+
 const FAILED: u8 = 1;
 /// The status that clap uses, too.
 const BAD_USAGE: u8 = 2;
@@ -95,6 +100,7 @@ fn main() -> ExitCode {
             }
             ExitCode::from(match not_started {
                 Some(program) => program.exit_status(),
+                None if error.is::<BadUsage>() => BAD_USAGE,
                 None if is_no_runtime(&error) => NO_RUNTIME,
                 None => FAILED,
             })

@@ -120,7 +120,7 @@ fn conform_lists_cases_without_a_runtime() {
 #[test]
 fn conform_rejects_filter_without_matches() {
     let output = run(&["conform", "--runtime", "sim", "--filter", "nonsense"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("--list"), "{}", err(&output));
 }
 

@@ -22,8 +22,9 @@ Examples:
   hsa-vmm vm --parameter hsa_vmm.lose_flushes=1 -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
-Exit status: the program's; 128 and the signal's number if one has ended it; 125 if the virtual machine
-failed, 126 if the program is not executable, 127 if it was not found.";
+Exit status: the program's; 128 and the signal's number if one has ended it;
+125 if the virtual machine failed, 126 if the program is not executable,
+127 if it was not found.";
 
 /// The exit status of failures of the virtual machine itself.
 pub const FAILED: u8 = 125;

@@ -31,7 +31,9 @@ const SHORTER: &[(&str, &str)] = &[
     ("fuzz --time 15m", "fuzz --time 1s"),
     ("hsa-vmm stress", "hsa-vmm stress --time 1s"),
     ("conform --profile hip6", "conform --profile hip6 --filter 'hip.*'"),
-    ("conform --known known.toml", "conform --known known.toml --filter 'map.*'"),
+    ("conform --expect expect.toml", "conform --expect expect.toml --filter 'map.*'"),
+    ("conform --format ktap", "conform --format ktap --filter 'map.*'"),
+    ("conform --format kcidb", "conform --format kcidb --filter 'map.*'"),
     ("conform --format junit", "conform --format junit --filter 'map.*'"),
     ("conform --format html", "conform --format html --filter 'map.*'"),
     ("--format json > conform.json", "--format json --filter 'map.*' > conform.json"),
@@ -165,9 +167,9 @@ fn commands_in_guides_print_the_documented_output() {
             std::os::unix::fs::symlink(root().join(there), folder.path().join(there)).unwrap();
         }
         // The contents that the page tells the user to write to a file.
-        if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[known]]")) {
+        if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
             let toml = toml.split("```").next().unwrap();
-            std::fs::write(folder.path().join("known.toml"), toml).unwrap();
+            std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
         }
         for typed in commands(&page) {
             if let Some(beginning) = elsewhere(&typed.line) {

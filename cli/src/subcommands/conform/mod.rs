@@ -8,16 +8,13 @@ mod worker;
 
 pub use arguments::Conform;
 
-use crate::arguments::Arguments;
 use crate::choice::print_info;
 use crate::driver_log::DriverLog;
 use crate::screen::{Screen, note};
 use crate::table::table;
-use crate::{Exit, planned_faults, program, progress, provenance};
-use anyhow::Context;
+use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
+use anyhow::{Context, bail};
 use arguments::ReportFormat;
-use clap::CommandFactory;
-use clap::error::ErrorKind;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::{CaseReport, KnownFailures, Options, Report, cases, run as run_cases};
 use ktap::KtapStream;
@@ -47,7 +44,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
             Some(shard) => format!("no case is in part {shard} of those that --filter selects"),
             None => format!("no case matches `{}`", args.filter.join("` or `")),
         };
-        bad_usage(&format!("{what}; `hsa-vmm conform --list` names them all"));
+        bail!(BadUsage(format!("{what}; `hsa-vmm conform --list` names them all")));
     }
     if let Some(seed) = options.shuffle {
         print_info(&format!("order: --shuffle {seed}"));
@@ -72,7 +69,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         None => args.output.write(|out| write(out, args, &report)),
     };
     let written = record.error.map_or(written, Err);
-    if let Some(partial) = record.partial.filter(|_| is_complete && written.is_ok()) {
+    // The results are in the file, or on standard output if that cannot be written.
+    if let Some(partial) = record.partial.filter(|_| is_complete) {
         partial.remove();
     }
     for case in report.cases.iter().filter(|case| case.known_passed) {
@@ -256,11 +254,6 @@ fn print_output(text: &str) {
     let _ = write!(Screen::stderr(), "{text}");
 }
 
-/// Prints what is wrong with the arguments, and exits with 2.
-fn bad_usage(why: &str) -> ! {
-    Arguments::command().error(ErrorKind::ArgumentConflict, why).exit()
-}
-
 fn list(args: &Conform) -> anyhow::Result<Exit> {
     let options = options(args)?;
     let chosen = || options.selected().into_iter();
@@ -279,7 +272,7 @@ fn list(args: &Conform) -> anyhow::Result<Exit> {
             Ok(writeln!(out)?)
         }
         ReportFormat::Junit | ReportFormat::Html | ReportFormat::Ktap | ReportFormat::Kcidb => {
-            bad_usage("--list supports the formats table and json only")
+            bail!(BadUsage("--list supports the formats table and json only".to_owned()))
         }
     })?;
     Ok(Exit::Success)

@@ -3,7 +3,7 @@
 //! With `--output FILE`, each result is appended to `FILE.partial` and written to the disk before the next
 //! case begins. When FILE is complete, `FILE.partial` is removed.
 
-use super::bad_usage;
+use crate::BadUsage;
 use crate::output::Output;
 use anyhow::{Context, bail};
 use hsa_vmm_conformance::{Case, CaseReport, Status};
@@ -43,10 +43,9 @@ impl Partial {
         cases: &[&'static Case],
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
         let Some(path) = output.partial() else { return Ok(None) };
-        let finished = match resume {
-            true => read(&path, cases)?,
-            false => Vec::new(),
-        };
+        // Nothing to continue is no error: scripts always say --resume.
+        let resume = resume && path.exists();
+        let finished = if resume { read(&path, cases)? } else { Vec::new() };
         let mut options = OpenOptions::new();
         options.create(true).append(resume).write(true).truncate(!resume);
         let file =
@@ -85,19 +84,18 @@ impl Partial {
 
 /// Reads the results of an interrupted run.
 fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>> {
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!("cannot read {}, in which the interrupted run wrote its results", path.display())
-    })?;
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
     // A machine that stops may leave the last line incomplete.
     let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
     let Some(Line::Selected(names)) = lines.next() else {
         bail!("{} is not a file that `hsa-vmm conform --output` wrote", path.display());
     };
     if !names.iter().eq(cases.iter().map(|case| case.name)) {
-        bad_usage(&format!(
+        bail!(BadUsage(format!(
             "{} has the results of other cases; give the same --filter and --shard as before",
             path.display()
-        ));
+        )));
     }
     let mut begun = BTreeMap::<_, usize>::new();
     let mut finished = Vec::new();
