@@ -16,16 +16,17 @@ use std::io::{self, Write};
 /// ktap.result(&KtapTest { name: "map.gpu.two", status: Status::Skip, detail })?;
 /// ktap.end_subtest()?;
 /// drop(ktap);
-/// let expected = "KTAP version 1
-/// 1..1
-///   KTAP version 1
-///   # Subtest: map
-///   1..2
-///   ok 1 map.flags.refused
-///   ok 2 map.gpu.two # SKIP the machine has one GPU
-/// ok 1 map
-/// ";
-/// assert_eq!(String::from_utf8_lossy(&text), expected);
+/// let expected = [
+///     "KTAP version 1",
+///     "1..1",
+///     "  KTAP version 1",
+///     "  # Subtest: map",
+///     "  1..2",
+///     "  ok 1 map.flags.refused",
+///     "  ok 2 map.gpu.two # SKIP the machine has one GPU",
+///     "ok 1 map",
+/// ];
+/// assert!(String::from_utf8_lossy(&text).lines().eq(expected));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
