@@ -201,8 +201,16 @@ fn page_contains_all_calls() {
     let functions = header
         .split('(')
         .filter_map(|before| before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next());
-    let starts =
-        ["hipMemAddress", "hipMemCreate", "hipMemMap", "hipIpc", "hipMemRe", "hipMemUnmap"];
+    let starts = [
+        "hipMemAddress",
+        "hipMemCreate",
+        "hipMemMap",
+        "hipIpcGetMem",
+        "hipIpcOpenMem",
+        "hipIpcCloseMem",
+        "hipMemRe",
+        "hipMemUnmap",
+    ];
     let calls: BTreeSet<_> =
         functions.filter(|name| starts.iter().any(|start| name.starts_with(start))).collect();
     assert!(calls.len() > 8, "{calls:?}");
