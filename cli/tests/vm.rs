@@ -1,8 +1,8 @@
 //! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
 //!
-//! Runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a kernel; otherwise each test prints that
-//! it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. By default one release with two GPUs is
-//! tested; `HSA_VMM_VM_TESTS=all` tests the rest, for about an hour.
+//! With `HSA_VMM_LONG=1`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a kernel; otherwise each
+//! test prints that it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. One release with two GPUs is
+//! tested; `HSA_VMM_VM_TESTS=all` tests the rest.
 
 mod hsa_vmm;
 
@@ -89,6 +89,11 @@ struct Turn {
 /// Returns `None` after reporting why there are no virtual machines.
 fn turn(name: &str) -> Option<Turn> {
     static ALONE: Mutex<()> = Mutex::new(());
+    let is_wanted = test::is_long() || test::is_required("vm") || selection().is_some();
+    if !is_wanted {
+        test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
+        return None;
+    }
     let installations = test::installations(name)?;
     let folder = hsa_vm::folder(&hsa_rocr::folder());
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
@@ -105,9 +110,14 @@ fn turn(name: &str) -> Option<Turn> {
     None
 }
 
+/// Returns the selection of tests that the user has made.
+fn selection() -> Option<String> {
+    std::env::var("HSA_VMM_VM_TESTS").ok()
+}
+
 /// Returns whether the tests run that take long; reports it if not.
 fn is_complete(name: &str) -> bool {
-    let complete = std::env::var("HSA_VMM_VM_TESTS").is_ok_and(|value| value == "all");
+    let complete = selection().is_some_and(|value| value == "all");
     if !complete {
         test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));
     }
