@@ -180,6 +180,7 @@ fn log(arguments: &Arguments) {
     let page = match &arguments.command {
         // The page is optional.
         Command::Conform(args) if args.worker => LastCall::open_in_worker().ok(),
+        Command::Stress(args) if args.worker.is_some() => LastCall::open_in_worker().ok(),
         _ => None,
     };
     let level = arguments.command.log();

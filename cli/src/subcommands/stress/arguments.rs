@@ -24,6 +24,9 @@ pub struct Stress {
     /// The total time of all scenarios, without the cleanup that follows: `60s`, `10min`, `8h`
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
     pub time: Duration,
+    /// The time after which a process is killed if none of its operations has ended
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "120s")]
+    pub time_limit: Duration,
     /// The number of threads in each process
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -37,8 +37,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to release and count its resources after its time is up.
-const RELEASE_LIMIT: Duration = Duration::from_secs(120);
 /// The interval of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -154,6 +152,8 @@ fn machine_leak(before: Option<i64>) -> Option<Leak> {
 struct Process {
     worker: Worker,
     progress: Progress,
+    /// When an operation had ended since the message before.
+    advanced: Instant,
     done: Option<Done>,
     ended: bool,
 }
@@ -176,7 +176,8 @@ fn run_scenario(
         });
         let worker = worker.context("cannot start this program again")?;
         let progress = Progress::default();
-        processes.push(Process { worker, progress, done: None, ended: false });
+        let advanced = Instant::now();
+        processes.push(Process { worker, progress, advanced, done: None, ended: false });
     }
     let began = Instant::now();
     let mut result = ScenarioResult::new(scenario);
@@ -187,10 +188,9 @@ fn run_scenario(
         }
         let working = processes.iter().filter(|process| !process.ended);
         wait_for_any(working.map(|process| &process.worker), PROGRESS_INTERVAL);
-        let late = began.elapsed() > time + RELEASE_LIMIT;
         for (process, number) in processes.iter_mut().zip(1..) {
             if !process.ended {
-                process.receive(&mut result, number, late);
+                process.receive(&mut result, number, args.time_limit);
             }
         }
         let so_far: Vec<_> = processes.iter().map(|process| process.progress).collect();
@@ -201,8 +201,9 @@ fn run_scenario(
 }
 
 impl Process {
-    /// Handles all messages that have arrived. Kills the process if it is late.
-    fn receive(&mut self, result: &mut ScenarioResult, number: u32, late: bool) {
+    /// Handles all messages that have arrived. Kills the process if no operation has ended within
+    /// the time limit.
+    fn receive(&mut self, result: &mut ScenarioResult, number: u32, limit: Duration) {
         loop {
             match self.worker.receive(Duration::ZERO) {
                 Received::Answer(Message::Started { simulation }) => {
@@ -210,16 +211,23 @@ impl Process {
                 }
                 Received::Answer(Message::NoRuntime(error)) => result.no_runtime = Some(error),
                 Received::Answer(Message::Progress(progress) | Message::Releasing(progress)) => {
+                    if progress.operations != self.progress.operations {
+                        self.advanced = Instant::now();
+                    }
                     self.progress = progress;
                 }
                 Received::Answer(Message::Done(done)) => self.done = Some(*done),
                 Received::Invalid(line) => {
                     result.add_error(format!("process {number} sent an invalid message: `{line}`"))
                 }
-                Received::Timeout if late => {
+                Received::Timeout if self.advanced.elapsed() > limit => {
+                    let call = self.worker.last_call().unwrap_or_else(|| "in no call".to_owned());
                     self.worker.kill();
                     self.ended = true;
-                    result.add_error(format!("process {number} hangs and was killed"));
+                    result.add_error(format!(
+                        "process {number} hangs, {call}: no operation ended in {limit:?}; it was \
+                         killed (--time-limit)"
+                    ));
                     return;
                 }
                 Received::Timeout => return,
