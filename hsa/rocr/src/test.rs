@@ -19,6 +19,9 @@
 //! By default a test runs on one of its releases, chosen by its name, so that each release runs a share
 //! of the tests. `HSA_VMM_LONG=1`, as in continuous integration, runs it on all of them. Long searches
 //! ask for their share with [`share`].
+//!
+//! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
+//! one, as in `hsa-vmm vm`.
 
 use crate::{
     Emulation, FetchError, Installation, Release, fetch, folder, folder::program, patience,
@@ -74,6 +77,12 @@ impl Fixture {
         command.env_remove(INSIDE);
         command
     }
+}
+
+/// Returns whether tests run on this machine's own kernel driver, as `HSA_VMM_TEST_DRIVER=own` asks.
+#[must_use]
+pub fn uses_own_driver() -> bool {
+    env::var_os("HSA_VMM_TEST_DRIVER").is_some_and(|value| value == "own")
 }
 
 /// Returns whether `HSA_VMM_LONG` is set: then long tests run in full.
@@ -140,7 +149,9 @@ pub fn on_within(
         command.env(INSIDE, installation.release().version());
         // Under the loader the program cannot find cargo's build folder.
         command.env("HSA_VMM_ROCR", folder());
-        emulation.apply(&mut command).expect("the emulated driver was built");
+        if !uses_own_driver() {
+            emulation.apply(&mut command).expect("the emulated driver was built");
+        }
         let (status, output) = finish(&mut command, patience);
         let passed = status.is_some_and(|status| status.success());
         let ended = status.map_or("did not end".to_owned(), |status| status.to_string());
