@@ -13,7 +13,7 @@ const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
 const MAP: &str = "hsa_amd_vmem_map";
 const UNMAP: &str = "hsa_amd_vmem_unmap";
 
-/// One mapping of the first GPU's memory.
+/// Maps new memory of the first GPU, and returns its range.
 fn mapped(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let base = machine.reserve(granule);
@@ -21,22 +21,22 @@ fn mapped(machine: &Machine) -> (Address, usize) {
     (base, granule)
 }
 
-/// Changes access while the first call of a function fails.
+/// Changes access while the first call of `function` fails, and returns the error.
 fn change_while_failing(
     machine: &Machine,
     function: &str,
     (base, size): (Address, usize),
-    wanted: &[AccessDescriptor],
+    requested: &[AccessDescriptor],
 ) -> Error {
     machine.simulation.set_faults(FaultPlan::none().fail(function, 1, 0x1000));
-    let error = machine.vmm.set_access(base, size, wanted).unwrap_err();
+    let error = machine.vmm.set_access(base, size, requested).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     error
 }
 
-/// A rollback may map the memory again. A GPU that was forbidden before then really has no access, and the
-/// library must record that: otherwise the next rollback would forbid it again, and AMD's runtime would map
-/// the memory for that GPU.
+/// A rollback may map the memory again, which removes it from the page table of a GPU whose access was set to
+/// none. The library must record that. Otherwise the next rollback would set its access to none again, for
+/// which AMD's runtime maps the memory.
 #[test]
 fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
@@ -48,13 +48,16 @@ fn second_failure_restores_no_lost_access() {
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}: only remembered");
-        for (who, agent) in [("owner", owner), ("peer", peer)] {
-            let wanted = [access(agent, Access::ReadWrite)];
-            change_while_failing(&machine, SET_ACCESS, place, &wanted);
+        assert!(
+            machine.simulation.page(1, base.get()).is_some(),
+            "{generation}: setting access to none keeps the page"
+        );
+        for (role, agent) in [("owner", owner), ("peer", peer)] {
+            let requested = [access(agent, Access::ReadWrite)];
+            change_while_failing(&machine, SET_ACCESS, place, &requested);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
-                assert_eq!(page, None, "{generation}: GPU {gpu} after the {who}'s failure");
+                assert_eq!(page, None, "{generation}: GPU {gpu} after the {role}'s failure");
             }
         }
         machine.grant(base, size, peer, Access::ReadWrite);
@@ -62,7 +65,7 @@ fn second_failure_restores_no_lost_access() {
     }
 }
 
-/// The agent may be using the memory: unmapping it even for a moment would fault.
+/// Another agent may be using the memory, and would fault if it were unmapped even for a moment.
 #[test]
 fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
@@ -76,10 +79,10 @@ fn failed_change_keeps_other_agents_access() {
             let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
             machine.grant(base, size, owner, Access::ReadWrite);
             let unmaps = machine.simulation.calls(UNMAP);
-            let less = [access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &less);
-            let also_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &also_cpu);
+            let read_only = [access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, place, &read_only);
+            let with_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, place, &with_cpu);
             assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
@@ -88,9 +91,9 @@ fn failed_change_keeps_other_agents_access() {
     }
 }
 
-/// In ROCm 6 and 7.0 the runtime then leaves a hole when it unmaps, which the library has to fill.
+/// In ROCm 6 and 7.0, unmapping memory that the CPU could access leaves a hole, which the library has to fill.
 #[test]
-fn forbidden_cpu_stays_runtime_granted() {
+fn rolled_back_cpu_stays_runtime_granted() {
     if process::ran_alone() {
         return;
     }
@@ -99,10 +102,10 @@ fn forbidden_cpu_stays_runtime_granted() {
         let (base, size) = mapped(&machine);
         let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
         machine.grant(base, size, owner, Access::ReadWrite);
-        // First the CPU, and then it fails.
+        // The first call grants the CPU access; the second fails.
         machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 2, 0x1000));
-        let wanted = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
-        machine.vmm.set_access(base, size, &wanted).unwrap_err();
+        let requested = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+        machine.vmm.set_access(base, size, &requested).unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
         process::assert_untouchable(base.get(), size, release);
         machine.vmm.unmap(base, size).unwrap();
@@ -111,8 +114,8 @@ fn forbidden_cpu_stays_runtime_granted() {
     }
 }
 
-/// If the runtime maps for the CPU, its state after a failure differs from the state before, and so does
-/// whether unmapping leaves a hole.
+/// If the runtime maps memory for the CPU, a failed call changes the runtime's state. Whether unmapping leaves a
+/// hole can change, too.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::ran_alone() {
@@ -132,19 +135,19 @@ fn revoke_that_fails_twice_is_rolled_back() {
                 machine.vmm.write(place, b"kept").unwrap();
             }
             let none = FaultPlan::none;
-            for (what, faults, revoked) in [
+            for (case, faults, revoked) in [
                 (
-                    "granting, and again",
+                    "granting fails twice",
                     none().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
                     peer,
                 ),
                 (
-                    "unmapping, and then granting the first",
+                    "unmapping fails, then granting the first again",
                     none().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
                     cpu,
                 ),
             ] {
-                let when = format!("{release}: {what}");
+                let when = format!("{release}: {case}");
                 machine.simulation.set_faults(faults);
                 let error = machine.vmm.revoke(base, 2 * size, &[revoked]).unwrap_err();
                 machine.simulation.set_faults(none());
@@ -165,7 +168,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
     }
 }
 
-/// As after a failed change of access.
+/// The rollback maps the memory again, without access for a GPU whose access was set to none.
 #[test]
 fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
@@ -187,9 +190,9 @@ fn failed_revoke_restores_no_lost_access() {
     }
 }
 
-/// An exchange also maps the memory again.
+/// An exchange maps the memory again, without access for GPUs whose access was set to none.
 #[test]
-fn failed_exchange_restores_no_lost_access() {
+fn failure_after_exchange_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
@@ -202,8 +205,8 @@ fn failed_exchange_restores_no_lost_access() {
             machine.grant(base, size, peer, Access::ReadWrite);
             machine.grant(base, size, peer, Access::None);
         }
-        let [(one, size), (other, _)] = places;
-        machine.vmm.exchange(one, other, size).unwrap();
+        let [(first, size), (second, _)] = places;
+        machine.vmm.exchange(first, second, size).unwrap();
         for place in places {
             change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
@@ -212,10 +215,10 @@ fn failed_exchange_restores_no_lost_access() {
     }
 }
 
-/// An unneeded workaround changes no result, also if mapping again fails: the CPU, which was changed first,
+/// An unneeded workaround changes no result. If mapping again fails, the CPU's access, which was changed first,
 /// is rolled back.
 #[test]
-fn refused_peer_rolls_back_the_cpu() {
+fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
         return;
     }
@@ -239,9 +242,10 @@ fn refused_peer_rolls_back_the_cpu() {
     }
 }
 
-/// ROCm 7.14 grants a peer access only if the memory is mapped again. The peer is in `runtime_granted` then.
+/// ROCm 7.14 grants a peer access only if the library maps the memory again, which adds the peer to
+/// `runtime_granted`.
 #[test]
-fn peer_after_owner_can_be_forbidden() {
+fn peer_granted_after_owner_can_lose_access() {
     if process::ran_alone() {
         return;
     }
