@@ -3,7 +3,7 @@
 
 use super::refused_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
-use crate::amd_runtime::kernel_fails;
+use crate::amd_runtime::fail_driver_calls;
 use crate::amd_runtime::raw::Raw;
 use crate::machine::Library;
 use crate::process::{End, in_child};
@@ -31,7 +31,9 @@ impl State {
     fn of(scenario: &Scenario, raw: &Raw, when: &str) -> Self {
         let snapshot = StateSnapshot::of(&scenario.library, when);
         let of = |address: Address| {
-            raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
+            raw.gpus
+                .iter()
+                .map(move |&gpu| (address, gpu.handle, raw.get_access(address.get(), gpu)))
         };
         let access = snapshot.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
         Self { snapshot, access }
@@ -40,7 +42,7 @@ impl State {
 
 /// Makes one driver call of an act fail, and checks the outcome. Runs in a process of its own.
 fn check_failure(fixture: &Fixture, act: Act, when: &str, plan: &str) {
-    kernel_fails(plan);
+    fail_driver_calls(plan);
     let scenario = Scenario::new(Library::load(fixture.runtime()));
     let vmm = &scenario.library.vmm;
     let raw = Raw::start(fixture);

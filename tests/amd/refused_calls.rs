@@ -2,7 +2,7 @@
 //! aborts AMD's runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;
-use crate::amd_runtime::kernel_fails;
+use crate::amd_runtime::fail_driver_calls;
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
@@ -68,7 +68,7 @@ pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], at_least: us
             for call in driver_calls(start, |setup| act(setup).unwrap()) {
                 let when = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
-                    kernel_fails(&format!("{call}=ENOMEM"));
+                    fail_driver_calls(&format!("{call}=ENOMEM"));
                     check_failure(start(), act, &when, &call);
                 });
                 tried += 1;

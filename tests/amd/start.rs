@@ -1,6 +1,6 @@
 //! Starts of the runtime: failed, repeated, and by several `Vmm`s.
 
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
@@ -14,7 +14,7 @@ fn start_error_describes_the_driver() {
     on_each("start::start_error_describes_the_driver", |fixture| {
         for call in FIRST_CALLS {
             let end = in_child(|| {
-                kernel_fails(&format!("{call}=ENODEV"));
+                fail_driver_calls(&format!("{call}=ENODEV"));
                 // SAFETY: AMD's own runtime.
                 let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
                 match error.kind() {

@@ -12,7 +12,7 @@ fn on_the_runtime() {
     ACCESS_BEYOND_THE_RANGE.is_as_recorded("beyond_the_range::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.set_access(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
     });
 }
@@ -26,7 +26,7 @@ fn second_mapping_changes_on_the_runtime() {
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         }
-        raw.set(base, SIZE + PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.set_access(base, SIZE + PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + 2 * SIZE - PAGE).is_ok()
     });
 }

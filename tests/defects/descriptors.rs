@@ -14,7 +14,7 @@ fn invented_agent_on_the_runtime() {
     INVENTED_AGENT_CRASHES.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
+        raw.set_access(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
     });
 }
 
@@ -23,7 +23,7 @@ fn write_only_on_the_runtime() {
     WRITE_ONLY_ACCEPTED.is_as_recorded("descriptors::write_only_on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
-        assert_eq!(raw.get(base, raw.gpus[0]), Ok(WO), "in name");
+        assert_eq!(raw.get_access(base, raw.gpus[0]), Ok(WO), "in name");
         raw.read_by(raw.gpus[0], base).is_ok()
     });
 }
@@ -34,7 +34,8 @@ fn invented_permission_on_the_runtime() {
     INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, SIZE, &[(raw.gpus[0], 9)]).is_ok() && raw.get(base, raw.gpus[0]) == Ok(9)
+        raw.set_access(base, SIZE, &[(raw.gpus[0], 9)]).is_ok()
+            && raw.get_access(base, raw.gpus[0]) == Ok(9)
     });
 }
 

@@ -2,7 +2,7 @@
 //! old access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_untouchable, in_child};
 use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
@@ -11,7 +11,7 @@ use hsa_vmm::Access;
 
 /// The kernel refuses one change of a page table, counted from 1.
 fn refused(change: u64) {
-    kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
+    fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
 /// The number of page-table changes of `Raw::start`, whose scratch memory is mapped for two GPUs.
@@ -24,7 +24,7 @@ fn on_the_runtime() {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
-        raw.set(base, SIZE, &list).unwrap_err();
+        raw.set_access(base, SIZE, &list).unwrap_err();
         raw.read_by(raw.gpus[0], base).is_ok()
     });
 }
@@ -37,7 +37,7 @@ fn failed_change_on_the_runtime() {
         refused(AT_START + 3);
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
         raw.read_by(raw.gpus[0], base) == Err(Fault)
     });
 }

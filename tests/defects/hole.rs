@@ -31,7 +31,7 @@ fn on_the_runtime() {
         }
         store(base, 5);
         raw.map(base, SIZE, 0, memory).unwrap();
-        raw.set(base, SIZE, &[(raw.cpu, RW)]).unwrap();
+        raw.set_access(base, SIZE, &[(raw.cpu, RW)]).unwrap();
         let overwritten = load(base) != 5;
         raw.unmap(base, SIZE).unwrap();
         assert_eq!(map_foreign_near(base), base, "the hole exists again");

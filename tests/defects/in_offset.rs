@@ -15,7 +15,7 @@ fn on_the_runtime() {
         raw.map(base, half, 0, memory).unwrap();
         raw.map(second, half, half, memory).unwrap();
         for address in [base, second] {
-            raw.set(address, half, &[(raw.cpu, RW)]).unwrap();
+            raw.set_access(address, half, &[(raw.cpu, RW)]).unwrap();
         }
         store(second, 7);
         load(base) == 7

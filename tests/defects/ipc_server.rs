@@ -117,7 +117,7 @@ fn on_the_runtime() {
         crashes(|| {
             let raw = Raw::start(fixture);
             // It would be another defect.
-            raw.end_copies().unwrap();
+            raw.unmap_scratch().unwrap();
             stop_past_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
         })
     });

@@ -22,7 +22,7 @@ fn on_the_runtime() {
     ADDRESSES_OUTLIVE_STOP.is_as_recorded("left_reserved::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         // A mapping with access would show another defect.
-        raw.end_copies().unwrap();
+        raw.unmap_scratch().unwrap();
         let start = raw.reserve(MANY).unwrap();
         let memory = raw.create(SIZE).unwrap();
         raw.map(start, SIZE, 0, memory).unwrap();

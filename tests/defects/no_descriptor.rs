@@ -1,7 +1,7 @@
 //! The runtime needs file descriptors for a moment.
 
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::descriptors;
 use crate::process::limit::{allow_more, no_limit};
@@ -15,7 +15,7 @@ fn grant_aborts_on_the_runtime() {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         allow_more(0);
-        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
     });
 }
 
@@ -25,7 +25,7 @@ fn map_leaks_descriptor_on_the_runtime() {
         "no_descriptor::map_leaks_descriptor_on_the_runtime",
         |fixture| {
             // The first three map the scratch memory, which two GPUs use.
-            kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
+            fail_driver_calls("PRIME_FD_TO_HANDLE#4=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
             let before = descriptors();

@@ -1,7 +1,7 @@
 //! Creating memory when none is left.
 
 use crate::amd_runtime::raw::Raw;
-use crate::amd_runtime::{kernel_fails, on_each, set_variable};
+use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};
 use crate::machine::{Library, MIB};
 use crate::table::{CREATED_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::ErrorKind;
@@ -25,7 +25,7 @@ fn failed_map_loses_memory_on_the_runtime() {
         |fixture| {
             set_variable("HSA_KFD", MACHINE);
             // The first call is for the scratch memory.
-            kernel_fails("GEM_MMAP#2=ENOMEM");
+            fail_driver_calls("GEM_MMAP#2=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
             raw.map(base, 48 * MIB, 0, memory).unwrap_err();

@@ -13,9 +13,10 @@ fn on_the_runtime() {
         let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
-        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
-        raw.get(base + SIZE + 1, raw.gpus[0]).expect_err("that is not mapped, and known not to be");
-        raw.get(base + SIZE, raw.gpus[0]) == Ok(RW)
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.get_access(base + SIZE + 1, raw.gpus[0])
+            .expect_err("that is not mapped, and known not to be");
+        raw.get_access(base + SIZE, raw.gpus[0]) == Ok(RW)
     });
 }
 
@@ -24,7 +25,7 @@ fn cpu_on_the_runtime() {
     ACCESS_OF_CPU_NOT_REPORTED.is_as_recorded("past_the_end::cpu_on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
-        raw.get(base, raw.cpu).is_err()
+        raw.get_access(base, raw.cpu).is_err()
     });
 }
 

@@ -32,7 +32,8 @@ fn set_access_of_two_on_the_runtime() {
         for number in 0..2 {
             raw.map(base + number * SIZE, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         }
-        raw.set(base, 2 * SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW), (raw.cpu, RW)]).unwrap();
+        raw.set_access(base, 2 * SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW), (raw.cpu, RW)])
+            .unwrap();
         for number in 0..2 {
             store(base + number * SIZE, number as u64 + 7);
             for &gpu in &raw.gpus {
@@ -50,8 +51,8 @@ fn unnamed_agents_lose_access_on_the_runtime() {
     UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
-        raw.get(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
+        raw.set_access(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
+        raw.get_access(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
     });
 }
 
@@ -81,7 +82,8 @@ fn through_the_library() {
         }
         vmm.unmap(base, 2 * SIZE).unwrap();
         assert_eq!(vmm.usage().mappings, 1);
-        raw.get(base.get(), raw.gpus[0]).expect_err("the runtime has unmapped the first two");
-        assert_eq!(raw.get(at(base, 2 * SIZE).get(), raw.gpus[0]), Ok(RW));
+        raw.get_access(base.get(), raw.gpus[0])
+            .expect_err("the runtime has unmapped the first two");
+        assert_eq!(raw.get_access(at(base, 2 * SIZE).get(), raw.gpus[0]), Ok(RW));
     });
 }

@@ -19,7 +19,7 @@ fn on_the_runtime() {
         if raw.map(theirs, SIZE, 0, stale).is_err() {
             return false;
         }
-        raw.set(theirs, SIZE, &[(raw.cpu, RW)]).unwrap();
+        raw.set_access(theirs, SIZE, &[(raw.cpu, RW)]).unwrap();
         load(theirs) == 7
     });
 }

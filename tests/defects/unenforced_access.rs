@@ -12,8 +12,8 @@ fn on_the_runtime() {
     REVOKE_KEEPS_PAGE_TABLE.is_as_recorded("unenforced_access::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
-        assert_eq!(raw.get(base, raw.gpus[1]), Ok(NONE), "in name");
+        raw.set_access(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
+        assert_eq!(raw.get_access(base, raw.gpus[1]), Ok(NONE), "in name");
         raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
     });
 }
