@@ -44,7 +44,7 @@ fn second_failure_restores_no_lost_access() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
@@ -54,7 +54,7 @@ fn second_failure_restores_no_lost_access() {
         );
         for (role, agent) in [("owner", owner), ("peer", peer)] {
             let requested = [access(agent, Access::ReadWrite)];
-            change_while_failing(&machine, SET_ACCESS, place, &requested);
+            change_while_failing(&machine, SET_ACCESS, range, &requested);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
                 assert_eq!(page, None, "{generation}: GPU {gpu} after the {role}'s failure");
@@ -75,14 +75,14 @@ fn failed_change_keeps_other_agents_access() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = config.with_gpu_permissions(GpuPermissions::Enforced);
             let machine = Machine::new(config);
-            let place @ (base, size) = mapped(&machine);
+            let range @ (base, size) = mapped(&machine);
             let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
             machine.grant(base, size, owner, Access::ReadWrite);
             let unmaps = machine.simulation.calls(UNMAP);
             let read_only = [access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &read_only);
+            change_while_failing(&machine, SET_ACCESS, range, &read_only);
             let with_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &with_cpu);
+            change_while_failing(&machine, SET_ACCESS, range, &with_cpu);
             assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
@@ -126,39 +126,39 @@ fn revoke_that_fails_twice_is_rolled_back() {
             let machine = Machine::new(config);
             let size = machine.granule();
             let base = machine.reserve(2 * size);
-            let places = [base, at(base, size)];
+            let addresses = [base, at(base, size)];
             let [owner, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
-            let all = [owner, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
-            for place in places {
-                machine.map(place, size, machine.create(0, size));
-                machine.vmm.set_access(place, size, &all).unwrap();
-                machine.vmm.write(place, b"kept").unwrap();
+            let grants = [owner, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+            for address in addresses {
+                machine.map(address, size, machine.create(0, size));
+                machine.vmm.set_access(address, size, &grants).unwrap();
+                machine.vmm.write(address, b"kept").unwrap();
             }
-            let none = FaultPlan::none;
+            let no_faults = FaultPlan::no_faults;
             for (case, faults, revoked) in [
                 (
                     "granting fails twice",
-                    none().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
+                    no_faults().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
                     peer,
                 ),
                 (
                     "unmapping fails, then granting the first again",
-                    none().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
+                    no_faults().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
                     cpu,
                 ),
             ] {
                 let when = format!("{release}: {case}");
                 machine.simulation.set_faults(faults);
                 let error = machine.vmm.revoke(base, 2 * size, &[revoked]).unwrap_err();
-                machine.simulation.set_faults(none());
+                machine.simulation.set_faults(no_faults());
                 assert!(!matches!(error.kind(), ErrorKind::Quarantined { .. }), "{when}: {error}");
                 assert_eq!(machine.vmm.quarantine(), [], "{when}");
-                for place in places {
+                for address in addresses {
                     let mut bytes = [0; 4];
-                    machine.vmm.read(place, &mut bytes).unwrap();
+                    machine.vmm.read(address, &mut bytes).unwrap();
                     assert_eq!(&bytes, b"kept", "{when}");
                     let pages =
-                        [0, 1].map(|gpu| machine.simulation.page(gpu, place.get()).is_some());
+                        [0, 1].map(|gpu| machine.simulation.page(gpu, address.get()).is_some());
                     assert_eq!(pages, [true, true], "{when}");
                 }
             }
@@ -176,16 +176,16 @@ fn failed_revoke_restores_no_lost_access() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
-        let both = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
-        machine.vmm.set_access(base, size, &both).unwrap();
+        let grants = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, size, &grants).unwrap();
         machine.grant(base, size, peer, Access::None);
         machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
         machine.vmm.revoke(base, size, &[owner]).unwrap_err();
         let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
         assert_eq!(pages(), [true, false], "{generation}");
-        change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
+        change_while_failing(&machine, SET_ACCESS, range, &[access(peer, Access::ReadWrite)]);
         assert_eq!(pages(), [true, false], "{generation}");
     }
 }
@@ -198,18 +198,18 @@ fn failure_after_exchange_restores_no_lost_access() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let places = [mapped(&machine), mapped(&machine)];
+        let ranges = [mapped(&machine), mapped(&machine)];
         let peer = machine.gpu(1);
-        for (base, size) in places {
+        for (base, size) in ranges {
             machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
             machine.grant(base, size, peer, Access::ReadWrite);
             machine.grant(base, size, peer, Access::None);
         }
-        let [(first, size), (second, _)] = places;
+        let [(first, size), (second, _)] = ranges;
         machine.vmm.exchange(first, second, size).unwrap();
-        for place in places {
-            change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
-            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
+        for range in ranges {
+            change_while_failing(&machine, SET_ACCESS, range, &[access(peer, Access::ReadWrite)]);
+            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, range.0.get()).is_some());
             assert_eq!(pages, [true, false], "{generation}");
         }
     }
@@ -227,16 +227,16 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
         quirks.peer_after_owner_fails = true;
         let options = VmmOptions::new().with_quirks(quirks);
         let machine = Machine::with(config, options);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
-        let both = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
+        let grants = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
-            change_while_failing(&machine, function, place, &both);
+            change_while_failing(&machine, function, range, &grants);
             process::assert_untouchable(base.get(), size, &format!("{generation}: {function}"));
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
             assert_eq!(pages, [true, false], "{generation}: {function}");
         }
-        machine.vmm.set_access(base, size, &both).unwrap();
+        machine.vmm.set_access(base, size, &grants).unwrap();
         machine.vmm.write(base, b"both").unwrap();
         assert_eq!(machine.vmm.quarantine(), [], "{generation}");
     }

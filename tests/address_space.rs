@@ -133,8 +133,8 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
         let handle = vmm.create(4096, &properties).unwrap();
         let address = at(base, number * 4096);
         vmm.map(address, 4096, 0, handle).unwrap();
-        let both = [access(gpu, Access::ReadWrite), access(cpu, Access::ReadWrite)];
-        vmm.set_access(address, 4096, &both).unwrap();
+        let grants = [access(gpu, Access::ReadWrite), access(cpu, Access::ReadWrite)];
+        vmm.set_access(address, 4096, &grants).unwrap();
         vmm.write(address, b"mine").unwrap();
     }
     base
@@ -488,8 +488,8 @@ fn unneeded_hole_quirk_quarantines() {
     if process::ran_alone() {
         return;
     }
-    // The runtime leaves no hole, but the quirk is switched on: the library takes the runtime's mapping
-    // for a foreign one, and does not touch it.
+    // The runtime leaves no hole, but the quirk is switched on: the library treats the runtime's mapping
+    // as a foreign one, and does not touch it.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);

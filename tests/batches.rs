@@ -38,8 +38,9 @@ impl Fixture {
         let page = |base: Address, page: usize, handle| {
             new_mapping(at(base, page * granule), granule, handle)
         };
-        let mut mappings: Vec<_> = [3, 0, 7, 2, 1, 6].map(|it| page(bases[0], it, first)).to_vec();
-        mappings.extend([2, 0, 1].map(|it| page(bases[1], it, second)));
+        let mut mappings: Vec<_> =
+            [3, 0, 7, 2, 1, 6].map(|index| page(bases[0], index, first)).to_vec();
+        mappings.extend([2, 0, 1].map(|index| page(bases[1], index, second)));
         Self { machine, granule, bases, mappings }
     }
 
@@ -59,19 +60,20 @@ fn adjacent_mappings_take_one_runtime_call() {
     for (release, config) in machine::releases() {
         let minor = config.extension_minor;
         let fixture = Fixture::new(config);
-        let (vmm, all) = (&fixture.machine.vmm, gpus(&fixture.machine));
+        let (vmm, grants) = (&fixture.machine.vmm, gpus(&fixture.machine));
         let calls = |act: &dyn Fn()| fixture.machine.calls(act);
         // One call for adjacent mappings; before ROCm 6.4 for each mapping.
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
         assert_eq!(
-            calls(&|| fixture.map(&all)),
+            calls(&|| fixture.map(&grants)),
             [("map", 9), ("set_access", granted)],
             "{release}"
         );
         let grant = |access: &[_]| vmm.set_access_many(&fixture.ranges(), access).unwrap();
-        assert_eq!(calls(&|| grant(&all)), [], "{release}: already granted");
-        let read_only = all.map(|it| AccessDescriptor { access: Access::Read, ..it });
+        assert_eq!(calls(&|| grant(&grants)), [], "{release}: already granted");
+        let read_only =
+            grants.map(|descriptor| AccessDescriptor { access: Access::Read, ..descriptor });
         assert_eq!(calls(&|| grant(&read_only)), [("set_access", granted)], "{release}");
         let unmap = || vmm.unmap_many(&fixture.ranges()).unwrap();
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
@@ -116,18 +118,21 @@ fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
             (start..start + [8, 3][*number] * fixture.granule).contains(&address.get())
         };
         let reservation = (0..2).find(inside).expect("one of the two");
-        let index = |agent| agents.iter().position(|it| *it == agent).expect("one of these");
+        let index = |agent| agents.iter().position(|found| *found == agent).expect("one of these");
         MappingState {
             reservation,
             offset: address.get() - fixture.bases[reservation].get(),
-            access: access.iter().map(|&(agent, it)| (index(agent), it.to_bits())).collect(),
+            access: access
+                .iter()
+                .map(|&(agent, access)| (index(agent), access.to_bits()))
+                .collect(),
             gpu_access: [0, 1]
                 .map(|gpu| fixture.machine.simulation.page(gpu, address.get()).is_some()),
         }
     };
-    let mut all: Vec<_> = fixture.machine.vmm.mappings().into_iter().map(state).collect();
-    all.sort_by_key(|state| (state.reservation, state.offset));
-    all
+    let mut states: Vec<_> = fixture.machine.vmm.mappings().into_iter().map(state).collect();
+    states.sort_by_key(|state| (state.reservation, state.offset));
+    states
 }
 
 /// Runs random batches on one machine, and the same calls one by one on another.
@@ -144,7 +149,7 @@ fn batches_equal_single_calls() {
         for step in 0..150 {
             let chosen: Vec<usize> = (0..9).filter(|_| draw(3) > 0).collect();
             let [mapped_pages, unmapped_pages] = [true, false].map(|state| {
-                chosen.iter().copied().filter(|&it| mapped[it] == state).collect::<Vec<_>>()
+                chosen.iter().copied().filter(|&page| mapped[page] == state).collect::<Vec<_>>()
             });
             let (act, pages) =
                 if draw(3) == 0 { (0, unmapped_pages) } else { (1 + draw(2), mapped_pages) };
@@ -154,19 +159,20 @@ fn batches_equal_single_calls() {
             for (fixture, batch) in [(&at_once, true), (&one_by_one, false)] {
                 let machine = &fixture.machine;
                 let agents = [machine.gpu(0), machine.cpu(0), machine.gpu(1)];
-                let list = agents.into_iter().zip(drawn).map(|(agent, it)| access(agent, it));
+                let list = agents.into_iter().zip(drawn).map(|(agent, level)| access(agent, level));
                 let list: Vec<_> = list.take(agent_count).collect();
-                let mappings: Vec<_> = pages.iter().map(|&it| fixture.mappings[it]).collect();
-                let ranges: Vec<_> = mappings.iter().map(|it| (it.address, it.size)).collect();
+                let mappings: Vec<_> = pages.iter().map(|&page| fixture.mappings[page]).collect();
+                let ranges: Vec<_> =
+                    mappings.iter().map(|mapping| (mapping.address, mapping.size)).collect();
                 let vmm = &machine.vmm;
                 let result = match (act, batch) {
                     _ if pages.is_empty() => Ok(()),
                     (0, true) => vmm.map_many(&mappings, &list),
                     (1, true) => vmm.set_access_many(&ranges, &list),
                     (_, true) => vmm.unmap_many(&ranges),
-                    (0, false) => mappings.iter().try_for_each(|it| {
-                        vmm.map(it.address, it.size, 0, it.handle)?;
-                        vmm.set_access(it.address, it.size, &list)
+                    (0, false) => mappings.iter().try_for_each(|mapping| {
+                        vmm.map(mapping.address, mapping.size, 0, mapping.handle)?;
+                        vmm.set_access(mapping.address, mapping.size, &list)
                     }),
                     (1, false) => {
                         ranges.iter().try_for_each(|&(at, size)| vmm.set_access(at, size, &list))
@@ -176,7 +182,7 @@ fn batches_equal_single_calls() {
                 result.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
             if act != 1 {
-                pages.iter().for_each(|&it| mapped[it] = act == 0);
+                pages.iter().for_each(|&page| mapped[page] = act == 0);
             }
             assert_eq!(
                 mapping_states(&at_once),
@@ -198,7 +204,7 @@ fn problem(result: Result<(), Error>) -> (Argument, Problem) {
 fn lists_with_an_invalid_entry_change_nothing() {
     let fixture = Fixture::new(Config::mi300x(2));
     let (machine, granule, [base, second]) = (&fixture.machine, fixture.granule, fixture.bases);
-    let (vmm, all) = (&machine.vmm, gpus(machine));
+    let (vmm, grants) = (&machine.vmm, gpus(machine));
     let good = fixture.mappings[0];
     let released = machine.create(0, granule);
     vmm.release(released).unwrap();
@@ -208,7 +214,7 @@ fn lists_with_an_invalid_entry_change_nothing() {
     let calls = || -> u64 { machine.simulation.all_calls().iter().map(|call| call.1).sum() };
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { granule };
-    let beyond = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
+    let too_large = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
     for (bad, expected) in [
         (new_mapping(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
         (new_mapping(base, 0, small), (Argument::Size, Problem::Zero)),
@@ -221,30 +227,30 @@ fn lists_with_an_invalid_entry_change_nothing() {
             (Argument::Address, Problem::NotReserved),
         ),
         (new_mapping(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
-        (new_mapping(at(base, 5 * granule), 2 * granule, small), (Argument::Size, beyond)),
+        (new_mapping(at(base, 5 * granule), 2 * granule, small), (Argument::Size, too_large)),
     ] {
         for list in [[bad, good], [good, bad]] {
-            assert_eq!(problem(vmm.map_many(&list, &all)), expected, "{bad:?}");
+            assert_eq!(problem(vmm.map_many(&list, &grants)), expected, "{bad:?}");
         }
     }
-    let nothing = (Argument::List, Problem::Empty);
-    assert_eq!(problem(vmm.map_many(&[], &all)), nothing);
-    assert_eq!(problem(vmm.set_access_many(&[], &all)), nothing);
-    assert_eq!(problem(vmm.unmap_many(&[])), nothing);
+    let empty_list = (Argument::List, Problem::Empty);
+    assert_eq!(problem(vmm.map_many(&[], &grants)), empty_list);
+    assert_eq!(problem(vmm.set_access_many(&[], &grants)), empty_list);
+    assert_eq!(problem(vmm.unmap_many(&[])), empty_list);
     let foreign = Machine::new(Config::mi300x(1));
     let foreign = [access(foreign.gpu(0), Access::Read)];
     let reported = problem(vmm.map_many(&[good], &foreign));
     assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
     let range = (taken, granule);
-    let none = (Argument::Descriptors, Problem::Empty);
-    assert_eq!(problem(vmm.set_access_many(&[range], &[])), none);
+    let no_agents = (Argument::Descriptors, Problem::Empty);
+    assert_eq!(problem(vmm.set_access_many(&[range], &[])), no_agents);
     for (bad, expected) in [
         (range, (Argument::List, Problem::Overlapping)),
         ((base, granule), (Argument::Address, Problem::NotMapped(base))),
         ((second, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
         assert_eq!(problem(vmm.unmap_many(&[range, bad])), expected, "{bad:?}");
-        assert_eq!(problem(vmm.set_access_many(&[bad, range], &all)), expected, "{bad:?}");
+        assert_eq!(problem(vmm.set_access_many(&[bad, range], &grants)), expected, "{bad:?}");
     }
     assert_eq!(calls(), before, "no call of the runtime");
     assert_eq!(vmm.mappings(), mappings);
@@ -277,7 +283,7 @@ fn batches_are_atomic_to_other_threads() {
     let handle = vmm.create(size, &AllocationProperties::on(gpu)).unwrap();
     hostile.set(c"hostile_linger", 20_000);
     let mappings = bases.map(|base| new_mapping(base, size, handle));
-    let all = [access(gpu, Access::ReadWrite)];
+    let grants = [access(gpu, Access::ReadWrite)];
     let check_first_visible = |is_finished: &dyn Fn() -> bool| {
         let found = loop {
             let (finished, found) = (is_finished(), vmm.mappings());
@@ -292,7 +298,7 @@ fn batches_are_atomic_to_other_threads() {
         }
     };
     thread::scope(|scope| {
-        let map = scope.spawn(|| vmm.map_many(&mappings, &all));
+        let map = scope.spawn(|| vmm.map_many(&mappings, &grants));
         check_first_visible(&|| map.is_finished());
         assert_eq!(
             hostile.get(c"hostile_access_changes"),
@@ -319,7 +325,7 @@ fn batches_on_the_same_reservations_do_not_deadlock() {
                 if thread == 1 {
                     mappings.reverse();
                 }
-                let ranges = mappings.map(|it| (it.address, it.size));
+                let ranges = mappings.map(|mapping| (mapping.address, mapping.size));
                 for _ in 0..100 {
                     vmm.map_many(&mappings, &[]).unwrap();
                     vmm.unmap_many(&ranges).unwrap();

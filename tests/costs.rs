@@ -1,4 +1,4 @@
-//! The cost of a mapping: runtime calls, allocations, and memory while it lives.
+//! The cost of a mapping: runtime calls, allocations, and memory while it exists.
 
 mod allocations;
 mod machine;

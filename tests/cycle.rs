@@ -267,8 +267,8 @@ fn set_access_keeps_unnamed_agents() {
         };
         assert_eq!(permissions(0), Some((true, false)), "{release}");
         assert_eq!(permissions(1), Some((true, true)), "{release}");
-        let all = [cpu, gpu, owner].map(|agent| machine.vmm.get_access(agent, base).unwrap());
-        assert_eq!(all, [Access::Read, Access::Read, Access::ReadWrite], "{release}");
+        let recorded = [cpu, gpu, owner].map(|agent| machine.vmm.get_access(agent, base).unwrap());
+        assert_eq!(recorded, [Access::Read, Access::Read, Access::ReadWrite], "{release}");
         // If an agent is named twice, the last access counts.
         let twice = [access(gpu, Access::ReadWrite), access(gpu, Access::None)];
         machine.vmm.set_access(base, granule, &twice).unwrap();

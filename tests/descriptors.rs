@@ -107,11 +107,11 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             let handle = machine.create(0, granule);
             machine.map(at(base, number * granule), granule, handle);
         }
-        let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+        let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
         for spare in 1..4 {
             allow_more(spare);
             let before = (vmm.usage(), vmm.mappings());
-            let result = vmm.set_access(base, 4 * granule, &both);
+            let result = vmm.set_access(base, 4 * granule, &grants);
             if result.is_ok() {
                 break;
             }
@@ -127,7 +127,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             process::assert_untouchable(base.get(), 4 * granule, "half-way");
         }
         no_limit();
-        vmm.set_access(base, 4 * granule, &both).unwrap();
+        vmm.set_access(base, 4 * granule, &grants).unwrap();
     });
 }
 
@@ -184,8 +184,8 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     if cpu_has_access {
         agents.push(machine.cpu(0));
     }
-    let all: Vec<_> = agents.iter().map(|&agent| access(agent, Access::ReadWrite)).collect();
-    vmm.set_access(base, size, &all).unwrap();
+    let grants: Vec<_> = agents.iter().map(|&agent| access(agent, Access::ReadWrite)).collect();
+    vmm.set_access(base, size, &grants).unwrap();
     let state = || {
         let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()));
         let process = process::permissions(base.get(), size);
@@ -202,7 +202,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
             }
             // Some runtimes need no descriptor if the CPU has no view.
             Ok(()) if !cpu_has_access && !vmm.quirks().grant_without_descriptor_aborts => {
-                vmm.set_access(base, size, &all).unwrap();
+                vmm.set_access(base, size, &grants).unwrap();
             }
             _ => panic!("{agents:?}: {result:?}"),
         }
@@ -256,8 +256,8 @@ fn set_access_keeps_cpu_access_after_failure() {
                 };
                 let before = state();
                 allow_more(0);
-                let both = [access(cpu, requested), access(gpu, Access::ReadWrite)];
-                let result = vmm.set_access(base, granule, &both);
+                let grants = [access(cpu, requested), access(gpu, Access::ReadWrite)];
+                let result = vmm.set_access(base, granule, &grants);
                 no_limit();
                 match result {
                     Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
@@ -301,9 +301,9 @@ fn set_access_of_several_restores_after_failure() {
             };
             let before = state();
             allow_more(spare);
-            let both =
+            let grants =
                 [access(machine.cpu(0), Access::None), access(machine.gpu(0), Access::ReadWrite)];
-            let result = vmm.set_access(base, size, &both);
+            let result = vmm.set_access(base, size, &grants);
             no_limit();
             if result.is_ok() {
                 machine.grant(base, size, machine.cpu(0), Access::Read);
@@ -334,8 +334,8 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
                 let memory = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
                 vmm.map(at(base, number * 4096), 4096, 0, memory).unwrap();
             }
-            let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
-            vmm.set_access(base, 2 * 4096, &both).unwrap();
+            let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+            vmm.set_access(base, 2 * 4096, &grants).unwrap();
             vmm.write(base, b"kept").unwrap();
             act(&hostile, &vmm, base, [gpu, cpu]);
             no_limit();

@@ -1,4 +1,4 @@
-//! Permissions are enforced for agents for which `Agent::enforcement` reports it.
+//! Permissions are enforced as `Agent::enforcement` reports for each agent.
 
 mod machine;
 mod process;
@@ -97,8 +97,8 @@ fn process_has_the_most_access_of_any_cpu() {
         assert_access("the first CPU has no access, the second can read", true, false);
         machine.vmm.revoke(base, granule, &[first]).unwrap();
         assert_access("revoked from the first", true, false);
-        let both = [access(first, Access::ReadWrite), access(second, Access::None)];
-        machine.vmm.set_access(base, granule, &both).unwrap();
+        let grants = [access(first, Access::ReadWrite), access(second, Access::None)];
+        machine.vmm.set_access(base, granule, &grants).unwrap();
         assert_access("the first instead of the second", true, true);
         machine.vmm.revoke(base, granule, &[first, second]).unwrap();
         assert_access("revoked from both", false, false);
@@ -116,8 +116,8 @@ fn gpu_keeps_access_until_revoke() {
     for (name, config) in cpu_mapping_configs() {
         let (machine, base, granule) = mapped(config);
         let [gpu, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
-        let all = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
-        machine.vmm.set_access(base, granule, &all).unwrap();
+        let grants = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, granule, &grants).unwrap();
         machine.vmm.write(base, b"kept").unwrap();
         for reduced in [Access::Read, Access::None] {
             machine.grant(base, granule, gpu, reduced);
@@ -166,9 +166,9 @@ fn revoke_of_several_keeps_the_others() {
             let handle = machine.create(number % 2, granule);
             machine.map(at(base, number * granule), granule, handle);
         }
-        let all: Vec<AccessDescriptor> =
+        let grants: Vec<AccessDescriptor> =
             machine.gpus().into_iter().map(|gpu| access(gpu, Access::ReadWrite)).collect();
-        machine.vmm.set_access(base, 4 * granule, &all).unwrap();
+        machine.vmm.set_access(base, 4 * granule, &grants).unwrap();
         machine.vmm.revoke(at(base, granule), 2 * granule, &[machine.gpu(1)]).unwrap();
         for number in 0..4 {
             let address = at(base, number * granule).get();
@@ -288,8 +288,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
         };
         assert_rejected(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
         // The GPU is named first, but gets no access either.
-        let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
-        assert_rejected(machine.vmm.set_access(base, granule, &both));
+        let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+        assert_rejected(machine.vmm.set_access(base, granule, &grants));
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{generation}");
         assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
@@ -348,8 +348,8 @@ fn view_is_removed_at_the_mapping_limit() {
             let (machine, base, granule) = mapped(config.clone());
             let handle = machine.create(0, granule);
             machine.map(at(base, granule), granule, handle);
-            let all = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-            machine.vmm.set_access(base, granule, &all).unwrap();
+            let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &grants).unwrap();
             machine.vmm.write(base, b"text").unwrap();
             let exhausted = ExhaustedMappings::new();
             // A call that needs a new mapping may fail or succeed; the state matches its result.
@@ -392,13 +392,14 @@ fn two_cpus_can_be_revoked_one_by_one() {
             let (machine, base, size) = mapped(config);
             let [first, second] = [machine.cpu(0), machine.cpu(1)];
             let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
-            let all = [first, second, owner, peer].map(|agent| access(agent, Access::ReadWrite));
-            machine.vmm.set_access(base, size, &all).unwrap();
+            let all_grants =
+                [first, second, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+            machine.vmm.set_access(base, size, &all_grants).unwrap();
             machine.vmm.revoke(base, size, &[peer]).unwrap();
             machine.vmm.write(base, b"kept").unwrap();
-            let both = [first, second].map(|cpu| access(cpu, Access::None));
+            let grants = [first, second].map(|cpu| access(cpu, Access::None));
             let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
-            machine.vmm.set_access(base, size, &both).unwrap();
+            machine.vmm.set_access(base, size, &grants).unwrap();
             let called = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
             assert!(!called, "{release}");
             process::assert_untouchable(base.get(), size, release);
@@ -420,8 +421,8 @@ fn two_cpus_can_be_revoked_together() {
         let (base, handle) = (machine.reserve(size), machine.create(0, size));
         machine.map(base, size, handle);
         for (requested, permissions) in [(Access::ReadWrite, "rw-"), (Access::None, "---")] {
-            let both = [0, 1].map(|cpu| access(machine.cpu(cpu), requested));
-            machine.vmm.set_access(base, size, &both).unwrap();
+            let grants = [0, 1].map(|cpu| access(machine.cpu(cpu), requested));
+            machine.vmm.set_access(base, size, &grants).unwrap();
             let found = process::permissions(base.get(), size).unwrap();
             assert_eq!(found.len(), 1, "{release}: {found:?}");
             assert!(found[0].2.starts_with(permissions), "{release}, {requested}: {found:?}");

@@ -34,8 +34,8 @@ fn forked_child_gets_errors() {
         let handle = machine.create(0, granule);
         machine.map(base, granule, handle);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
-        let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
-        vmm.set_access(base, granule, &both).unwrap();
+        let grants = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, granule, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
         let reservation = Reservation::builder(granule).reserve(vmm).unwrap();
         let allocation = Allocation::create(vmm, granule, &machine.on(0)).unwrap();
@@ -52,7 +52,7 @@ fn forked_child_gets_errors() {
                 vmm.map(base, granule, 0, handle),
                 vmm.map(base, 0, 1, handle),
                 vmm.unmap(base, granule),
-                vmm.set_access(base, granule, &both),
+                vmm.set_access(base, granule, &grants),
                 vmm.set_access(base, granule, &[]),
                 vmm.get_access(gpu, base).map(drop),
                 vmm.revoke(base, granule, &[gpu]),

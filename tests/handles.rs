@@ -92,21 +92,21 @@ fn handles_with_a_changed_bit_are_rejected() {
 #[test]
 fn handles_belong_to_one_vmm() {
     let machine = Machine::new(Config::mi300x(1));
-    let other = Vmm::open(&machine.runtime).unwrap();
+    let second_vmm = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
     let [own, foreign] =
-        [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
+        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.on(0)).unwrap()];
     assert_ne!(own, foreign);
     // A `Vmm` accepts only its own handles.
     assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
-    assert_rejected(&other, own, base, Problem::ForeignHandle);
-    other.release(foreign).unwrap();
+    assert_rejected(&second_vmm, own, base, Problem::ForeignHandle);
+    second_vmm.release(foreign).unwrap();
     assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
     // A `Vmm` accepts only its own addresses, too.
     machine.map(base, 4 * KIB, own);
-    assert!(other.unmap(base, 4 * KIB).is_err());
-    assert!(other.address_free(base, 4 * KIB).is_err());
-    assert!(other.retain_allocation_handle(base).is_err());
+    assert!(second_vmm.unmap(base, 4 * KIB).is_err());
+    assert!(second_vmm.address_free(base, 4 * KIB).is_err());
+    assert!(second_vmm.retain_allocation_handle(base).is_err());
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn handles_stay_distinct_over_70000_vmms() {
     let machine = Machine::new(Config::mi300x(1));
     let handle = machine.create(0, 4 * KIB);
     for number in 0..70_000 {
-        let other = Vmm::open(&machine.runtime).unwrap();
-        let problem = other.allocation_size(handle).unwrap_err().problem();
+        let vmm = Vmm::open(&machine.runtime).unwrap();
+        let problem = vmm.allocation_size(handle).unwrap_err().problem();
         assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} others");
     }
     machine.vmm.release(handle).unwrap();

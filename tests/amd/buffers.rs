@@ -54,27 +54,27 @@ fn growth_keeps_address_and_contents() {
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
         let address = words.buffer.address();
-        let all: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
+        let values: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
         for round in 0..3 {
-            for (number, part) in all.chunks(1000).enumerate() {
+            for (number, part) in values.chunks(1000).enumerate() {
                 words.extend(part).unwrap();
                 if number == 100 {
                     words.buffer.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
                 }
             }
-            assert!(words.to_vec().unwrap() == all, "round {round}");
+            assert!(words.to_vec().unwrap() == values, "round {round}");
             // The other GPU copies across mappings made before and after its grant.
             let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
-            let copied = &all[3 * STEP / 8 - 1..][..2 * STEP / 8];
+            let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];
             let mut found = vec![0; copied.len()];
             words.read(40 * STEP / 8 - 2, &mut found).unwrap();
             assert!(found == copied, "round {round}");
             words.buffer.fill(STEP - 8, 7, 16).unwrap();
             assert_eq!(words.get(STEP / 8), Ok(7 << 32 | 7), "round {round}");
-            words.write(STEP / 8 - 1, &all[STEP / 8 - 1..][..2]).unwrap();
+            words.write(STEP / 8 - 1, &values[STEP / 8 - 1..][..2]).unwrap();
             words.truncate(STEP / 8 + 1).unwrap();
-            assert!(words.to_vec().unwrap() == all[..STEP / 8 + 1], "round {round}");
+            assert!(words.to_vec().unwrap() == values[..STEP / 8 + 1], "round {round}");
             assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "truncated");
             words.truncate(0).unwrap();
             assert_eq!(words.buffer.address(), address);
@@ -95,7 +95,7 @@ fn shrink_releases_memory() {
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
-        let mut most = None;
+        let mut full_size = None;
         for round in 0..6 {
             let buffer = &mut buffers[round % 2];
             let error = loop {
@@ -106,10 +106,10 @@ fn shrink_releases_memory() {
             let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
             assert!(is_out_of_memory, "{round}: {error}");
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
-            assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
+            assert_eq!(*full_size.get_or_insert(buffer.size()), buffer.size(), "{round}");
             // Growing by the size of the whole memory also fails, and changes nothing.
             buffer.grow(64 * MIB).expect_err("more than the memory");
-            assert_eq!(Some(buffer.size()), most, "{round}");
+            assert_eq!(Some(buffer.size()), full_size, "{round}");
             buffer.write(buffer.size() - 4, b"last").unwrap();
             buffer.resize(0).unwrap();
         }
@@ -195,13 +195,16 @@ fn rings_are_contiguous_for_all_agents() {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
-            let elsewhere = library.mapped(1, STEP).0;
-            library.grant(elsewhere, STEP, library.gpu(1), Access::ReadWrite);
-            library.grant(elsewhere, STEP, library.cpu(0), Access::ReadWrite);
-            library.vmm.write(elsewhere, &text).unwrap();
+            let copy_address = library.mapped(1, STEP).0;
+            library.grant(copy_address, STEP, library.gpu(1), Access::ReadWrite);
+            library.grant(copy_address, STEP, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(copy_address, &text).unwrap();
             // A GPU writes across the end, the CPU reads on both sides of it.
             let position = (5 * STEP - 1000) as u64;
-            library.vmm.copy(library.gpu(1), ring.address_of(position), elsewhere, STEP).unwrap();
+            library
+                .vmm
+                .copy(library.gpu(1), ring.address_of(position), copy_address, STEP)
+                .unwrap();
             let mut found = vec![0; STEP];
             ring.read(0, &mut found).unwrap();
             assert!(found[..STEP - 1000] == text[1000..] && found[STEP - 1000..] == text[..1000]);

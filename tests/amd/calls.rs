@@ -117,8 +117,8 @@ fn memory_mapped_in_a_batch_is_usable() {
         let vmm = &library.vmm;
         let bases = [0, 1].map(|_| library.reserve(3 * SIZE));
         let handles = [0, 1].map(|gpu| library.create(gpu, SIZE));
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let mappings: Vec<_> = (0..6)
             .map(|page| NewMapping {
                 address: at(bases[page % 2], page / 2 * SIZE),
@@ -127,7 +127,7 @@ fn memory_mapped_in_a_batch_is_usable() {
             })
             .collect();
         for round in 0..3_u8 {
-            vmm.map_many(&mappings, &all).unwrap();
+            vmm.map_many(&mappings, &grants).unwrap();
             for (index, base) in bases.into_iter().enumerate() {
                 let value = round + 10 * index as u8;
                 vmm.write(at(base, SIZE), &[value; 16]).unwrap();

@@ -43,8 +43,8 @@ fn two_mappings(library: &Library) -> (Address, [AgentId; 3]) {
         library.map(at(base, gpu * SIZE), SIZE, library.create(gpu, SIZE));
     }
     assert_coverage(base, 2 * SIZE, [Coverage::None; 2], "mapped");
-    let all = agents.map(|agent| access(agent, Access::ReadWrite));
-    library.vmm.set_access(base, 2 * SIZE, &all).expect("peers");
+    let grants = agents.map(|agent| access(agent, Access::ReadWrite));
+    library.vmm.set_access(base, 2 * SIZE, &grants).expect("peers");
     assert_coverage(base, 2 * SIZE, [Coverage::Full; 2], "granted");
     for index in 0..2 {
         library.vmm.write(at(base, index * SIZE), &[index as u8 + 1; 64]).expect("granted");

@@ -115,10 +115,10 @@ fn pause_rounds_keep_address_and_contents() {
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();
         let free_mebibytes = |library: &Library| {
-            let all = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
-            let all: Vec<_> = all.take(100).collect();
-            all.iter().for_each(|&handle| library.vmm.release(handle).unwrap());
-            all.len()
+            let handles = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
+            let handles: Vec<_> = handles.take(100).collect();
+            handles.iter().for_each(|&handle| library.vmm.release(handle).unwrap());
+            handles.len()
         };
         let before = (descriptors(), regions().len(), free_mebibytes(&library));
         for round in 0..rounds {
@@ -177,14 +177,14 @@ fn unmapped_pages_read_as_zeros() {
                 }
                 if zero {
                     // A GPU reads zeros, too, across the end of the mapped pages.
-                    let elsewhere = library.mapped(0, PAGE).0;
-                    library.grant(elsewhere, PAGE, library.gpu(0), Access::ReadWrite);
-                    library.grant(elsewhere, PAGE, library.cpu(0), Access::ReadWrite);
+                    let copy_address = library.mapped(0, PAGE).0;
+                    library.grant(copy_address, PAGE, library.gpu(0), Access::ReadWrite);
+                    library.grant(copy_address, PAGE, library.cpu(0), Access::ReadWrite);
                     let edge = at(buffer.address(), 8 * PAGE);
-                    library.vmm.fill(elsewhere, u32::MAX, PAGE).unwrap();
-                    library.vmm.copy(library.gpu(0), elsewhere, edge, PAGE).unwrap();
+                    library.vmm.fill(copy_address, u32::MAX, PAGE).unwrap();
+                    library.vmm.copy(library.gpu(0), copy_address, edge, PAGE).unwrap();
                     let mut bytes = vec![0xee; PAGE];
-                    library.vmm.read(elsewhere, &mut bytes).unwrap();
+                    library.vmm.read(copy_address, &mut bytes).unwrap();
                     assert!(bytes.iter().all(|&byte| byte == 0));
                     assert!(buffer.zero_page_is_clean().unwrap());
                 }

@@ -25,7 +25,7 @@ impl Side {
         self.socket.write_all(b"!").unwrap();
     }
 
-    /// Waits for the signal of the other process; fails if it has ended instead.
+    /// Waits for the signal of the other process; fails if that process has ended instead.
     fn wait(&mut self) {
         self.socket.read_exact(&mut [0]).unwrap();
     }
@@ -44,8 +44,8 @@ impl Side {
 
     fn grant_all(&self, base: Address) {
         let Library { runtime, vmm } = &self.library;
-        let all = runtime.agents().iter().map(|agent| access(agent.id(), Access::ReadWrite));
-        vmm.set_access(base, SIZE, &all.collect::<Vec<_>>()).unwrap();
+        let grants = runtime.agents().iter().map(|agent| access(agent.id(), Access::ReadWrite));
+        vmm.set_access(base, SIZE, &grants.collect::<Vec<_>>()).unwrap();
     }
 
     fn send(&self, memory: Handle) {

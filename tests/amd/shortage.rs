@@ -30,11 +30,15 @@ fn exhausted_memory_is_usable_after_free() {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(fixture.runtime());
         let base = library.reserve(4 * MIB);
-        let mut most = None;
+        let mut count = None;
         for _ in 0..3 {
             let pieces = allocate_all(&library, 0, 4 * MIB);
             assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
-            assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "all memory is free again");
+            assert_eq!(
+                *count.get_or_insert(pieces.len()),
+                pieces.len(),
+                "all memory is free again"
+            );
             // The allocated memory is usable, and the other GPU still has free memory.
             library.map(base, 4 * MIB, pieces[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
@@ -66,18 +70,18 @@ fn calls_without_descriptors_change_nothing() {
         library.grant(base, size, library.gpu(0), Access::Read);
         library.map(at(base, size), size, second);
         let shared = vmm.export_to_shareable_handle(first, FILE).unwrap();
-        let elsewhere = library.reserve(size);
+        let free_address = library.reserve(size);
         let state = || (vmm.usage(), vmm.mappings(), descriptors());
         let before = state();
 
         allow_more(0);
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let results = [
             ("export", vmm.export_to_shareable_handle(first, FILE).map(drop)),
-            ("set_access", vmm.set_access(base, size, &all)),
-            ("set_access of two", vmm.set_access(base, 2 * size, &all)),
-            ("map", vmm.map(elsewhere, size, 0, third)),
+            ("set_access", vmm.set_access(base, size, &grants)),
+            ("set_access of two", vmm.set_access(base, 2 * size, &grants)),
+            ("map", vmm.map(free_address, size, 0, third)),
         ];
         for (name, result) in results {
             let is_shortage =
@@ -93,8 +97,8 @@ fn calls_without_descriptors_change_nothing() {
         vmm.check().unwrap();
         assert_eq!(vmm.quarantine(), []);
         assert_untouchable(base.get(), 2 * size, "after the shortage");
-        vmm.set_access(base, 2 * size, &all).unwrap();
-        vmm.map(elsewhere, size, 0, third).unwrap();
+        vmm.set_access(base, 2 * size, &grants).unwrap();
+        vmm.map(free_address, size, 0, third).unwrap();
         vmm.import_from_shareable_handle(&shared, FILE).unwrap();
     });
 }
@@ -110,13 +114,13 @@ fn running_out_of_descriptors_half_way_rolls_back() {
         for number in 0..4 {
             library.map(at(base, number * size), size, library.create(number % 2, size));
         }
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let mut failures = 0;
         for spare in 1.. {
             let before = (vmm.usage(), vmm.mappings());
             allow_more(spare);
-            let result = vmm.set_access(base, 4 * size, &all);
+            let result = vmm.set_access(base, 4 * size, &grants);
             no_limit();
             if result.is_ok() {
                 break;

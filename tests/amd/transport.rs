@@ -17,8 +17,8 @@ const SIZE: usize = 256 << 10;
 fn map_for_all(library: &Library, memory: &Allocation) -> Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
-    let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
-    mapping.grant(&all, Access::ReadWrite).unwrap();
+    let agents: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+    mapping.grant(&agents, Access::ReadWrite).unwrap();
     mapping
 }
 

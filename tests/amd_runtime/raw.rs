@@ -182,7 +182,7 @@ impl Raw {
         to_result(unsafe { fill(at(address), value, words) }, ())
     }
 
-    /// Locks memory of this process for some agents, and returns their address of it.
+    /// Locks memory of this process for these agents, and returns the address at which they can access it.
     pub fn lock(&self, address: usize, size: usize, agents: &[hsa_agent_t]) -> HsaResult<usize> {
         let (mut device_address, lock) =
             (null_mut(), self.core.hsa_amd_memory_lock.expect("the function exists"));
@@ -286,35 +286,36 @@ impl Raw {
     /// Passes the signal's handle to `on_begin`.
     pub fn copy_by_cpu(&self, to: usize, from: usize, on_begin: impl FnOnce(u64)) {
         let core = &self.core;
-        let mut done = hsa_signal_t { handle: 0 };
+        let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
-        to_result(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
-        on_begin(done.handle);
+        to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
+        on_begin(completion.handle);
         let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
-        let status = unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), done) };
+        let status =
+            unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), completion) };
         to_result(status, ()).expect("a copy begins");
         let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
-        while unsafe { load(done) } != 0 {
+        while unsafe { load(completion) } != 0 {
             assert!(begun.elapsed() < Duration::from_secs(100), "the copy does not end");
             std::thread::yield_now();
         }
-        to_result(unsafe { core.hsa_signal_destroy.expect("the function exists")(done) }, ())
+        to_result(unsafe { core.hsa_signal_destroy.expect("the function exists")(completion) }, ())
             .expect("the signal is destroyed");
     }
 
     /// Has a GPU copy eight bytes.
     fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
         let core = &self.core;
-        let mut done = hsa_signal_t { handle: 0 };
+        let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
-        to_result(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
+        to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
         let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
-        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), done) };
+        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), completion) };
         to_result(status, ()).expect("a copy begins");
         let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
-        while unsafe { load(done) } == 1 {
+        while unsafe { load(completion) } == 1 {
             if FAULTED.load(Ordering::SeqCst) {
                 return Err(Fault);
             }

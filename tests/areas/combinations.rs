@@ -274,7 +274,7 @@ fn every_combination_with_two_cpus() {
     check_all_combinations(&Fixture::simulated(config), &FEW, standard_row);
 }
 
-/// Granules of 2 MiB: the requested size is kept, and bytes past it are not accessible.
+/// With granules of 2 MiB, memory keeps its requested size, and bytes past its end are not accessible.
 #[test]
 fn every_combination_in_large_granules() {
     let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));

@@ -51,9 +51,9 @@ impl AreaSetup {
         assert!(bytes == [7; SIZE], "{when}: the contents have changed");
         self.vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let usage = self.vmm.usage();
-        let held = usage.reservations + usage.handles + usage.mappings;
+        let resources = usage.reservations + usage.handles + usage.mappings;
         let expected = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
-        assert_eq!(held, expected, "{when}: {usage:?}");
+        assert_eq!(resources, expected, "{when}: {usage:?}");
         assert_eq!(self.vmm.quarantine(), [], "{when}");
     }
 }

@@ -215,8 +215,8 @@ fn one_failure_changes_nothing() {
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
                                     assert!(not_mapped, "{when}: {error}");
                                     act(&mut areas).unwrap_or_else(|e| panic!("{when}: {e}"));
-                                    let held = areas.vmm.as_ref().map(Vmm::usage);
-                                    assert_eq!(held.map(|usage| usage.handles), Some(1), "{when}");
+                                    let usage = areas.vmm.as_ref().map(Vmm::usage);
+                                    assert_eq!(usage.map(|usage| usage.handles), Some(1), "{when}");
                                     areas.tear_down(&when);
                                     continue;
                                 }

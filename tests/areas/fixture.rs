@@ -54,8 +54,8 @@ impl Fixture {
     pub fn assert_idle(&self) {
         let Some(simulation) = &self.simulation else { return };
         let usage = simulation.usage();
-        let held = usage.reservations + usage.handles + usage.mappings + usage.allocations;
-        assert_eq!((held, usage.descriptors), (0, 0), "the runtime still holds {usage:?}");
+        let resources = usage.reservations + usage.handles + usage.mappings + usage.allocations;
+        assert_eq!((resources, usage.descriptors), (0, 0), "the runtime still holds {usage:?}");
         assert!(usage.vram_used.iter().all(|&used| used == 0), "{usage:?}");
     }
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_statu
 fn can_copy_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
     let core = &simulation.table().core;
     let mut agents: Vec<hsa_agent_t> = Vec::new();
-    let mut done = hsa_signal_t { handle: 0 };
+    let mut completion = hsa_signal_t { handle: 0 };
     let mut byte = 0u8;
     let to: *mut c_void = (&raw mut byte).cast();
     let from = without_provenance_mut::<c_void>(address.get());
@@ -108,20 +108,20 @@ fn can_copy_from(simulation: &Simulation, agent: usize, address: Address) -> boo
     // at unmapped addresses the simulation's GPU faults, not this process.
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
-        assert_eq!(create(1, 0, null(), &mut done), 0);
+        assert_eq!(create(1, 0, null(), &mut completion), 0);
         let agent = agents[agent];
         let mut locked = null_mut();
         assert_eq!(lock(to, 1, null_mut(), 0, &mut locked), 0);
-        assert_eq!(copy(locked, agent, from, agent, 1, 0, null_mut(), done), 0);
+        assert_eq!(copy(locked, agent, from, agent, 1, 0, null_mut(), completion), 0);
         // A wait may return before the condition holds.
         let value = loop {
-            let value = wait(done, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
+            let value = wait(completion, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
             if value < 1 {
                 break value;
             }
         };
         assert_eq!(unlock(to), 0);
-        assert_eq!(destroy(done), 0);
+        assert_eq!(destroy(completion), 0);
         value == 0
     }
 }

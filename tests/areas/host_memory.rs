@@ -103,21 +103,21 @@ fn mapped_host_memory_is_busy(fixture: &Fixture) {
         let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
         mapping.mmap(size, options)
     };
-    let held = map(1000, 1000).unwrap();
+    let mapped = map(1000, 1000).unwrap();
     for (offset, size) in
         [(1000, 1000), (1000, 1), (1000, 4000), (0, 1001), (1999, 1), (0, 8192), (1500, 100)]
     {
         let error = map(offset, size).unwrap_err();
-        let busy = ErrorKind::HostMemoryMapped(held.address());
+        let busy = ErrorKind::HostMemoryMapped(mapped.address());
         assert_eq!(*error.kind(), busy, "{offset} {size}");
         assert_eq!(error.aml(), 6);
     }
     let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
-    drop(held);
-    let again = map(1000, 500).unwrap();
+    drop(mapped);
+    let remapped = map(1000, 500).unwrap();
     assert_eq!(map(1499, 1).map(drop).unwrap_err().aml(), 6);
     let rest = map(1500, 500).unwrap();
-    drop((before, after, again, rest));
+    drop((before, after, remapped, rest));
     drop(map(0, 8192).unwrap());
 }
 
@@ -142,10 +142,10 @@ fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
         // SAFETY: the bytes outlive their mapping, and nothing accesses them.
         area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
     };
-    let held = map(&first, 64).unwrap();
+    let mapped = map(&first, 64).unwrap();
     let error = map(&second, 32).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
-    held.munmap().unwrap();
+    mapped.munmap().unwrap();
     map(&second, 32).unwrap().munmap().unwrap();
 }
 
@@ -163,8 +163,8 @@ fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
         let path = fixture.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
-        let again = Fixture { runtime, simulation: None };
-        other_runtimes_host_memory_is_busy([fixture, &again]);
+        let second_fixture = Fixture { runtime, simulation: None };
+        other_runtimes_host_memory_is_busy([fixture, &second_fixture]);
     });
 }
 
@@ -266,10 +266,10 @@ fn failed_unlock_does_not_keep_memory_busy() {
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
     drop(mapped);
     simulation.set_faults(FaultPlan::none());
-    let again = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
-    assert!(again.is_ok(), "{:?}", again.err());
+    let remapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
+    assert!(remapped.is_ok(), "{:?}", remapped.err());
     assert_eq!(simulation.calls("hsa_amd_memory_lock"), 2);
-    drop(again);
+    drop(remapped);
     // One of the two locks is left, so the runtime refuses to lock a part of the range.
     let error = mapping.mmap(50, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     assert_eq!(error.call().map(|(call, _)| call), Some("hsa_amd_memory_lock"), "{error}");

@@ -112,14 +112,14 @@ fn exhausted_memory_is_usable_after_free() {
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
         let area = fixture.area(0, flags).unwrap();
         for _ in 0..3 {
-            let mut held: Vec<AreaMemory<'_>> = Vec::new();
+            let mut memories: Vec<AreaMemory<'_>> = Vec::new();
             let error = loop {
                 match area.mmap(MIB - 1, MmapOptions::new()) {
-                    Ok(memory) => held.push(memory),
+                    Ok(memory) => memories.push(memory),
                     Err(error) => break error,
                 }
             };
-            assert_eq!((held.len(), error.aml()), (8, 2), "{error}");
+            assert_eq!((memories.len(), error.aml()), (8, 2), "{error}");
         }
     }
     fixture.assert_idle();
@@ -131,7 +131,7 @@ fn copy_rejects_invalid_ranges() {
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = fixture.area(1, flags).unwrap();
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
-        let other = area.mmap(500, MmapOptions::new()).unwrap();
+        let smaller = area.mmap(500, MmapOptions::new()).unwrap();
         memory.write(0, &[7; 1000]).unwrap();
         for (offset, from, size, argument) in [
             (1, 0, 1000, Argument::Offset),
@@ -140,7 +140,7 @@ fn copy_rejects_invalid_ranges() {
             (usize::MAX, 0, 2, Argument::Offset),
             (0, usize::MAX, 2, Argument::Source),
         ] {
-            let error = memory.copy(offset, &other, from, size).unwrap_err();
+            let error = memory.copy(offset, &smaller, from, size).unwrap_err();
             assert_eq!(error.argument(), Some(argument), "{flags}: {error}");
         }
         for (offset, from, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
@@ -171,7 +171,7 @@ fn copy_works_between_all_kinds_of_memory() {
     let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];
     let mut host_memory: Vec<Vec<u8>> = vec![vec![0; 3000]; 128];
     let mut host_memory = host_memory.iter_mut();
-    let mut all = Vec::new();
+    let mut memories = Vec::new();
     for fixture in &fixtures {
         for flags in all_flags() {
             for device in [0usize, 1] {
@@ -181,26 +181,26 @@ fn copy_works_between_all_kinds_of_memory() {
                 } else {
                     MmapOptions::new()
                 };
-                all.push((flags, area.mmap(3000, options).unwrap()));
+                memories.push((flags, area.mmap(3000, options).unwrap()));
             }
         }
     }
-    for (index, (flags, memory)) in all.iter().enumerate() {
+    for (index, (flags, memory)) in memories.iter().enumerate() {
         memory.fill(0, index as u32, 3000).unwrap();
-        for (other, (source_flags, source)) in all.iter().enumerate() {
-            if other == index {
+        for (source_index, (source_flags, source)) in memories.iter().enumerate() {
+            if source_index == index {
                 continue;
             }
-            source.fill(0, (0x100 + other) as u32, 3000).unwrap();
+            source.fill(0, (0x100 + source_index) as u32, 3000).unwrap();
             memory
                 .copy(1000, source, 8, 1000)
                 .unwrap_or_else(|e| panic!("{flags}, {source_flags}: {e}"));
             let mut bytes = [0; 3000];
             memory.read(0, &mut bytes).unwrap();
             let expected_before = (index as u32).to_ne_bytes().repeat(750);
-            let expected_copy = ((0x100 + other) as u32).to_ne_bytes().repeat(250);
+            let expected_copy = ((0x100 + source_index) as u32).to_ne_bytes().repeat(250);
             assert!(bytes[1000..2000] == expected_copy[..], "{flags} from {source_flags}");
-            if index < other {
+            if index < source_index {
                 assert!(
                     bytes[..1000] == expected_before[..1000],
                     "{flags} from {source_flags}: before"
@@ -208,7 +208,7 @@ fn copy_works_between_all_kinds_of_memory() {
             }
         }
     }
-    drop(all);
+    drop(memories);
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
@@ -241,7 +241,7 @@ fn forked_child_gets_errors() {
     let mut second = [5u8; 100];
     let areas: Vec<_> = all_flags().map(|flags| fixture.area(0, flags).unwrap()).collect();
     let mut host_memory = [&mut first[..], &mut second[..]].into_iter();
-    let all: Vec<_> = areas
+    let memories: Vec<_> = areas
         .iter()
         .map(|area| match maps_existing(area.flags()) {
             true => area
@@ -259,7 +259,7 @@ fn forked_child_gets_errors() {
             );
         };
         assert_forked(Area::without_vmm(&fixture.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
-        for (area, memory) in areas.iter().zip(all) {
+        for (area, memory) in areas.iter().zip(memories) {
             assert_forked(area.mmap(1, MmapOptions::new()).unwrap_err());
             assert_forked(memory.read(0, &mut [0]).unwrap_err());
             assert_forked(memory.write(0, &[0]).unwrap_err());

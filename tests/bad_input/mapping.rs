@@ -95,8 +95,8 @@ fn range_calls_reject_partial_mappings() {
     let calls: &[(&str, RangeCall)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
         ("set_access", |s, address, size| {
-            let all = [access(s.machine.gpu(0), Access::ReadWrite)];
-            s.machine.vmm.set_access(address, size, &all)
+            let grants = [access(s.machine.gpu(0), Access::ReadWrite)];
+            s.machine.vmm.set_access(address, size, &grants)
         }),
         ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
     ];

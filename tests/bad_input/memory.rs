@@ -91,8 +91,8 @@ fn flags_must_be_zero() {
 fn create_of_too_much_is_out_of_memory() {
     let s = Setup::new();
     let gpu = s.machine.gpu(0);
-    let all = s.machine.simulation.config().gpus[0].vram as usize;
-    for size in [all, all + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
+    let vram = s.machine.simulation.config().gpus[0].vram as usize;
+    for size in [vram, vram + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
         let before = (s.machine.vmm.usage(), s.machine.simulation.usage());
         let result = create(&s, size, gpu);
         assert!(

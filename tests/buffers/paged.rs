@@ -166,9 +166,9 @@ fn zero_page_backs_unmapped_pages() {
                 Err(page_error(page, Problem::PageNotMapped))
             );
         }
-        let mut both = [1; 2];
-        buffer.read(4 * PAGE - 1, &mut both).unwrap();
-        assert_eq!(both, [7, 0], "{generation}: across the end of a mapped page");
+        let mut bytes_at_edge = [1; 2];
+        buffer.read(4 * PAGE - 1, &mut bytes_at_edge).unwrap();
+        assert_eq!(bytes_at_edge, [7, 0], "{generation}: across the end of a mapped page");
         assert_eq!(buffer.statistics().zero, 14, "{generation}");
         let ready = buffer.statistics().ready;
         assert_eq!(
@@ -267,10 +267,14 @@ fn grants_hold_for_later_pages() {
                 machine.vmm.get_access(peer, address).ok()
             };
             let unmapped = zero.then_some(Access::Read);
-            let all = |mapped| [Some(mapped), Some(mapped), unmapped, unmapped, Some(mapped)];
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::ReadWrite), "{generation}, {zero}");
+            let expected = |mapped| [Some(mapped), Some(mapped), unmapped, unmapped, Some(mapped)];
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(access),
+                expected(Access::ReadWrite),
+                "{generation}, {zero}"
+            );
             buffer.grant(&[peer], Access::Read).unwrap();
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::Read), "{generation}, {zero}");
+            assert_eq!([0, 1, 2, 3, 4].map(access), expected(Access::Read), "{generation}, {zero}");
             buffer.revoke(&[peer]).unwrap();
             let unmapped = zero.then_some(Access::None);
             let none = Some(Access::None);

@@ -122,8 +122,8 @@ impl Model {
     /// Returns the number of pages with the same memory as this page; 0 if it is not mapped.
     fn users(&self, buffer: usize, page: usize) -> usize {
         let memory = self.pages[buffer][page];
-        let same = |other: &&Option<usize>| other.is_some() && **other == memory;
-        self.pages.iter().flatten().filter(same).count()
+        let has_same_memory = |other: &&Option<usize>| other.is_some() && **other == memory;
+        self.pages.iter().flatten().filter(has_same_memory).count()
     }
 
     /// Applies an operation. Returns the expected bytes of a read, or `None` if the operation should be rejected.
@@ -231,7 +231,7 @@ impl Pair {
 
     fn perform(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
         let buffer = &self.buffers[0];
-        let other = |across| &self.buffers[usize::from(across)];
+        let target = |across| &self.buffers[usize::from(across)];
         let mut found = Vec::new();
         let result = match *operation {
             PageOperation::Map(first, count) => buffer.map(first..first + count),
@@ -245,13 +245,13 @@ impl Pair {
                 buffer.read(offset, &mut found)
             }
             PageOperation::Move { first, count, to, across } => {
-                buffer.move_pages(first..first + count, other(across), to)
+                buffer.move_pages(first..first + count, target(across), to)
             }
             PageOperation::Share { first, count, to, across } => {
-                buffer.share_pages(first..first + count, other(across), to)
+                buffer.share_pages(first..first + count, target(across), to)
             }
             PageOperation::Exchange { first, count, to, across } => {
-                buffer.exchange_pages(first..first + count, other(across), to)
+                buffer.exchange_pages(first..first + count, target(across), to)
             }
             PageOperation::Trim => buffer.trim(),
         };

@@ -81,10 +81,10 @@ fn resume_restores_contents_and_address() {
                     buffer.fill(8, 0x0403_0201, 16).unwrap();
                     let found = &contents(&buffer)[8..24];
                     assert_eq!(found, [1, 2, 3, 4].repeat(4), "{when}");
-                    let beyond = out_of_bounds(size - 3, 4, size);
+                    let expected_error = out_of_bounds(size - 3, 4, size);
                     assert_eq!(
                         buffer.fill(size - 3, 0, 4).map_err(Error::into_kind),
-                        Err(beyond),
+                        Err(expected_error),
                         "{when}"
                     );
                 }
@@ -112,9 +112,9 @@ fn pause_releases_three_gibibytes() {
                 buffer.resume().unwrap();
                 assert_eq!(buffer.address(), address, "{generation}");
             }
-            let beyond = buffer.write(size - 4, b"there");
+            let result = buffer.write(size - 4, b"there");
             let expected = out_of_bounds(size - 4, 5, size);
-            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{generation}");
+            assert_eq!(result.map_err(Error::into_kind), Err(expected), "{generation}");
         }
     });
 }
@@ -391,9 +391,9 @@ fn forked_child_cannot_use_the_buffer() {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));
         paused.pause(Contents::Save).unwrap();
-        let mut both = Some((resident, paused));
+        let mut buffers = Some((resident, paused));
         let end = in_child(|| {
-            let (mut resident, mut paused) = both.take().unwrap();
+            let (mut resident, mut paused) = buffers.take().unwrap();
             let results = [
                 resident.read(0, &mut [0]),
                 resident.write(0, &[0]),
@@ -413,7 +413,7 @@ fn forked_child_cannot_use_the_buffer() {
             }
         });
         assert_eq!(end, End::Success);
-        (resident, paused) = both.take().unwrap();
+        (resident, paused) = buffers.take().unwrap();
         paused.resume().unwrap();
         for buffer in [resident, paused] {
             assert!(contents(&buffer) == pattern(5000, 1));

@@ -96,7 +96,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     alone(|| {
-        let mut lost = 0;
+        let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
         let failures = fail_one_call(ACTS, statuses, |mut failed| {
             let (name, function, when) = (failed.name, failed.function, failed.when.clone());
@@ -113,7 +113,7 @@ fn one_failure_changes_nothing() {
                     assert!(!failed.setup.resident.holds_addresses(), "{when}");
                     assert_eq!(failed.setup.machine.used_by(0), 0, "{when}");
                     failed.setup.assert_contents(name == PAUSE_AND_DROP, &when);
-                    lost += 1;
+                    losses += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
@@ -123,8 +123,8 @@ fn one_failure_changes_nothing() {
             }
             failed.setup.close(&when);
         });
-        println!("{failures} failures, {lost} lost addresses");
-        assert!(failures > 400 && lost == 4, "{failures} failures, {lost} lost addresses");
+        println!("{failures} failures, {losses} lost addresses");
+        assert!(failures > 400 && losses == 4, "{failures} failures, {losses} lost addresses");
     });
 }
 
@@ -139,8 +139,8 @@ fn repeated_failures_lose_no_contents() {
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
                 // Paused after a failed rollback, the buffer still has its memory and contents.
-                let lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
-                let fails = result.is_err() && !lost;
+                let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
+                let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
                 failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, when);
                 // The window for the copy may be quarantined.

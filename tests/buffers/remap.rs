@@ -144,19 +144,24 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let null = Address::NULL;
     let (to, from, size) = (Argument::Destination, Argument::Source, Argument::Size);
     type Expected = (Argument, fn(Problem) -> bool);
-    let overlaps: Expected = (from, |it| it == Problem::Overlapping);
-    let not_mapped_from: Expected = (from, |it| matches!(it, Problem::NotMapped(_)));
+    let overlaps: Expected = (from, |problem| problem == Problem::Overlapping);
+    let not_mapped_from: Expected = (from, |problem| matches!(problem, Problem::NotMapped(_)));
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (base, second, 2 * granule, overlaps),
         (base, base, granule, overlaps),
-        (base, double, 2 * granule, (from, |it| it == Problem::DifferentLayout)),
-        (base, double, granule, (size, |it| matches!(it, Problem::SplitsMapping(_)))),
+        (base, double, 2 * granule, (from, |problem| problem == Problem::DifferentLayout)),
+        (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
         (base, empty, granule, not_mapped_from),
-        (empty, base, granule, (to, |it| matches!(it, Problem::NotMapped(_)))),
-        (null, base, granule, (to, |it| it == Problem::Null)),
-        (base, null, granule, (from, |it| it == Problem::Null)),
-        (base, second, 0, (size, |it| it == Problem::Zero)),
-        (base, peers, granule, (Argument::Agent, |it| matches!(it, Problem::Unreachable(_)))),
+        (empty, base, granule, (to, |problem| matches!(problem, Problem::NotMapped(_)))),
+        (null, base, granule, (to, |problem| problem == Problem::Null)),
+        (base, null, granule, (from, |problem| problem == Problem::Null)),
+        (base, second, 0, (size, |problem| problem == Problem::Zero)),
+        (
+            base,
+            peers,
+            granule,
+            (Argument::Agent, |problem| matches!(problem, Problem::Unreachable(_))),
+        ),
     ];
     for (number, (to, from, size, (argument, is_expected))) in exchanges.into_iter().enumerate() {
         vmm.set_access(base, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
@@ -167,13 +172,23 @@ fn exchange_and_relocate_reject_bad_ranges() {
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
     }
     let moves: [(Address, Address, usize, Expected); 7] = [
-        (base, peers, granule, (to, |it| matches!(it, Problem::AlreadyMapped(_)))),
+        (base, peers, granule, (to, |problem| matches!(problem, Problem::AlreadyMapped(_)))),
         (second, base, 2 * granule, overlaps),
         (empty, empty, granule, overlaps),
-        (empty, at(base, 4 * granule), granule, (from, |it| it == Problem::NotReserved)),
-        (at(empty, 2 * granule), base, 2 * granule, (to, |it| it == Problem::NotReserved)),
-        (at(empty, 1), base, granule, (to, |it| matches!(it, Problem::NotAligned { .. }))),
-        (empty, double, granule, (size, |it| matches!(it, Problem::SplitsMapping(_)))),
+        (empty, at(base, 4 * granule), granule, (from, |problem| problem == Problem::NotReserved)),
+        (
+            at(empty, 2 * granule),
+            base,
+            2 * granule,
+            (to, |problem| problem == Problem::NotReserved),
+        ),
+        (
+            at(empty, 1),
+            base,
+            granule,
+            (to, |problem| matches!(problem, Problem::NotAligned { .. })),
+        ),
+        (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
     ];
     drop(calls);
     let calls = machine.simulation.all_calls();
@@ -208,24 +223,31 @@ fn owned_mappings_follow_their_memory() {
         let handles = [&first, &second].map(|mapping| mapping.allocation().handle());
         first.exchange(&mut second).unwrap();
         assert_eq!([byte(&first), byte(&second)], [1, 0], "{generation}");
-        assert_eq!([&second, &first].map(|it| it.allocation().handle()), handles, "{generation}");
+        assert_eq!(
+            [&second, &first].map(|mapping| mapping.allocation().handle()),
+            handles,
+            "{generation}"
+        );
 
-        let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
+        let other_reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let Rejected { value: first, error } =
-            first.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
+            first.relocate(&other_reservation, 2 * granule).expect_err("beyond the end");
         assert_eq!(error.argument(), Some(Argument::Offset), "{generation}: {error}");
         let Rejected { value: first, error } =
             first.relocate(&reservation, granule).expect_err("the other mapping is in the way");
         let problem = error.problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{generation}: {problem:?}");
-        let first = first.relocate(&elsewhere, granule).unwrap();
-        assert_eq!(first.address(), at(elsewhere.address(), granule), "{generation}");
+        let first = first.relocate(&other_reservation, granule).unwrap();
+        assert_eq!(first.address(), at(other_reservation.address(), granule), "{generation}");
         assert_eq!(byte(&first), 1, "{generation}");
         // The mapping keeps only its current reservation alive.
-        let kept = elsewhere.address();
-        drop((elsewhere, second));
+        let kept_address = other_reservation.address();
+        drop((other_reservation, second));
         assert!(reservation.free().is_ok(), "{generation}");
-        assert!(machine.vmm.reservations().iter().any(|&(base, _)| base == kept), "{generation}");
+        assert!(
+            machine.vmm.reservations().iter().any(|&(base, _)| base == kept_address),
+            "{generation}"
+        );
         drop(first);
         machine.assert_empty();
     }
@@ -371,8 +393,8 @@ fn failed_moves_change_nothing() {
         source.move_pages(0..2, &target, 1).map_err(Error::into_kind),
         Err(page_error(2, Problem::PageMapped))
     );
-    let none = page_error(8, Problem::OutOfRange(8));
-    assert_eq!(source.move_pages(0..2, &target, 7).map_err(Error::into_kind), Err(none));
+    let out_of_range = page_error(8, Problem::OutOfRange(8));
+    assert_eq!(source.move_pages(0..2, &target, 7).map_err(Error::into_kind), Err(out_of_range));
     assert_eq!(
         source.move_pages(0..2, &target, usize::MAX).map_err(Error::into_kind),
         Err(page_error(usize::MAX, Problem::OutOfRange(8)))

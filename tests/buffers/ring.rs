@@ -39,12 +39,12 @@ fn reads_and_writes_wrap_around() {
                     assert!(found == text, "{release}, {times} times");
                 }
                 // A GPU reads across the end, too.
-                let elsewhere = machine.mapped(1, SIZE).0;
-                machine.grant(elsewhere, SIZE, machine.gpu(1), Access::ReadWrite);
-                machine.grant(elsewhere, SIZE, machine.cpu(0), Access::Read);
+                let copy_address = machine.mapped(1, SIZE).0;
+                machine.grant(copy_address, SIZE, machine.gpu(1), Access::ReadWrite);
+                machine.grant(copy_address, SIZE, machine.cpu(0), Access::Read);
                 let from = ring.address_of(position);
-                machine.vmm.copy(machine.gpu(1), elsewhere, from, SIZE).unwrap();
-                machine.vmm.read(elsewhere, &mut found).unwrap();
+                machine.vmm.copy(machine.gpu(1), copy_address, from, SIZE).unwrap();
+                machine.vmm.read(copy_address, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
                 // A GPU's fill wraps around, too.

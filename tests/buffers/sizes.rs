@@ -1,4 +1,4 @@
-//! Sizes from one byte on, which buffers round up to map them.
+//! Buffers of any size from one byte on, which map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -31,13 +31,13 @@ fn buffers_accept_any_size() {
             let mut byte = [0];
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!(&byte, b"z", "{when}");
-            let beyond = out_of_bounds(size, 1, size);
+            let expected = out_of_bounds(size, 1, size);
             assert_eq!(
                 buffer.read(size, &mut byte).map_err(Error::into_kind),
-                Err(beyond.clone()),
+                Err(expected.clone()),
                 "{when}"
             );
-            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(beyond), "{when}");
+            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(expected), "{when}");
             buffer.resize(0).unwrap();
             assert_eq!((buffer.size(), buffer.mapped()), (0, 0), "{when}");
             assert_eq!(machine.used_by(0), 0, "{when}");

@@ -50,9 +50,9 @@ fn values_are_pushed_changed_and_popped() {
             Ok(point(7)),
             "{generation}: the value crosses the end of a step"
         );
-        let mut three = [point(0); 3];
-        points.read(340, &mut three).unwrap();
-        assert_eq!(three, [point(340), point(7), point(342)], "{generation}");
+        let mut middle = [point(0); 3];
+        points.read(340, &mut middle).unwrap();
+        assert_eq!(middle, [point(340), point(7), point(342)], "{generation}");
         assert_eq!(points.pop(), Ok(Some(point(999))), "{generation}");
         points.truncate(10).unwrap();
         points.truncate(10_000).unwrap();
@@ -69,9 +69,9 @@ fn indices_out_of_bounds_are_rejected() {
     words.extend(&[1, 2, 3]).unwrap();
     let end = 24;
     for (index, offset) in [(3, 24), (4, 32), (usize::MAX, usize::MAX)] {
-        let beyond = out_of_bounds(offset, 8, end);
-        assert_eq!(words.get(index).map_err(Error::into_kind), Err(beyond.clone()));
-        assert_eq!(words.set(index, 0).map_err(Error::into_kind), Err(beyond));
+        let expected_error = out_of_bounds(offset, 8, end);
+        assert_eq!(words.get(index).map_err(Error::into_kind), Err(expected_error.clone()));
+        assert_eq!(words.set(index, 0).map_err(Error::into_kind), Err(expected_error));
     }
     assert!(words.read(2, &mut [0; 2]).is_err());
     let (size, maximum) = (4 * KIB + 8, 4 * KIB);

@@ -145,8 +145,8 @@ fn forged_length_is_accepted_on_the_runtime() {
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
             // The first byte past the end is not mapped, whatever size the runtime reports.
-            let beyond = raw.pointer_info(address + LARGE);
-            assert_eq!(beyond.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
+            let info = raw.pointer_info(address + LARGE);
+            assert_eq!(info.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
             ACCEPTED
         };
         match share_between_processes(LONG, export, import) {

@@ -7,13 +7,13 @@ use hsa_rocr::{Emulation, Release};
 /// Whether a release has the defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It behaves as documented.
+    /// The release behaves as documented.
     No,
-    /// It has the defect.
+    /// The release has the defect.
     Yes,
-    /// It crashes with this signal.
+    /// The release crashes with this signal.
     Crash(i32),
-    /// It has the defect, which damages the process; later behaviour varies, and may be a crash.
+    /// The release has the defect, which damages the process: later behaviour varies, and may be a crash.
     Undefined,
 }
 

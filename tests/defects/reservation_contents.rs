@@ -22,8 +22,8 @@ fn writable_on_the_runtime() {
     });
 }
 
-/// Returns whether GPU memory is mapped in the range, even without access: as long as it is, the kernel does not
-/// free the memory.
+/// Returns whether GPU memory is mapped in the range, even without access. The kernel does not free mapped
+/// memory.
 fn has_gpu_memory(base: usize) -> bool {
     let parts = permissions(base, SIZE).unwrap_or_default();
     parts.iter().any(|(_, _, permissions)| permissions.ends_with('s'))

@@ -35,8 +35,8 @@ fn through_the_library() {
         let vmm = &library.vmm;
         let (base, _) = library.mapped(0, SIZE);
         let [cpu, owner, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
-        vmm.set_access(base, SIZE, &all).unwrap();
+        let grants = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, SIZE, &grants).unwrap();
         vmm.write(base, &42u64.to_ne_bytes()).unwrap();
         let raw = Raw::start(fixture);
         assert_eq!(raw.read_by(raw.gpus[1], base.get()), Ok(42), "the peer has access");

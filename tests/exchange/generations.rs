@@ -115,8 +115,8 @@ fn run_process(
 
     if ALL[index] == killed {
         // Waits until the other processes have read everything.
-        for other in (0..3).filter(|&other| other != index) {
-            receive_word(to(other), "seen");
+        for peer in (0..3).filter(|&peer| peer != index) {
+            receive_word(to(peer), "seen");
         }
         // SAFETY: kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -125,18 +125,18 @@ fn run_process(
     send_word(to(killed), "seen");
     let error = to(killed).receive_descriptor().map(drop).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Disconnected(_)), "{error}");
-    let other = 3 - index - killed;
+    let peer = 3 - index - killed;
     for view in [&down, &up] {
-        if index < other {
+        if index < peer {
             view.write(LAST, "after");
-            send_word(to(other), "written");
-            receive_word(to(other), "returned");
+            send_word(to(peer), "written");
+            receive_word(to(peer), "returned");
             view.assert_text(LAST, "again");
         } else {
-            receive_word(to(other), "written");
+            receive_word(to(peer), "written");
             view.assert_text(LAST, "after");
             view.write(LAST, "again");
-            send_word(to(other), "returned");
+            send_word(to(peer), "returned");
         }
     }
     drop((down, up));

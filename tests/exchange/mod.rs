@@ -1,4 +1,4 @@
-//! Tests of memory sent between processes, each of which loads the library itself. For any runtime.
+//! Tests of memory sent between processes, each of which loads the library itself. They run on any runtime.
 
 mod generations;
 mod untrusted;
@@ -35,8 +35,8 @@ impl View {
     fn of(library: &Library, memory: Allocation) -> Self {
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
-        let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        mapping.grant(&all, Access::ReadWrite).unwrap();
+        let agents: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        mapping.grant(&agents, Access::ReadWrite).unwrap();
         Self { mapping, memory }
     }
 

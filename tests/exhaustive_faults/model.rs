@@ -1,4 +1,4 @@
-//! The state after a sequence of operations, and the operations that can follow. It models just enough of
+//! The state after a sequence of operations, and the operations that can follow. The model implements just enough of
 //! HIP's documents to skip operations that fail before the runtime is called, and sequences that differ
 //! from others only in names.
 
@@ -186,8 +186,9 @@ impl Model {
     fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
         all.push(Operation::Unmap(range));
         let changes = |list: &&&[(usize, Access)]| {
-            let differs =
-                |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
+            let differs = |mapping: &MappingState| {
+                list.iter().any(|&(agent, to)| mapping.access[agent] != to)
+            };
             self.mappings_at(range).any(differs)
         };
         all.extend(GRANTS.iter().filter(changes).map(|list| Operation::SetAccess(range, list)));
@@ -230,16 +231,20 @@ impl Model {
                 next.mappings.push(MappingState { reservation, slot, handle, access });
                 next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
             }
-            Operation::Unmap(range) => next.mappings.retain(|it| !is_inside(&it, range)),
+            Operation::Unmap(range) => next.mappings.retain(|mapping| !is_inside(&mapping, range)),
             Operation::SetAccess(range, list) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
+                for mapping in
+                    next.mappings.iter_mut().filter(|mapping| is_inside(&&**mapping, range))
+                {
                     for &(agent, access) in list {
                         mapping.access[agent] = access;
                     }
                 }
             }
             Operation::Revoke(range, agents) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
+                for mapping in
+                    next.mappings.iter_mut().filter(|mapping| is_inside(&&**mapping, range))
+                {
                     for &agent in agents {
                         mapping.access[agent] = Access::None;
                     }
@@ -257,8 +262,10 @@ impl Model {
             }
             Operation::Fill(_) | Operation::Copy(_) => {}
         }
-        let tagged = next.mappings.iter().filter(|it| it.access[CPU] == Access::ReadWrite);
-        let tagged: Vec<usize> = tagged.map(|it| next.handles[it.handle].memory).collect();
+        let tagged =
+            next.mappings.iter().filter(|mapping| mapping.access[CPU] == Access::ReadWrite);
+        let tagged: Vec<usize> =
+            tagged.map(|mapping| next.handles[mapping.handle].memory).collect();
         next.written.extend(tagged);
         next.written.sort_unstable();
         next.written.dedup();

@@ -135,8 +135,11 @@ impl Observation {
         if !self.quarantine.is_empty() {
             return fail(format!("something is in quarantine: {:?}", self.quarantine));
         }
-        let address = |it: &crate::model::MappingState| executor.address(it.reservation, it.slot);
-        let mut expected: Vec<_> = model.mappings.iter().map(|it| (address(it), it)).collect();
+        let address = |mapping: &crate::model::MappingState| {
+            executor.address(mapping.reservation, mapping.slot)
+        };
+        let mut expected: Vec<_> =
+            model.mappings.iter().map(|mapping| (address(mapping), mapping)).collect();
         expected.sort_by_key(|&(address, _)| address.get());
         for (index, &(address, mapping)) in expected.iter().enumerate() {
             if self.mappings[index].address != address {
@@ -251,12 +254,13 @@ pub fn check_quarantine(
         reservations.filter(|&(base, _)| !may_have_hole || !is_quarantined(base)).collect();
     process_access(executor, &complete)?;
     let unaffected = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
-        let is_inside = |it: &&MappingInfo| {
+        let is_inside = |mapping: &&MappingInfo| {
             listed.iter().any(|entry| {
-                (entry.address.get()..entry.address.get() + entry.size).contains(&it.address.get())
+                (entry.address.get()..entry.address.get() + entry.size)
+                    .contains(&mapping.address.get())
             })
         };
-        mappings.iter().filter(|it| !is_inside(it)).cloned().collect()
+        mappings.iter().filter(|mapping| !is_inside(mapping)).cloned().collect()
     };
     // If the unmap succeeded, only the memory is lost.
     let unmapped = matches!(operation, Operation::Unmap(_))
