@@ -160,6 +160,16 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     process::assert_untouchable(base.get(), 2 * 4096, "access set to none");
 }
 
+/// Fails unless the operation has quarantined its range.
+#[track_caller]
+fn assert_quarantines(result: Result<(), Error>) {
+    let quarantined = matches!(
+        result.as_ref().map_err(Error::kind),
+        Err(ErrorKind::Quarantined { now: true, .. })
+    );
+    assert!(quarantined, "{result:?}");
+}
+
 /// Fails unless every operation on the range fails and the foreign mapping stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantine();
@@ -207,14 +217,7 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
-    let result = vmm.unmap(base, 4096);
-    assert!(
-        matches!(
-            result.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Quarantined { now: true, .. })
-        ),
-        "{result:?}"
-    );
+    assert_quarantines(vmm.unmap(base, 4096));
     assert_in_quarantine(&vmm, base, base);
     drop(vmm);
     assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
@@ -285,14 +288,7 @@ fn revoke_keeps_foreign_mapping() {
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
-    let result = vmm.revoke(base, 2 * 4096, &[gpu]);
-    assert!(
-        matches!(
-            result.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Quarantined { now: true, .. })
-        ),
-        "{result:?}"
-    );
+    assert_quarantines(vmm.revoke(base, 2 * 4096, &[gpu]));
     assert!(foreign_page_is_at(base));
     drop(vmm);
     assert!(foreign_page_is_at(base));
@@ -309,14 +305,7 @@ fn rollback_keeps_foreign_mapping() {
     hostile.set(c"hostile_foreign_mappings", 1);
     // The second of the two mappings cannot be unmapped, so that the first is rolled back.
     hostile.set(c"hostile_unmap_fails_at", 2);
-    let result = vmm.unmap(base, 2 * 4096);
-    assert!(
-        matches!(
-            result.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Quarantined { now: true, .. })
-        ),
-        "{result:?}"
-    );
+    assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
     drop(vmm);
     assert!(foreign_page_is_at(base));
@@ -331,14 +320,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 2);
-    let result = vmm.unmap(base, 2 * 4096);
-    assert!(
-        matches!(
-            result.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Quarantined { now: true, .. })
-        ),
-        "{result:?}"
-    );
+    assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
     assert_in_quarantine(&vmm, base, at(base, 4096));
 }
@@ -500,12 +482,5 @@ fn unneeded_hole_quirk_quarantines() {
     let handle = machine.create(0, granule);
     machine.map(base, granule, handle);
     machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
-    let result = machine.vmm.unmap(base, granule);
-    assert!(
-        matches!(
-            result.as_ref().map_err(Error::kind),
-            Err(ErrorKind::Quarantined { now: true, .. })
-        ),
-        "{result:?}"
-    );
+    assert_quarantines(machine.vmm.unmap(base, granule));
 }

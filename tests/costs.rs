@@ -157,7 +157,7 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
 }
 
 #[test]
-fn runs_are_granted_in_one_call() {
+fn adjacent_mappings_are_granted_in_one_call() {
     const MANY: usize = 64;
     for (release, config) in machine::releases() {
         let several_fail = config.extension_minor < 7;

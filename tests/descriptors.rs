@@ -213,7 +213,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
 
 /// The library's copy of the descriptor takes one, and some runtimes need another to check it.
 #[test]
-fn import_without_descriptors_has_its_own_error() {
+fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);

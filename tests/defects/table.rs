@@ -180,7 +180,7 @@ defects! {
         "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU",
         "the properties name the owner";
     CREATED_WITHOUT_MEMORY: [Yes, No, No],
-        "handle_create without free memory succeeds, with a handle without memory",
+        "handle_create without free memory succeeds, and returns a handle that refers to no memory",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",
         "an error: out of memory";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],

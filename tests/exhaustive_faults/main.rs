@@ -54,32 +54,32 @@ fn generation(generation: Generation) -> Config {
 }
 
 #[test]
-fn before_aligned_reservations() {
+fn faults_change_nothing_before_aligned_reservations() {
     search("6.1", generation(Generation::A).with_extension(4), 5_000);
 }
 
 #[test]
-fn in_generation_a() {
+fn faults_in_generation_a_change_nothing() {
     search("generation A", generation(Generation::A), 5_000);
 }
 
 #[test]
-fn in_generation_b() {
+fn faults_in_generation_b_change_nothing() {
     search("generation B", generation(Generation::B), 5_000);
 }
 
 #[test]
-fn in_generation_c() {
+fn faults_in_generation_c_change_nothing() {
     search("generation C", generation(Generation::C), 5_000);
 }
 
 #[test]
-fn in_generation_d() {
+fn faults_in_generation_d_change_nothing() {
     search("generation D", generation(Generation::D), 5_000);
 }
 
 #[test]
-fn in_generation_a_with_runtime_cpu_access() {
+fn faults_in_generation_a_with_runtime_cpu_access() {
     search(
         "generation A, CPU access by the runtime",
         without_cpu_mapping(generation(Generation::A)),
@@ -88,7 +88,7 @@ fn in_generation_a_with_runtime_cpu_access() {
 }
 
 #[test]
-fn in_generation_b_with_runtime_cpu_access() {
+fn faults_in_generation_b_with_runtime_cpu_access() {
     search(
         "generation B, CPU access by the runtime",
         without_cpu_mapping(generation(Generation::B)),
@@ -97,7 +97,7 @@ fn in_generation_b_with_runtime_cpu_access() {
 }
 
 #[test]
-fn in_generation_c_with_runtime_cpu_access() {
+fn faults_in_generation_c_with_runtime_cpu_access() {
     search(
         "generation C, CPU access by the runtime",
         without_cpu_mapping(generation(Generation::C)),
@@ -106,7 +106,7 @@ fn in_generation_c_with_runtime_cpu_access() {
 }
 
 #[test]
-fn in_generation_d_with_runtime_cpu_access() {
+fn faults_in_generation_d_with_runtime_cpu_access() {
     search(
         "generation D, CPU access by the runtime",
         without_cpu_mapping(generation(Generation::D)),

@@ -1,6 +1,6 @@
-//! The state after a sequence of operations, and the operations that can follow. The model implements just enough of
-//! HIP's documents to skip operations that fail before the runtime is called, and sequences that differ
-//! from others only in names.
+//! The state after a sequence of operations, and the operations that can follow. The model implements just
+//! enough of HIP's documents to skip operations that fail before the runtime is called, and sequences that
+//! differ from others only in names.
 
 use hsa_vmm::Access;
 
