@@ -13,7 +13,7 @@ const SET_ACCESS: &str = "hsa_amd_vmem_set_access";
 const MAP: &str = "hsa_amd_vmem_map";
 const UNMAP: &str = "hsa_amd_vmem_unmap";
 
-/// One mapping of the first GPU's memory.
+/// Maps new memory of the first GPU, and returns its range.
 fn mapped(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let base = machine.reserve(granule);
@@ -21,22 +21,22 @@ fn mapped(machine: &Machine) -> (Address, usize) {
     (base, granule)
 }
 
-/// Changes access while the first call of a function fails.
+/// Changes access while the first call of `function` fails, and returns the error.
 fn change_while_failing(
     machine: &Machine,
     function: &str,
     (base, size): (Address, usize),
-    wanted: &[AccessDescriptor],
+    requested: &[AccessDescriptor],
 ) -> Error {
     machine.simulation.set_faults(FaultPlan::none().fail(function, 1, 0x1000));
-    let error = machine.vmm.set_access(base, size, wanted).unwrap_err();
+    let error = machine.vmm.set_access(base, size, requested).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     error
 }
 
-/// A rollback may map the memory again. A GPU that was forbidden before then really has no access, and the
-/// library must record that: otherwise the next rollback would forbid it again, and AMD's runtime would map
-/// the memory for that GPU.
+/// A rollback may map the memory again, which removes it from the page table of a GPU whose access was set to
+/// none. The library must record that. Otherwise the next rollback would set its access to none again, for
+/// which AMD's runtime maps the memory.
 #[test]
 fn second_failure_restores_no_lost_access() {
     if process::ran_alone() {
@@ -44,17 +44,20 @@ fn second_failure_restores_no_lost_access() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{generation}: only remembered");
-        for (who, agent) in [("owner", owner), ("peer", peer)] {
-            let wanted = [access(agent, Access::ReadWrite)];
-            change_while_failing(&machine, SET_ACCESS, place, &wanted);
+        assert!(
+            machine.simulation.page(1, base.get()).is_some(),
+            "{generation}: setting access to none keeps the page"
+        );
+        for (role, agent) in [("owner", owner), ("peer", peer)] {
+            let requested = [access(agent, Access::ReadWrite)];
+            change_while_failing(&machine, SET_ACCESS, range, &requested);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
-                assert_eq!(page, None, "{generation}: GPU {gpu} after the {who}'s failure");
+                assert_eq!(page, None, "{generation}: GPU {gpu} after the {role}'s failure");
             }
         }
         machine.grant(base, size, peer, Access::ReadWrite);
@@ -62,7 +65,7 @@ fn second_failure_restores_no_lost_access() {
     }
 }
 
-/// The agent may be using the memory: unmapping it even for a moment would fault.
+/// Another agent may be using the memory, and would fault if it were unmapped even for a moment.
 #[test]
 fn failed_change_keeps_other_agents_access() {
     if process::ran_alone() {
@@ -72,14 +75,14 @@ fn failed_change_keeps_other_agents_access() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = config.with_gpu_permissions(GpuPermissions::Enforced);
             let machine = Machine::new(config);
-            let place @ (base, size) = mapped(&machine);
+            let range @ (base, size) = mapped(&machine);
             let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
             machine.grant(base, size, owner, Access::ReadWrite);
             let unmaps = machine.simulation.calls(UNMAP);
-            let less = [access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &less);
-            let also_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
-            change_while_failing(&machine, SET_ACCESS, place, &also_cpu);
+            let read_only = [access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, range, &read_only);
+            let with_cpu = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+            change_while_failing(&machine, SET_ACCESS, range, &with_cpu);
             assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
@@ -88,9 +91,9 @@ fn failed_change_keeps_other_agents_access() {
     }
 }
 
-/// In ROCm 6 and 7.0 the runtime then leaves a hole when it unmaps, which the library has to fill.
+/// In ROCm 6 and 7.0, unmapping memory that the CPU could access leaves a hole, which the library has to fill.
 #[test]
-fn forbidden_cpu_stays_runtime_granted() {
+fn rolled_back_cpu_stays_runtime_granted() {
     if process::ran_alone() {
         return;
     }
@@ -99,10 +102,10 @@ fn forbidden_cpu_stays_runtime_granted() {
         let (base, size) = mapped(&machine);
         let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
         machine.grant(base, size, owner, Access::ReadWrite);
-        // First the CPU, and then it fails.
+        // The first call grants the CPU access; the second fails.
         machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 2, 0x1000));
-        let wanted = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
-        machine.vmm.set_access(base, size, &wanted).unwrap_err();
+        let requested = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
+        machine.vmm.set_access(base, size, &requested).unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
         process::assert_untouchable(base.get(), size, release);
         machine.vmm.unmap(base, size).unwrap();
@@ -111,8 +114,8 @@ fn forbidden_cpu_stays_runtime_granted() {
     }
 }
 
-/// If the runtime maps for the CPU, its state after a failure differs from the state before, and so does
-/// whether unmapping leaves a hole.
+/// If the runtime maps memory for the CPU, a failed call changes the runtime's state. Whether unmapping leaves a
+/// hole can change, too.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::ran_alone() {
@@ -123,39 +126,39 @@ fn revoke_that_fails_twice_is_rolled_back() {
             let machine = Machine::new(config);
             let size = machine.granule();
             let base = machine.reserve(2 * size);
-            let places = [base, at(base, size)];
+            let addresses = [base, at(base, size)];
             let [owner, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
-            let all = [owner, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
-            for place in places {
-                machine.map(place, size, machine.create(0, size));
-                machine.vmm.set_access(place, size, &all).unwrap();
-                machine.vmm.write(place, b"kept").unwrap();
+            let grants = [owner, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+            for address in addresses {
+                machine.map(address, size, machine.create(0, size));
+                machine.vmm.set_access(address, size, &grants).unwrap();
+                machine.vmm.write(address, b"kept").unwrap();
             }
-            let none = FaultPlan::none;
-            for (what, faults, revoked) in [
+            let no_faults = FaultPlan::no_faults;
+            for (case, faults, revoked) in [
                 (
-                    "granting, and again",
-                    none().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
+                    "granting fails twice",
+                    no_faults().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
                     peer,
                 ),
                 (
-                    "unmapping, and then granting the first",
-                    none().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
+                    "unmapping fails, then granting the first again",
+                    no_faults().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
                     cpu,
                 ),
             ] {
-                let when = format!("{release}: {what}");
+                let when = format!("{release}: {case}");
                 machine.simulation.set_faults(faults);
                 let error = machine.vmm.revoke(base, 2 * size, &[revoked]).unwrap_err();
-                machine.simulation.set_faults(none());
+                machine.simulation.set_faults(no_faults());
                 assert!(!matches!(error.kind(), ErrorKind::Quarantined { .. }), "{when}: {error}");
                 assert_eq!(machine.vmm.quarantine(), [], "{when}");
-                for place in places {
+                for address in addresses {
                     let mut bytes = [0; 4];
-                    machine.vmm.read(place, &mut bytes).unwrap();
+                    machine.vmm.read(address, &mut bytes).unwrap();
                     assert_eq!(&bytes, b"kept", "{when}");
                     let pages =
-                        [0, 1].map(|gpu| machine.simulation.page(gpu, place.get()).is_some());
+                        [0, 1].map(|gpu| machine.simulation.page(gpu, address.get()).is_some());
                     assert_eq!(pages, [true, true], "{when}");
                 }
             }
@@ -165,7 +168,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
     }
 }
 
-/// As after a failed change of access.
+/// The rollback maps the memory again, without access for a GPU whose access was set to none.
 #[test]
 fn failed_revoke_restores_no_lost_access() {
     if process::ran_alone() {
@@ -173,49 +176,49 @@ fn failed_revoke_restores_no_lost_access() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
-        let both = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
-        machine.vmm.set_access(base, size, &both).unwrap();
+        let grants = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, size, &grants).unwrap();
         machine.grant(base, size, peer, Access::None);
         machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
         machine.vmm.revoke(base, size, &[owner]).unwrap_err();
         let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
         assert_eq!(pages(), [true, false], "{generation}");
-        change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
+        change_while_failing(&machine, SET_ACCESS, range, &[access(peer, Access::ReadWrite)]);
         assert_eq!(pages(), [true, false], "{generation}");
     }
 }
 
-/// An exchange also maps the memory again.
+/// An exchange maps the memory again, without access for GPUs whose access was set to none.
 #[test]
-fn failed_exchange_restores_no_lost_access() {
+fn failure_after_exchange_restores_no_lost_access() {
     if process::ran_alone() {
         return;
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let places = [mapped(&machine), mapped(&machine)];
+        let ranges = [mapped(&machine), mapped(&machine)];
         let peer = machine.gpu(1);
-        for (base, size) in places {
+        for (base, size) in ranges {
             machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
             machine.grant(base, size, peer, Access::ReadWrite);
             machine.grant(base, size, peer, Access::None);
         }
-        let [(one, size), (other, _)] = places;
-        machine.vmm.exchange(one, other, size).unwrap();
-        for place in places {
-            change_while_failing(&machine, SET_ACCESS, place, &[access(peer, Access::ReadWrite)]);
-            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, place.0.get()).is_some());
+        let [(first, size), (second, _)] = ranges;
+        machine.vmm.exchange(first, second, size).unwrap();
+        for range in ranges {
+            change_while_failing(&machine, SET_ACCESS, range, &[access(peer, Access::ReadWrite)]);
+            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, range.0.get()).is_some());
             assert_eq!(pages, [true, false], "{generation}");
         }
     }
 }
 
-/// An unneeded workaround changes no result, also if mapping again fails: the CPU, which was changed first,
+/// An unneeded workaround changes no result. If mapping again fails, the CPU's access, which was changed first,
 /// is rolled back.
 #[test]
-fn refused_peer_rolls_back_the_cpu() {
+fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::ran_alone() {
         return;
     }
@@ -224,24 +227,25 @@ fn refused_peer_rolls_back_the_cpu() {
         quirks.peer_after_owner_fails = true;
         let options = VmmOptions::new().with_quirks(quirks);
         let machine = Machine::with(config, options);
-        let place @ (base, size) = mapped(&machine);
+        let range @ (base, size) = mapped(&machine);
         machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
-        let both = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
+        let grants = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
-            change_while_failing(&machine, function, place, &both);
+            change_while_failing(&machine, function, range, &grants);
             process::assert_untouchable(base.get(), size, &format!("{generation}: {function}"));
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
             assert_eq!(pages, [true, false], "{generation}: {function}");
         }
-        machine.vmm.set_access(base, size, &both).unwrap();
+        machine.vmm.set_access(base, size, &grants).unwrap();
         machine.vmm.write(base, b"both").unwrap();
         assert_eq!(machine.vmm.quarantine(), [], "{generation}");
     }
 }
 
-/// ROCm 7.14 grants a peer access only if the memory is mapped again. The peer is in `runtime_granted` then.
+/// ROCm 7.14 grants a peer access only if the library maps the memory again, which adds the peer to
+/// `runtime_granted`.
 #[test]
-fn peer_after_owner_can_be_forbidden() {
+fn peer_granted_after_owner_can_lose_access() {
     if process::ran_alone() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Batch calls: they have the effect of single calls, all or nothing, with the fewest runtime calls.
+//! Batch calls have the effect of single calls, change all or nothing, and make the fewest runtime calls.
 
 mod hostile;
 mod machine;
@@ -11,7 +11,7 @@ use hsa_vmm::{Access, AccessDescriptor, Address, AllocationProperties, Error, Ha
 use machine::{Machine, access, at};
 use std::thread;
 
-fn new(address: Address, size: usize, handle: Handle) -> NewMapping {
+fn new_mapping(address: Address, size: usize, handle: Handle) -> NewMapping {
     NewMapping { address, size, handle }
 }
 
@@ -20,36 +20,38 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine mappings in two reservations: four and two adjacent ones of the first GPU's memory, and three of
-/// the other's, unordered.
-struct Nine {
+/// Nine new mappings in two reservations, unordered: four adjacent and two adjacent ones of the first GPU's
+/// memory, and three of the second GPU's.
+struct Fixture {
     machine: Machine,
     granule: usize,
     bases: [Address; 2],
-    wanted: Vec<NewMapping>,
+    mappings: Vec<NewMapping>,
 }
 
-impl Nine {
-    fn on(config: Config) -> Self {
+impl Fixture {
+    fn new(config: Config) -> Self {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let bases = [8, 3].map(|pages| machine.reserve(pages * granule));
-        let [near, far] = [0, 1].map(|gpu| machine.create(gpu, granule));
-        let page =
-            |base: Address, page: usize, handle| new(at(base, page * granule), granule, handle);
-        let mut wanted: Vec<_> = [3, 0, 7, 2, 1, 6].map(|it| page(bases[0], it, near)).to_vec();
-        wanted.extend([2, 0, 1].map(|it| page(bases[1], it, far)));
-        Self { machine, granule, bases, wanted }
+        let [first, second] = [0, 1].map(|gpu| machine.create(gpu, granule));
+        let page = |base: Address, page: usize, handle| {
+            new_mapping(at(base, page * granule), granule, handle)
+        };
+        let mut mappings: Vec<_> =
+            [3, 0, 7, 2, 1, 6].map(|index| page(bases[0], index, first)).to_vec();
+        mappings.extend([2, 0, 1].map(|index| page(bases[1], index, second)));
+        Self { machine, granule, bases, mappings }
     }
 
     fn ranges(&self) -> [(Address, usize); 3] {
-        let [one, other] = self.bases;
+        let [first, second] = self.bases;
         let range = |base, from, pages| (at(base, from * self.granule), pages * self.granule);
-        [range(other, 0, 3), range(one, 6, 2), range(one, 0, 4)]
+        [range(second, 0, 3), range(first, 6, 2), range(first, 0, 4)]
     }
 
     fn map(&self, access: &[AccessDescriptor]) {
-        self.machine.vmm.map_many(&self.wanted, access).unwrap();
+        self.machine.vmm.map_many(&self.mappings, access).unwrap();
     }
 }
 
@@ -57,20 +59,25 @@ impl Nine {
 fn adjacent_mappings_take_one_runtime_call() {
     for (release, config) in machine::releases() {
         let minor = config.extension_minor;
-        let nine = Nine::on(config);
-        let (vmm, all) = (&nine.machine.vmm, gpus(&nine.machine));
-        let calls = |act: &dyn Fn()| nine.machine.calls(act);
+        let fixture = Fixture::new(config);
+        let (vmm, grants) = (&fixture.machine.vmm, gpus(&fixture.machine));
+        let calls = |act: &dyn Fn()| fixture.machine.calls(act);
         // One call for adjacent mappings; before ROCm 6.4 for each mapping.
         let granted = if minor >= 7 { 3 } else { 9 };
         let unmapped = if minor >= 9 { 3 } else { 9 };
-        assert_eq!(calls(&|| nine.map(&all)), [("map", 9), ("set_access", granted)], "{release}");
-        let grant = |access: &[_]| vmm.set_access_many(&nine.ranges(), access).unwrap();
-        assert_eq!(calls(&|| grant(&all)), [], "{release}: known already");
-        let less = all.map(|it| AccessDescriptor { access: Access::Read, ..it });
-        assert_eq!(calls(&|| grant(&less)), [("set_access", granted)], "{release}");
-        let unmap = || vmm.unmap_many(&nine.ranges()).unwrap();
+        assert_eq!(
+            calls(&|| fixture.map(&grants)),
+            [("map", 9), ("set_access", granted)],
+            "{release}"
+        );
+        let grant = |access: &[_]| vmm.set_access_many(&fixture.ranges(), access).unwrap();
+        assert_eq!(calls(&|| grant(&grants)), [], "{release}: already granted");
+        let read_only =
+            grants.map(|descriptor| AccessDescriptor { access: Access::Read, ..descriptor });
+        assert_eq!(calls(&|| grant(&read_only)), [("set_access", granted)], "{release}");
+        let unmap = || vmm.unmap_many(&fixture.ranges()).unwrap();
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
-        assert_eq!(calls(&|| nine.map(&[])), [("map", 9)], "{release}: without agents");
+        assert_eq!(calls(&|| fixture.map(&[])), [("map", 9)], "{release}: without agents");
         assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
         assert_eq!(vmm.usage().mappings, 0, "{release}");
         assert_eq!(vmm.quarantine(), []);
@@ -84,51 +91,55 @@ fn adjacent_reservations_take_two_runtime_calls() {
         let machine = Machine::new(config);
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
         let bases = machine.two_that_touch(granule);
-        let two = bases.map(|base| new(base, granule, handle));
-        let map = || machine.vmm.map_many(&two, &gpus(&machine)).unwrap();
+        let mappings = bases.map(|base| new_mapping(base, granule, handle));
+        let map = || machine.vmm.map_many(&mappings, &gpus(&machine)).unwrap();
         assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{generation}");
         let unmap = || machine.vmm.unmap_many(&bases.map(|base| (base, granule))).unwrap();
         assert_eq!(machine.calls(unmap), [("unmap", 2)], "{generation}");
     }
 }
 
-/// A mapping, described by what is equal on two machines.
+/// A mapping, without what differs between two machines.
 #[derive(Debug, PartialEq, PartialOrd)]
 struct MappingState {
     reservation: usize,
     offset: usize,
     /// Agents by index.
     access: Vec<(usize, u32)>,
-    /// Whether each GPU can access it.
-    reached: [bool; 2],
+    /// Whether each GPU can access the mapping.
+    gpu_access: [bool; 2],
 }
 
-fn mapping_states(nine: &Nine) -> Vec<MappingState> {
-    let agents: Vec<_> = nine.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
+fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
+    let agents: Vec<_> = fixture.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
     let state = |MappingInfo { address, access, .. }: MappingInfo| {
         let inside = |number: &usize| {
-            let start = nine.bases[*number].get();
-            (start..start + [8, 3][*number] * nine.granule).contains(&address.get())
+            let start = fixture.bases[*number].get();
+            (start..start + [8, 3][*number] * fixture.granule).contains(&address.get())
         };
         let reservation = (0..2).find(inside).expect("one of the two");
-        let place = |agent| agents.iter().position(|it| *it == agent).expect("one of these");
+        let index = |agent| agents.iter().position(|found| *found == agent).expect("one of these");
         MappingState {
             reservation,
-            offset: address.get() - nine.bases[reservation].get(),
-            access: access.iter().map(|&(agent, it)| (place(agent), it.to_bits())).collect(),
-            reached: [0, 1].map(|gpu| nine.machine.simulation.page(gpu, address.get()).is_some()),
+            offset: address.get() - fixture.bases[reservation].get(),
+            access: access
+                .iter()
+                .map(|&(agent, access)| (index(agent), access.to_bits()))
+                .collect(),
+            gpu_access: [0, 1]
+                .map(|gpu| fixture.machine.simulation.page(gpu, address.get()).is_some()),
         }
     };
-    let mut all: Vec<_> = nine.machine.vmm.mappings().into_iter().map(state).collect();
-    all.sort_by_key(|state| (state.reservation, state.offset));
-    all
+    let mut states: Vec<_> = fixture.machine.vmm.mappings().into_iter().map(state).collect();
+    states.sort_by_key(|state| (state.reservation, state.offset));
+    states
 }
 
 /// Runs random batches on one machine, and the same calls one by one on another.
 #[test]
 fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {
-        let [at_once, one_by_one] = [0, 1].map(|_| Nine::on(config.clone()));
+        let [at_once, one_by_one] = [0, 1].map(|_| Fixture::new(config.clone()));
         let mut seed = 1_u64;
         let mut draw = |end: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -137,39 +148,41 @@ fn batches_equal_single_calls() {
         let mut mapped = [false; 9];
         for step in 0..150 {
             let chosen: Vec<usize> = (0..9).filter(|_| draw(3) > 0).collect();
-            let [down, up] = [true, false].map(|state| {
-                chosen.iter().copied().filter(|&it| mapped[it] == state).collect::<Vec<_>>()
+            let [mapped_pages, unmapped_pages] = [true, false].map(|state| {
+                chosen.iter().copied().filter(|&page| mapped[page] == state).collect::<Vec<_>>()
             });
-            let (act, which) = if draw(3) == 0 { (0, up) } else { (1 + draw(2), down) };
-            let kinds = [Access::None, Access::Read, Access::ReadWrite];
-            let drawn = [0, 1, 2].map(|_| kinds[draw(3)]);
-            let named = 1 + draw(3);
-            for (nine, batch) in [(&at_once, true), (&one_by_one, false)] {
-                let machine = &nine.machine;
+            let (act, pages) =
+                if draw(3) == 0 { (0, unmapped_pages) } else { (1 + draw(2), mapped_pages) };
+            let levels = [Access::None, Access::Read, Access::ReadWrite];
+            let drawn = [0, 1, 2].map(|_| levels[draw(3)]);
+            let agent_count = 1 + draw(3);
+            for (fixture, batch) in [(&at_once, true), (&one_by_one, false)] {
+                let machine = &fixture.machine;
                 let agents = [machine.gpu(0), machine.cpu(0), machine.gpu(1)];
-                let list = agents.into_iter().zip(drawn).map(|(agent, it)| access(agent, it));
-                let list: Vec<_> = list.take(named).collect();
-                let wanted: Vec<_> = which.iter().map(|&it| nine.wanted[it]).collect();
-                let runs: Vec<_> = wanted.iter().map(|it| (it.address, it.size)).collect();
+                let list = agents.into_iter().zip(drawn).map(|(agent, level)| access(agent, level));
+                let list: Vec<_> = list.take(agent_count).collect();
+                let mappings: Vec<_> = pages.iter().map(|&page| fixture.mappings[page]).collect();
+                let ranges: Vec<_> =
+                    mappings.iter().map(|mapping| (mapping.address, mapping.size)).collect();
                 let vmm = &machine.vmm;
-                let answer = match (act, batch) {
-                    _ if which.is_empty() => Ok(()),
-                    (0, true) => vmm.map_many(&wanted, &list),
-                    (1, true) => vmm.set_access_many(&runs, &list),
-                    (_, true) => vmm.unmap_many(&runs),
-                    (0, false) => wanted.iter().try_for_each(|it| {
-                        vmm.map(it.address, it.size, 0, it.handle)?;
-                        vmm.set_access(it.address, it.size, &list)
+                let result = match (act, batch) {
+                    _ if pages.is_empty() => Ok(()),
+                    (0, true) => vmm.map_many(&mappings, &list),
+                    (1, true) => vmm.set_access_many(&ranges, &list),
+                    (_, true) => vmm.unmap_many(&ranges),
+                    (0, false) => mappings.iter().try_for_each(|mapping| {
+                        vmm.map(mapping.address, mapping.size, 0, mapping.handle)?;
+                        vmm.set_access(mapping.address, mapping.size, &list)
                     }),
                     (1, false) => {
-                        runs.iter().try_for_each(|&(at, size)| vmm.set_access(at, size, &list))
+                        ranges.iter().try_for_each(|&(at, size)| vmm.set_access(at, size, &list))
                     }
-                    (_, false) => runs.iter().try_for_each(|&(at, size)| vmm.unmap(at, size)),
+                    (_, false) => ranges.iter().try_for_each(|&(at, size)| vmm.unmap(at, size)),
                 };
-                answer.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
+                result.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
             if act != 1 {
-                which.iter().for_each(|&it| mapped[it] = act == 0);
+                pages.iter().for_each(|&page| mapped[page] = act == 0);
             }
             assert_eq!(
                 mapping_states(&at_once),
@@ -182,17 +195,17 @@ fn batches_equal_single_calls() {
     }
 }
 
-fn problem(answer: Result<(), Error>) -> (Argument, Problem) {
-    let error = answer.unwrap_err();
+fn problem(result: Result<(), Error>) -> (Argument, Problem) {
+    let error = result.unwrap_err();
     error.argument().zip(error.problem()).unwrap_or_else(|| panic!("{error}"))
 }
 
 #[test]
 fn lists_with_an_invalid_entry_change_nothing() {
-    let nine = Nine::on(Config::mi300x(2));
-    let (machine, granule, [base, other]) = (&nine.machine, nine.granule, nine.bases);
-    let (vmm, all) = (&machine.vmm, gpus(machine));
-    let good = nine.wanted[0];
+    let fixture = Fixture::new(Config::mi300x(2));
+    let (machine, granule, [base, second]) = (&fixture.machine, fixture.granule, fixture.bases);
+    let (vmm, grants) = (&machine.vmm, gpus(machine));
+    let good = fixture.mappings[0];
     let released = machine.create(0, granule);
     vmm.release(released).unwrap();
     let small = machine.create(0, granule);
@@ -201,45 +214,48 @@ fn lists_with_an_invalid_entry_change_nothing() {
     let calls = || -> u64 { machine.simulation.all_calls().iter().map(|call| call.1).sum() };
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { granule };
-    let beyond = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
+    let too_large = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
     for (bad, expected) in [
-        (new(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
-        (new(base, 0, small), (Argument::Size, Problem::Zero)),
-        (new(base, usize::MAX, small), (Argument::Size, Problem::Overflow)),
-        (new(good.address, granule, small), (Argument::List, Problem::Overlapping)),
-        (new(base, granule, released), (Argument::Handle, Problem::Released)),
-        (new(taken, granule, small), (Argument::Address, Problem::AlreadyMapped(taken))),
-        (new(at(other, 3 * granule), granule, small), (Argument::Address, Problem::NotReserved)),
-        (new(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
-        (new(at(base, 5 * granule), 2 * granule, small), (Argument::Size, beyond)),
+        (new_mapping(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
+        (new_mapping(base, 0, small), (Argument::Size, Problem::Zero)),
+        (new_mapping(base, usize::MAX, small), (Argument::Size, Problem::Overflow)),
+        (new_mapping(good.address, granule, small), (Argument::List, Problem::Overlapping)),
+        (new_mapping(base, granule, released), (Argument::Handle, Problem::Released)),
+        (new_mapping(taken, granule, small), (Argument::Address, Problem::AlreadyMapped(taken))),
+        (
+            new_mapping(at(second, 3 * granule), granule, small),
+            (Argument::Address, Problem::NotReserved),
+        ),
+        (new_mapping(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
+        (new_mapping(at(base, 5 * granule), 2 * granule, small), (Argument::Size, too_large)),
     ] {
         for list in [[bad, good], [good, bad]] {
-            assert_eq!(problem(vmm.map_many(&list, &all)), expected, "{bad:?}");
+            assert_eq!(problem(vmm.map_many(&list, &grants)), expected, "{bad:?}");
         }
     }
-    let nothing = (Argument::List, Problem::Empty);
-    assert_eq!(problem(vmm.map_many(&[], &all)), nothing);
-    assert_eq!(problem(vmm.set_access_many(&[], &all)), nothing);
-    assert_eq!(problem(vmm.unmap_many(&[])), nothing);
+    let empty_list = (Argument::List, Problem::Empty);
+    assert_eq!(problem(vmm.map_many(&[], &grants)), empty_list);
+    assert_eq!(problem(vmm.set_access_many(&[], &grants)), empty_list);
+    assert_eq!(problem(vmm.unmap_many(&[])), empty_list);
     let foreign = Machine::new(Config::mi300x(1));
     let foreign = [access(foreign.gpu(0), Access::Read)];
-    let refused = problem(vmm.map_many(&[good], &foreign));
-    assert_eq!(refused, (Argument::Agent, Problem::UnknownAgent));
-    let there = (taken, granule);
-    let none = (Argument::Descriptors, Problem::Empty);
-    assert_eq!(problem(vmm.set_access_many(&[there], &[])), none);
+    let reported = problem(vmm.map_many(&[good], &foreign));
+    assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
+    let range = (taken, granule);
+    let no_agents = (Argument::Descriptors, Problem::Empty);
+    assert_eq!(problem(vmm.set_access_many(&[range], &[])), no_agents);
     for (bad, expected) in [
-        (there, (Argument::List, Problem::Overlapping)),
+        (range, (Argument::List, Problem::Overlapping)),
         ((base, granule), (Argument::Address, Problem::NotMapped(base))),
-        ((other, 4 * granule), (Argument::Address, Problem::NotReserved)),
+        ((second, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
-        assert_eq!(problem(vmm.unmap_many(&[there, bad])), expected, "{bad:?}");
-        assert_eq!(problem(vmm.set_access_many(&[bad, there], &all)), expected, "{bad:?}");
+        assert_eq!(problem(vmm.unmap_many(&[range, bad])), expected, "{bad:?}");
+        assert_eq!(problem(vmm.set_access_many(&[bad, range], &grants)), expected, "{bad:?}");
     }
-    assert_eq!(calls(), before, "the runtime was called");
+    assert_eq!(calls(), before, "no call of the runtime");
     assert_eq!(vmm.mappings(), mappings);
     vmm.check().unwrap();
-    // A rejected call keeps nothing alive.
+    // A rejected call keeps no reference to the handle.
     vmm.release(good.handle).unwrap();
     assert!(vmm.allocation_properties(good.handle).is_err());
 }
@@ -250,8 +266,8 @@ fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
-    let wrong = new(at(base, granule), 2 * granule, handle);
-    machine.vmm.map_many(&[new(base, granule, handle), wrong], &[]).unwrap_err();
+    let wrong = new_mapping(at(base, granule), 2 * granule, handle);
+    machine.vmm.map_many(&[new_mapping(base, granule, handle), wrong], &[]).unwrap_err();
     machine.vmm.release(handle).unwrap();
     machine.vmm.address_free(base, 2 * granule).unwrap();
     machine.assert_empty();
@@ -266,28 +282,28 @@ fn batches_are_atomic_to_other_threads() {
     let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None).unwrap());
     let handle = vmm.create(size, &AllocationProperties::on(gpu)).unwrap();
     hostile.set(c"hostile_linger", 20_000);
-    let wanted = bases.map(|base| new(base, size, handle));
-    let all = [access(gpu, Access::ReadWrite)];
-    let reported = |thread: &dyn Fn() -> bool| {
+    let mappings = bases.map(|base| new_mapping(base, size, handle));
+    let grants = [access(gpu, Access::ReadWrite)];
+    let check_first_visible = |is_finished: &dyn Fn() -> bool| {
         let found = loop {
-            let (over, found) = (thread(), vmm.mappings());
-            if over || !found.is_empty() {
+            let (finished, found) = (is_finished(), vmm.mappings());
+            if finished || !found.is_empty() {
                 break found;
             }
             thread::yield_now();
         };
-        assert_eq!(found.len(), 2, "half of the batch is visible");
+        assert_eq!(found.len(), 2, "both mappings become visible at once");
         for mapping in found {
             assert_eq!(mapping.access, [(gpu, Access::ReadWrite)]);
         }
     };
     thread::scope(|scope| {
-        let map = scope.spawn(|| vmm.map_many(&wanted, &all));
-        reported(&|| map.is_finished());
+        let map = scope.spawn(|| vmm.map_many(&mappings, &grants));
+        check_first_visible(&|| map.is_finished());
         assert_eq!(
             hostile.get(c"hostile_access_changes"),
             2,
-            "the runtime has not granted access yet"
+            "the runtime has granted access to both"
         );
         map.join().unwrap().unwrap();
     });
@@ -298,21 +314,21 @@ fn batches_are_atomic_to_other_threads() {
 /// Two batches that name the same reservations in opposite order do not deadlock.
 #[test]
 fn batches_on_the_same_reservations_do_not_deadlock() {
-    let nine = Nine::on(Config::mi300x(2));
-    let (vmm, granule, [one, other]) = (&nine.machine.vmm, nine.granule, nine.bases);
-    let handle = nine.machine.create(0, granule);
+    let fixture = Fixture::new(Config::mi300x(2));
+    let (vmm, granule, [first, second]) = (&fixture.machine.vmm, fixture.granule, fixture.bases);
+    let handle = fixture.machine.create(0, granule);
     thread::scope(|scope| {
         for thread in 0..3 {
             scope.spawn(move || {
-                let pages = [at(one, thread * granule), at(other, thread * granule)];
-                let mut wanted = pages.map(|page| new(page, granule, handle));
+                let pages = [at(first, thread * granule), at(second, thread * granule)];
+                let mut mappings = pages.map(|page| new_mapping(page, granule, handle));
                 if thread == 1 {
-                    wanted.reverse();
+                    mappings.reverse();
                 }
-                let runs = wanted.map(|it| (it.address, it.size));
+                let ranges = mappings.map(|mapping| (mapping.address, mapping.size));
                 for _ in 0..100 {
-                    vmm.map_many(&wanted, &[]).unwrap();
-                    vmm.unmap_many(&runs).unwrap();
+                    vmm.map_many(&mappings, &[]).unwrap();
+                    vmm.unmap_many(&ranges).unwrap();
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! The cost of a mapping: runtime calls, allocations, and memory while it lives.
+//! The cost of a mapping: runtime calls, allocations, and memory while it exists.
 
 mod allocations;
 mod machine;
@@ -11,29 +11,33 @@ use machine::{Machine, access, at};
 const PAGE: usize = 2 << 20;
 
 /// Returns a reservation of `pages` pages on a runtime that does nothing, and memory of one page.
-fn field(pages: usize) -> (Vmm, Address, Handle) {
+fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
     let runtime = Runtime::simulated(Config::nothing(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
     let base = vmm.address_reserve(pages * PAGE, PAGE, None).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
-    let on = hsa_vmm::AllocationProperties::on(gpu);
-    let handle = vmm.create(PAGE, &on).unwrap();
+    let properties = hsa_vmm::AllocationProperties::properties(gpu);
+    let handle = vmm.create(PAGE, &properties).unwrap();
     (vmm, base, handle)
 }
 
 /// Returns the pages in several orders: ascending, descending, and scattered.
 fn orders(pages: usize) -> [(&'static str, Vec<usize>); 3] {
-    let far = (0..pages).map(|number| number * 7919 % pages).collect();
-    [("upwards", (0..pages).collect()), ("downwards", (0..pages).rev().collect()), ("far", far)]
+    let scattered = (0..pages).map(|number| number * 7919 % pages).collect();
+    [
+        ("ascending", (0..pages).collect()),
+        ("descending", (0..pages).rev().collect()),
+        ("scattered", scattered),
+    ]
 }
 
 #[test]
 fn mapping_takes_little_memory() {
     const PAGES: usize = 100_000;
     for (order, pages) in orders(PAGES) {
-        let (vmm, base, handle) = field(PAGES);
+        let (vmm, base, handle) = reserve_pages(PAGES);
         let grants = |number: usize| {
-            // Several strides, as programs use them.
+            // Adjacent mappings differ in their access.
             let gpus = vmm.runtime().gpus().take(1 + number % 2);
             gpus.map(|gpu| access(gpu.id(), Access::ReadWrite)).collect::<Vec<_>>()
         };
@@ -42,37 +46,37 @@ fn mapping_takes_little_memory() {
         for &page in &pages {
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
         }
-        let each = (allocations::made() - allocations) as f64 / PAGES as f64;
+        let per_map = (allocations::made() - allocations) as f64 / PAGES as f64;
         for &page in &pages {
             vmm.set_access(at(base, page * PAGE), PAGE, &grants[page % 2]).unwrap();
         }
         let size = (allocations::bytes() - bytes) as f64 / PAGES as f64;
-        println!("{order}: {size:.1} bytes a mapping, {each:.3} allocations a map");
-        assert!(each <= 0.2, "{order}: {each} allocations a map");
+        println!("{order}: {size:.1} bytes a mapping, {per_map:.3} allocations a map");
+        assert!(per_map <= 0.2, "{order}: {per_map} allocations a map");
         assert!((33.0..=128.0).contains(&size), "{order}: {size} bytes a mapping");
         assert_eq!(vmm.usage().mappings, PAGES);
         // Unmapping frees memory.
         for &page in &pages {
             vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
         }
-        let left = allocations::bytes() - bytes;
-        assert!(left < 64 << 10, "{order}: {left} bytes are left");
+        let remaining = allocations::bytes() - bytes;
+        assert!(remaining < 64 << 10, "{order}: {remaining} bytes are left");
     }
 }
 
-/// Any part of a range is unmapped again, in different patterns.
+/// Unmaps parts of a range in different patterns.
 #[test]
 fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
-    let (vmm, base, handle) = field(PAGES);
+    let (vmm, base, handle) = reserve_pages(PAGES);
     let bytes = allocations::bytes();
-    // One of `one_of` adjacent mappings stays, evenly or at random.
-    for one_of in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
-        for drawn in [false, true] {
+    // One of `interval` adjacent mappings stays, evenly or at random.
+    for interval in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
+        for random in [false, true] {
             let stays = |page: usize| {
                 let number =
-                    if drawn { page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 } else { page };
-                number % one_of == 0
+                    if random { page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 } else { page };
+                number % interval == 0
             };
             for page in 0..PAGES {
                 vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
@@ -82,8 +86,8 @@ fn memory_shrinks_after_unmapping_many() {
             }
             let mappings = vmm.usage().mappings;
             let size = (allocations::bytes() - bytes) as f64 / mappings as f64;
-            println!("one of {one_of}, drawn: {drawn}: {size:.1} bytes a mapping");
-            assert!((33.0..=128.0).contains(&size), "one of {one_of}, drawn: {drawn}: {size}");
+            println!("one of {interval}, random: {random}: {size:.1} bytes a mapping");
+            assert!((33.0..=128.0).contains(&size), "one of {interval}, random: {random}: {size}");
             for page in (0..PAGES).filter(|&page| stays(page)) {
                 vmm.unmap(at(base, page * PAGE), PAGE).unwrap();
             }
@@ -91,14 +95,14 @@ fn memory_shrinks_after_unmapping_many() {
     }
 }
 
-/// A map allocates at most one node of the ledger's tree. If an inner node is full, too, it allocates one
+/// A map mostly allocates at most one node of the ledger's tree. If inner nodes are full, too, it allocates one
 /// more for each level.
 #[test]
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
     for (order, pages) in orders(PAGES) {
-        let (vmm, base, handle) = field(PAGES);
-        let mut how_often = [0; 8];
+        let (vmm, base, handle) = reserve_pages(PAGES);
+        let mut counts = [0; 8];
         for (number, page) in pages.into_iter().enumerate() {
             let before = allocations::made();
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
@@ -106,20 +110,20 @@ fn map_allocates_only_ledger_nodes() {
             if number < 1000 {
                 continue;
             }
-            how_often[allocations::made() - before] += 1;
+            counts[allocations::made() - before] += 1;
         }
-        let more: usize = how_often[2..].iter().sum();
-        assert!(how_often[0] > PAGES * 8 / 10, "{order}: {how_often:?}");
-        println!("{order}: {how_often:?}");
-        assert!(more <= PAGES / 50 && how_often[6..] == [0; 2], "{order}: {how_often:?}");
+        let several: usize = counts[2..].iter().sum();
+        assert!(counts[0] > PAGES * 8 / 10, "{order}: {counts:?}");
+        println!("{order}: {counts:?}");
+        assert!(several <= PAGES / 50 && counts[6..] == [0; 2], "{order}: {counts:?}");
     }
 }
 
-/// Exactly these calls in each release, and none in look-ups.
+/// Each call makes exactly one runtime call in each release. Look-ups make none.
 #[test]
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {
-        // One release has no aligned reservations, and another call for plain ones.
+        // One release has no aligned reservations, and a different function for plain ones.
         let aligned = config.extension_minor >= 6;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
@@ -153,7 +157,7 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
 }
 
 #[test]
-fn runs_are_granted_in_one_call() {
+fn adjacent_mappings_are_granted_in_one_call() {
     const MANY: usize = 64;
     for (release, config) in machine::releases() {
         let several_fail = config.extension_minor < 7;
@@ -162,7 +166,7 @@ fn runs_are_granted_in_one_call() {
         let (base, handle) = (machine.reserve(MANY * granule), machine.create(0, granule));
         let gpus = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
         let map_all =
-            || (0..MANY).for_each(|place| machine.map(at(base, place * granule), granule, handle));
+            || (0..MANY).for_each(|index| machine.map(at(base, index * granule), granule, handle));
         assert_eq!(machine.calls(map_all), [("map", MANY as u64)], "{release}");
         let grant_all = || vmm.set_access(base, MANY * granule, &gpus).unwrap();
         let grants = if several_fail { MANY as u64 } else { 1 };

@@ -1,4 +1,4 @@
-//! Calls without a free file descriptor: an error of its own, and nothing changes.
+//! Calls without a free file descriptor return `OutOfDescriptors` and change nothing.
 
 mod hostile;
 mod machine;
@@ -46,22 +46,22 @@ fn calls_without_descriptors_change_nothing() {
         let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
         let before = state();
         let cpu = [access(machine.cpu(0), Access::ReadWrite)];
-        let answers = [
+        let results = [
             ("export", vmm.export_to_shareable_handle(handle, FILE).map(drop)),
             ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
             ("set_access", vmm.set_access(base, granule, &cpu)),
             ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
         ];
-        for (name, answer) in answers {
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(out, "{name}: {answer:?}");
+        for (name, result) in results {
+            let is_shortage =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
+            assert!(is_shortage, "{name}: {result:?}");
         }
         if machine.simulation.config().generation == hsa_vmm::simulation::Generation::C {
-            let answer = vmm.create(granule, &machine.on(0));
+            let result = vmm.create(granule, &machine.on(0));
             assert!(
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
-                "{answer:?}"
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
+                "{result:?}"
             );
         }
         assert_eq!(state(), before);
@@ -72,8 +72,8 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor: it is not
-/// called then. Agents with access need none for a change of permission.
+/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor; the library does
+/// not call it then. Changing the permission of an agent with access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -87,10 +87,10 @@ fn only_gpu_grants_need_a_descriptor() {
         if machine.vmm.quirks().grant_without_descriptor_aborts {
             let before = calls();
             let peer = [access(machine.gpu(1), Access::Read)];
-            let answer = machine.vmm.set_access(base, granule, &peer);
+            let result = machine.vmm.set_access(base, granule, &peer);
             assert!(
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
-                "{answer:?}"
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
+                "{result:?}"
             );
             assert_eq!(calls(), before);
         }
@@ -107,27 +107,27 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             let handle = machine.create(0, granule);
             machine.map(at(base, number * granule), granule, handle);
         }
-        let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-        for more in 1..4 {
-            allow_more(more);
+        let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+        for spare in 1..4 {
+            allow_more(spare);
             let before = (vmm.usage(), vmm.mappings());
-            let answer = vmm.set_access(base, 4 * granule, &both);
-            if answer.is_ok() {
+            let result = vmm.set_access(base, 4 * granule, &grants);
+            if result.is_ok() {
                 break;
             }
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(out, "{more}: {answer:?}");
+            let is_shortage =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
+            assert!(is_shortage, "{spare}: {result:?}");
             assert_eq!((vmm.usage(), vmm.mappings()), before);
             no_limit();
             for number in 0..4 {
                 let page = machine.simulation.page(0, at(base, number * granule).get());
-                assert_eq!(page, None, "{more}");
+                assert_eq!(page, None, "{spare}");
             }
             process::assert_untouchable(base.get(), 4 * granule, "half-way");
         }
         no_limit();
-        vmm.set_access(base, 4 * granule, &both).unwrap();
+        vmm.set_access(base, 4 * granule, &grants).unwrap();
     });
 }
 
@@ -144,47 +144,48 @@ fn grants_to_an_import_need_a_descriptor() {
         let grant = [access(machine.gpu(0), Access::ReadWrite)];
         let before = (machine.vmm.mappings(), machine.simulation.usage());
         allow_more(0);
-        let answer = machine.vmm.set_access(base, granule, &grant);
+        let result = machine.vmm.set_access(base, granule, &grant);
         no_limit();
-        match answer {
+        match result {
             Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                 assert_eq!((machine.vmm.mappings(), machine.simulation.usage()), before);
                 machine.vmm.set_access(base, granule, &grant).unwrap();
             }
-            answer => assert_eq!(answer, Ok(())),
+            result => assert_eq!(result, Ok(())),
         }
     });
 }
 
-/// Memory that is unmapped to revoke access could not be mapped again.
+/// Revoking unmaps the memory, and could not map it again without a descriptor.
 #[test]
 fn revoke_without_descriptors_changes_nothing() {
     if process::ran_alone() {
         return;
     }
     for (release, config) in machine::releases() {
-        for the_cpu_sees_it in [true, false] {
+        for cpu_has_access in [true, false] {
             let config = config.clone();
-            let end = process::in_child(|| revoked_without_descriptor(config, the_cpu_sees_it));
-            assert_eq!(end, End::Success, "{release}, seen by the CPU: {the_cpu_sees_it}");
+            let end =
+                process::in_child(|| check_revoke_without_descriptors(config, cpu_has_access));
+            assert_eq!(end, End::Success, "{release}, CPU access: {cpu_has_access}");
         }
     }
 }
 
-fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
+fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     let machine = Machine::new(config);
     let (granule, vmm) = (machine.granule(), &machine.vmm);
     let (base, size) = (machine.reserve(2 * granule), 2 * granule);
-    for place in [base, at(base, granule)] {
-        machine.map(place, granule, machine.create(0, granule));
+    for address in [base, at(base, granule)] {
+        machine.map(address, granule, machine.create(0, granule));
     }
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let mut agents = vec![first, second];
-    if the_cpu_sees_it {
+    if cpu_has_access {
         agents.push(machine.cpu(0));
     }
-    let all: Vec<_> = agents.iter().map(|&agent| access(agent, Access::ReadWrite)).collect();
-    vmm.set_access(base, size, &all).unwrap();
+    let grants: Vec<_> = agents.iter().map(|&agent| access(agent, Access::ReadWrite)).collect();
+    vmm.set_access(base, size, &grants).unwrap();
     let state = || {
         let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()));
         let process = process::permissions(base.get(), size);
@@ -193,17 +194,17 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
     for agents in [&[first][..], &[second], &[first, second]] {
         let before = state();
         allow_more(0);
-        let answer = vmm.revoke(base, size, agents);
+        let result = vmm.revoke(base, size, agents);
         no_limit();
-        match answer {
+        match result {
             Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                 assert_eq!(state(), before, "{agents:?}")
             }
-            // Some runtimes need none if the CPU has no view.
-            Ok(()) if !the_cpu_sees_it && !vmm.quirks().grant_without_descriptor_aborts => {
-                vmm.set_access(base, size, &all).unwrap();
+            // Some runtimes need no descriptor if the CPU has no view.
+            Ok(()) if !cpu_has_access && !vmm.quirks().grant_without_descriptor_aborts => {
+                vmm.set_access(base, size, &grants).unwrap();
             }
-            _ => panic!("{agents:?}: {answer:?}"),
+            _ => panic!("{agents:?}: {result:?}"),
         }
     }
     vmm.revoke(base, size, &[second]).unwrap();
@@ -212,21 +213,21 @@ fn revoked_without_descriptor(config: Config, the_cpu_sees_it: bool) {
 
 /// The library's copy of the descriptor takes one, and some runtimes need another to check it.
 #[test]
-fn import_without_descriptors_has_its_own_error() {
+fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
-        for more in 0..16 {
-            allow_more(more);
-            let answer = machine.vmm.import_from_shareable_handle(&shared, FILE);
+        for spare in 0..16 {
+            allow_more(spare);
+            let result = machine.vmm.import_from_shareable_handle(&shared, FILE);
             no_limit();
-            match answer {
-                Ok(_) if more > 0 => return,
+            match result {
+                Ok(_) if spare > 0 => return,
                 Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {}
-                _ => panic!("{more} more: {answer:?}"),
+                _ => panic!("{spare} descriptors: {result:?}"),
             }
         }
-        panic!("it eventually succeeds");
+        panic!("the call never succeeds");
     });
 }
 
@@ -242,7 +243,7 @@ fn set_access_keeps_cpu_access_after_failure() {
         machine.map(base, granule, imported);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
         for granted in [Access::ReadWrite, Access::Read] {
-            for wanted in [Access::None, Access::Read, Access::ReadWrite] {
+            for requested in [Access::None, Access::Read, Access::ReadWrite] {
                 machine.grant(base, granule, cpu, granted);
                 let state = || {
                     let process = process::permissions(base.get(), granule);
@@ -255,16 +256,16 @@ fn set_access_keeps_cpu_access_after_failure() {
                 };
                 let before = state();
                 allow_more(0);
-                let both = [access(cpu, wanted), access(gpu, Access::ReadWrite)];
-                let answer = vmm.set_access(base, granule, &both);
+                let grants = [access(cpu, requested), access(gpu, Access::ReadWrite)];
+                let result = vmm.set_access(base, granule, &grants);
                 no_limit();
-                match answer {
+                match result {
                     Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                         assert_eq!(state(), before)
                     }
-                    // ROCm 7.14 needs none once it has opened the memory.
-                    answer => {
-                        assert_eq!(answer, Ok(()));
+                    // ROCm 7.14 needs no descriptor once it has opened the memory.
+                    result => {
+                        assert_eq!(result, Ok(()));
                         vmm.revoke(base, granule, &[gpu]).unwrap();
                     }
                 }
@@ -277,7 +278,7 @@ fn set_access_keeps_cpu_access_after_failure() {
     });
 }
 
-/// Several mappings, of which the first may have been changed when the descriptors run out.
+/// Changes several mappings; the first may have been changed when the descriptors run out.
 #[test]
 fn set_access_of_several_restores_after_failure() {
     on_each_release(|machine| {
@@ -300,27 +301,27 @@ fn set_access_of_several_restores_after_failure() {
             };
             let before = state();
             allow_more(spare);
-            let both =
+            let grants =
                 [access(machine.cpu(0), Access::None), access(machine.gpu(0), Access::ReadWrite)];
-            let answer = vmm.set_access(base, size, &both);
+            let result = vmm.set_access(base, size, &grants);
             no_limit();
-            if answer.is_ok() {
+            if result.is_ok() {
                 machine.grant(base, size, machine.cpu(0), Access::Read);
                 let mut bytes = [0; 4];
                 vmm.read(base, &mut bytes).unwrap();
                 assert_eq!(&bytes, b"kept");
                 return;
             }
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(out, "{spare}: {answer:?}");
+            let is_shortage =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
+            assert!(is_shortage, "{spare}: {result:?}");
             assert_eq!(state(), before, "{spare}");
         }
-        panic!("it eventually succeeds");
+        panic!("the call never succeeds");
     });
 }
 
-/// Mapped memory of the hostile runtime, which the CPU may read and write.
+/// Runs a test on the hostile runtime, with mapped memory that the CPU can read and write.
 fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2])) {
     for writable in [1, 0] {
         let hostile = Hostile::new();
@@ -333,8 +334,8 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
                 let memory = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
                 vmm.map(at(base, number * 4096), 4096, 0, memory).unwrap();
             }
-            let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
-            vmm.set_access(base, 2 * 4096, &both).unwrap();
+            let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+            vmm.set_access(base, 2 * 4096, &grants).unwrap();
             vmm.write(base, b"kept").unwrap();
             act(&hostile, &vmm, base, [gpu, cpu]);
             no_limit();
@@ -383,9 +384,9 @@ fn exchange_survives_loss_of_descriptors() {
     });
 }
 
-/// A mapping that the runtime refuses to unmap does not change. That needs no descriptor.
+/// An unmap that the runtime rejects changes nothing, and needs no descriptor.
 #[test]
-fn refused_unmap_needs_no_descriptor() {
+fn rejected_unmap_needs_no_descriptor() {
     if process::ran_alone() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Permissions are enforced where `Agent::enforcement` says so.
+//! Permissions are enforced as `Agent::enforcement` reports for each agent.
 
 mod machine;
 mod process;
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, ErrorKind, Hand
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, loading_from, storing_at};
 
-/// One mapping.
+/// Creates a machine with one mapping. Returns the mapping's address and size.
 fn mapped(config: Config) -> (Machine, Address, usize) {
     let machine = Machine::new(config);
     let granule = machine.granule();
@@ -20,18 +20,18 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
 }
 
 /// Returns the generations, each with both ways of mapping for the CPU.
-fn both_ways() -> Vec<(String, Config)> {
+fn cpu_mapping_configs() -> Vec<(String, Config)> {
     let generations = machine::generations();
-    let ours =
+    let by_library =
         generations.clone().into_iter().map(|(generation, config)| (generation.to_owned(), config));
-    let theirs = generations.into_iter().map(|(generation, config)| {
-        (format!("{generation} by the runtime"), without_cpu_mapping(config))
+    let by_runtime = generations.into_iter().map(|(generation, config)| {
+        (format!("{generation}, CPU access by the runtime"), without_cpu_mapping(config))
     });
-    ours.chain(theirs).collect()
+    by_library.chain(by_runtime).collect()
 }
 
 #[track_caller]
-fn assert_touch(name: &str, base: Address, load: End, store: End) {
+fn assert_accesses(name: &str, base: Address, load: End, store: End) {
     assert_eq!(loading_from(base.get()), load, "{name}: a load");
     assert_eq!(storing_at(base.get() + 8), store, "{name}: a store");
 }
@@ -41,32 +41,32 @@ fn cpu_permissions_are_enforced() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let (machine, base, granule) = mapped(config);
         let cpu = machine.cpu(0);
         let grant = |access| machine.grant(base, granule, cpu, access);
-        assert_touch(&format!("{name}, before"), base, FAULT, FAULT);
+        assert_accesses(&format!("{name}, before"), base, FAULT, FAULT);
         grant(Access::Read);
-        assert_touch(&format!("{name}, read"), base, End::Success, FAULT);
+        assert_accesses(&format!("{name}, read"), base, End::Success, FAULT);
         grant(Access::ReadWrite);
-        assert_touch(&format!("{name}, read and write"), base, End::Success, End::Success);
+        assert_accesses(&format!("{name}, read and write"), base, End::Success, End::Success);
         let mut bytes = [0; 9];
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(bytes[8], 0x5a, "{name}: the child's store is seen, it is the same memory");
+        assert_eq!(bytes[8], 0x5a, "{name}: the child's store is visible");
         grant(Access::Read);
-        assert_touch(&format!("{name}, read again"), base, End::Success, FAULT);
+        assert_accesses(&format!("{name}, read again"), base, End::Success, FAULT);
         grant(Access::None);
-        assert_touch(&format!("{name}, none"), base, FAULT, FAULT);
+        assert_accesses(&format!("{name}, none"), base, FAULT, FAULT);
         assert!(machine.vmm.read(base, &mut bytes).is_err());
         grant(Access::ReadWrite);
         machine.vmm.revoke(base, granule, &[cpu]).unwrap();
-        assert_touch(&format!("{name}, revoked"), base, FAULT, FAULT);
+        assert_accesses(&format!("{name}, revoked"), base, FAULT, FAULT);
         grant(Access::ReadWrite);
         machine.vmm.read(base, &mut bytes).unwrap();
         assert_eq!(bytes[8], 0x5a, "{name}: the contents stay");
         machine.vmm.unmap(base, granule).unwrap();
-        assert_touch(&format!("{name}, unmapped"), base, FAULT, FAULT);
-        assert_touch(&format!("{name}, beside"), at(base, granule), FAULT, FAULT);
+        assert_accesses(&format!("{name}, unmapped"), base, FAULT, FAULT);
+        assert_accesses(&format!("{name}, beside"), at(base, granule), FAULT, FAULT);
     }
 }
 
@@ -75,33 +75,33 @@ fn process_has_the_most_access_of_any_cpu() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let (machine, base, granule) = mapped(with_two_cpus(config));
         let [first, second] = [machine.cpu(0), machine.cpu(1)];
         let grant = |agent, access| machine.grant(base, granule, agent, access);
-        let may = |step: &str, load: bool, store: bool| {
-            let end = |may| if may { End::Success } else { FAULT };
-            assert_touch(&format!("{name}: {step}"), base, end(load), end(store));
+        let assert_access = |step: &str, load: bool, store: bool| {
+            let end = |allowed| if allowed { End::Success } else { FAULT };
+            assert_accesses(&format!("{name}: {step}"), base, end(load), end(store));
             assert_eq!(machine.vmm.read(base, &mut [0; 4]).is_ok(), load, "{name}: {step}");
             assert_eq!(machine.vmm.write(base, &[0; 4]).is_ok(), store, "{name}: {step}");
         };
         grant(second, Access::Read);
-        may("the second may read", true, false);
+        assert_access("the second CPU can read", true, false);
         grant(first, Access::ReadWrite);
-        may("the first may write", true, true);
+        assert_access("the first CPU can write", true, true);
         assert_eq!(machine.vmm.get_access(second, base).unwrap(), Access::Read, "{name}");
         grant(second, Access::None);
-        may("the second may nothing", true, true);
+        assert_access("the second CPU has no access", true, true);
         grant(second, Access::Read);
         grant(first, Access::None);
-        may("the first may nothing, the second read", true, false);
+        assert_access("the first CPU has no access, the second can read", true, false);
         machine.vmm.revoke(base, granule, &[first]).unwrap();
-        may("revoked from the first", true, false);
-        let both = [access(first, Access::ReadWrite), access(second, Access::None)];
-        machine.vmm.set_access(base, granule, &both).unwrap();
-        may("the first instead of the second", true, true);
+        assert_access("revoked from the first", true, false);
+        let grants = [access(first, Access::ReadWrite), access(second, Access::None)];
+        machine.vmm.set_access(base, granule, &grants).unwrap();
+        assert_access("the first instead of the second", true, true);
         machine.vmm.revoke(base, granule, &[first, second]).unwrap();
-        may("revoked from both", false, false);
+        assert_access("revoked from both", false, false);
         machine.vmm.unmap(base, granule).unwrap();
         process::assert_untouchable(base.get(), 2 * granule, &name);
         assert_eq!(machine.vmm.quarantine(), [], "{name}");
@@ -113,27 +113,34 @@ fn gpu_keeps_access_until_revoke() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let (machine, base, granule) = mapped(config);
         let [gpu, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
-        let all = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
-        machine.vmm.set_access(base, granule, &all).unwrap();
+        let grants = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
+        machine.vmm.set_access(base, granule, &grants).unwrap();
         machine.vmm.write(base, b"kept").unwrap();
-        for forbidden in [Access::Read, Access::None] {
-            machine.grant(base, granule, gpu, forbidden);
-            assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), forbidden, "{name}");
+        for reduced in [Access::Read, Access::None] {
+            machine.grant(base, granule, gpu, reduced);
+            assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), reduced, "{name}");
             let page = machine.simulation.page(0, base.get());
-            assert!(page.is_some_and(|page| page.writable), "{name}: it is only remembered");
-            // The library's own calls respect it.
+            assert!(page.is_some_and(|page| page.writable), "{name}: the change is only recorded");
+            // The library's own calls respect the recorded access.
             let copied = machine.vmm.copy(gpu, at(base, 64), base, 4);
             assert!(copied.is_err(), "{name}");
         }
         machine.vmm.revoke(base, granule, &[gpu]).unwrap();
-        assert_eq!(machine.simulation.page(0, base.get()), None, "{name}: really taken away");
-        assert!(machine.simulation.page(1, base.get()).is_some(), "{name}: the peer keeps it");
+        assert_eq!(
+            machine.simulation.page(0, base.get()),
+            None,
+            "{name}: removed from the page table"
+        );
+        assert!(
+            machine.simulation.page(1, base.get()).is_some(),
+            "{name}: the peer keeps its access"
+        );
         let mut bytes = [0; 4];
         machine.vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"kept", "{name}: the CPU too");
+        assert_eq!(&bytes, b"kept", "{name}: the CPU keeps its access");
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{name}");
         machine.vmm.copy(peer, at(base, 64), base, 4).unwrap();
         // Revoking twice is not an error, and access can be granted again.
@@ -151,7 +158,7 @@ fn revoke_of_several_keeps_the_others() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
@@ -159,9 +166,9 @@ fn revoke_of_several_keeps_the_others() {
             let handle = machine.create(number % 2, granule);
             machine.map(at(base, number * granule), granule, handle);
         }
-        let all: Vec<AccessDescriptor> =
+        let grants: Vec<AccessDescriptor> =
             machine.gpus().into_iter().map(|gpu| access(gpu, Access::ReadWrite)).collect();
-        machine.vmm.set_access(base, 4 * granule, &all).unwrap();
+        machine.vmm.set_access(base, 4 * granule, &grants).unwrap();
         machine.vmm.revoke(at(base, granule), 2 * granule, &[machine.gpu(1)]).unwrap();
         for number in 0..4 {
             let address = at(base, number * granule).get();
@@ -180,7 +187,7 @@ fn agent_copies_need_access_to_the_range() {
     for number in 0..3 {
         machine.map(at(base, number * granule), granule, machine.create(0, granule));
     }
-    // Only the middle mapping, not its neighbours.
+    // Grants access to the middle mapping only.
     let (middle, last) = (at(base, granule), at(base, 2 * granule));
     machine.grant(middle, granule, gpu, Access::ReadWrite);
     let half = granule / 2;
@@ -192,37 +199,37 @@ fn agent_copies_need_access_to_the_range() {
         (at(middle, granule - 4), last),
         (at(base, granule - 4), at(base, granule - 4)),
     ] {
-        let refused = machine.vmm.copy(gpu, address, middle, 8).unwrap_err();
-        let Some(Problem::NotGranted { at, .. }) = refused.problem() else { panic!("{refused}") };
-        assert_eq!(at, expected, "{refused}");
+        let error = machine.vmm.copy(gpu, address, middle, 8).unwrap_err();
+        let Some(Problem::NotGranted { at, .. }) = error.problem() else { panic!("{error}") };
+        assert_eq!(at, expected, "{error}");
     }
 }
 
-/// After a revocation the runtime has granted the remaining agents access again, and the library must record
-/// that: otherwise it would not revoke their access later, nor fill the hole that the runtime leaves.
+/// After a revocation the runtime has granted the remaining agents access again. If the library did not record
+/// that, it would neither revoke their access later nor fill the hole that the runtime leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
         let (granule, [first, second]) = (machine.granule(), [0, 1].map(|gpu| machine.gpu(gpu)));
         let (base, size) = (machine.reserve(3 * granule), 3 * granule);
-        let places = [0, 1, 2].map(|number| at(base, number * granule));
-        for place in places {
-            machine.map(place, granule, machine.create(0, granule));
+        let addresses = [0, 1, 2].map(|number| at(base, number * granule));
+        for address in addresses {
+            machine.map(address, granule, machine.create(0, granule));
         }
-        let set = |agents: &[AgentId], wanted| {
-            let list: Vec<_> = agents.iter().map(|&agent| access(agent, wanted)).collect();
+        let set = |agents: &[AgentId], requested| {
+            let list: Vec<_> = agents.iter().map(|&agent| access(agent, requested)).collect();
             machine.vmm.set_access(base, size, &list).unwrap();
         };
         set(&[first, second, machine.cpu(0)], Access::ReadWrite);
         machine.vmm.revoke(base, size, &[second]).unwrap();
         set(&[first, machine.cpu(0)], Access::None);
-        for place in places {
-            let page = machine.simulation.page(0, place.get());
-            assert!(page.is_none_or(|page| !page.readable), "{name}: {place} can be read");
+        for address in addresses {
+            let page = machine.simulation.page(0, address.get());
+            assert!(page.is_none_or(|page| !page.readable), "{name}: {address} can be read");
         }
         process::assert_untouchable(base.get(), size, &name);
         machine.vmm.unmap(base, size).unwrap();
@@ -239,17 +246,17 @@ fn enforcing_gpus_get_the_requested_access() {
         let (machine, base, granule) =
             mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
         let gpu = machine.gpu(0);
-        for wanted in [Access::Read, Access::ReadWrite, Access::None] {
-            machine.grant(base, granule, gpu, wanted);
+        for requested in [Access::Read, Access::ReadWrite, Access::None] {
+            machine.grant(base, granule, gpu, requested);
             let page = machine.simulation.page(0, base.get()).unwrap();
-            assert_eq!(page.readable, wanted >= Access::Read, "{name}");
-            assert_eq!(page.writable, wanted == Access::ReadWrite, "{name}");
+            assert_eq!(page.readable, requested >= Access::Read, "{name}");
+            assert_eq!(page.writable, requested == Access::ReadWrite, "{name}");
         }
     }
 }
 
 #[test]
-fn forbidding_without_a_grant_maps_nothing() {
+fn access_none_without_a_grant_maps_nothing() {
     if process::ran_alone() {
         return;
     }
@@ -266,44 +273,44 @@ fn cpu_grant_without_large_bar_is_rejected() {
     if process::ran_alone() {
         return;
     }
-    for (generation, of_generation) in machine::generations() {
-        let mut config = Config::consumer().with_generation(of_generation.generation);
+    for (generation, generation_config) in machine::generations() {
+        let mut config = Config::consumer().with_generation(generation_config.generation);
         config.gpus.truncate(1);
         let (machine, base, granule) = mapped(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
-        let refused = |answer: Result<(), Error>| {
+        let assert_rejected = |result: Result<(), Error>| {
             let feature = Feature::CpuAccess;
-            let as_it_should = matches!(answer.as_ref().map_err(Error::kind),
+            let is_not_supported = matches!(result.as_ref().map_err(Error::kind),
                 Err(ErrorKind::NotSupported(found)) if *found == feature
             );
-            assert!(as_it_should, "{generation}: {answer:?}");
+            assert!(is_not_supported, "{generation}: {result:?}");
         };
-        refused(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
-        // The GPU is named first, but nothing takes effect.
-        let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
-        refused(machine.vmm.set_access(base, granule, &both));
+        assert_rejected(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
+        // The GPU is named first, but gets no access either.
+        let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
+        assert_rejected(machine.vmm.set_access(base, granule, &grants));
         assert_eq!(machine.vmm.get_access(gpu, base).unwrap(), Access::None, "{generation}");
         assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
-        // An import, whose owner may be unknown, does not help either.
+        // An import, whose owner may be unknown, is rejected, too.
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
         let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
         let imported = machine.vmm.import_from_shareable_handle(&shared, file).unwrap();
         machine.map(at(base, granule), granule, imported);
-        let there = at(base, granule);
-        refused(machine.vmm.set_access(there, granule, &[access(cpu, Access::Read)]));
-        machine.grant(there, granule, cpu, Access::None);
-        machine.grant(there, granule, gpu, Access::ReadWrite);
+        let second = at(base, granule);
+        assert_rejected(machine.vmm.set_access(second, granule, &[access(cpu, Access::Read)]));
+        machine.grant(second, granule, cpu, Access::None);
+        machine.grant(second, granule, gpu, Access::ReadWrite);
     }
 }
 
-/// Uses up the kernel's limit of mappings until it is dropped.
-struct Exhausted(Vec<*mut libc::c_void>);
+/// Holds as many mappings as the kernel allows, until it is dropped.
+struct ExhaustedMappings(Vec<*mut libc::c_void>);
 
-impl Exhausted {
+impl ExhaustedMappings {
     fn new() -> Self {
         // Allocates the vector before the limit is reached.
         let mut pages = Vec::with_capacity(1 << 20);
@@ -318,11 +325,11 @@ impl Exhausted {
             }
             pages.push(page);
         }
-        panic!("there is no end to them");
+        panic!("the kernel's limit of mappings is not reached");
     }
 }
 
-impl Drop for Exhausted {
+impl Drop for ExhaustedMappings {
     fn drop(&mut self) {
         for &page in &self.0 {
             // SAFETY: a page of this value that nothing uses.
@@ -336,16 +343,16 @@ fn view_is_removed_at_the_mapping_limit() {
     if process::ran_alone() {
         return;
     }
-    for (name, config) in both_ways() {
+    for (name, config) in cpu_mapping_configs() {
         let end = process::in_child(|| {
             let (machine, base, granule) = mapped(config.clone());
             let handle = machine.create(0, granule);
             machine.map(at(base, granule), granule, handle);
-            let all = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-            machine.vmm.set_access(base, granule, &all).unwrap();
+            let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+            machine.vmm.set_access(base, granule, &grants).unwrap();
             machine.vmm.write(base, b"text").unwrap();
-            let exhausted = Exhausted::new();
-            // A call that needs a new mapping may fail or succeed; its result is correct.
+            let exhausted = ExhaustedMappings::new();
+            // A call that needs a new mapping may fail or succeed; the state matches its result.
             let cpu = [access(machine.cpu(0), Access::ReadWrite)];
             let granted = machine.vmm.set_access(at(base, granule), granule, &cpu);
             let unmapped = machine.vmm.unmap(base, granule);
@@ -354,7 +361,7 @@ fn view_is_removed_at_the_mapping_limit() {
                 Ok(()) => machine.vmm.write(at(base, granule), b"text").unwrap(),
                 Err(_) => {
                     let start = at(base, granule).get();
-                    process::assert_untouchable(start, granule, "refused");
+                    process::assert_untouchable(start, granule, "rejected");
                 }
             }
             match unmapped {
@@ -385,15 +392,16 @@ fn two_cpus_can_be_revoked_one_by_one() {
             let (machine, base, size) = mapped(config);
             let [first, second] = [machine.cpu(0), machine.cpu(1)];
             let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
-            let all = [first, second, owner, peer].map(|agent| access(agent, Access::ReadWrite));
-            machine.vmm.set_access(base, size, &all).unwrap();
+            let all_grants =
+                [first, second, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+            machine.vmm.set_access(base, size, &all_grants).unwrap();
             machine.vmm.revoke(base, size, &[peer]).unwrap();
             machine.vmm.write(base, b"kept").unwrap();
-            let both = [first, second].map(|cpu| access(cpu, Access::None));
+            let grants = [first, second].map(|cpu| access(cpu, Access::None));
             let calls = machine.simulation.calls("hsa_amd_vmem_set_access");
-            machine.vmm.set_access(base, size, &both).unwrap();
-            let reported = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
-            assert!(!reported, "{release}");
+            machine.vmm.set_access(base, size, &grants).unwrap();
+            let called = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
+            assert!(!called, "{release}");
             process::assert_untouchable(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
             process::assert_untouchable(base.get(), size, release);
@@ -412,12 +420,12 @@ fn two_cpus_can_be_revoked_together() {
         let size = machine.granule();
         let (base, handle) = (machine.reserve(size), machine.create(0, size));
         machine.map(base, size, handle);
-        for (wanted, permissions) in [(Access::ReadWrite, "rw-"), (Access::None, "---")] {
-            let both = [0, 1].map(|cpu| access(machine.cpu(cpu), wanted));
-            machine.vmm.set_access(base, size, &both).unwrap();
+        for (requested, permissions) in [(Access::ReadWrite, "rw-"), (Access::None, "---")] {
+            let grants = [0, 1].map(|cpu| access(machine.cpu(cpu), requested));
+            machine.vmm.set_access(base, size, &grants).unwrap();
             let found = process::permissions(base.get(), size).unwrap();
             assert_eq!(found.len(), 1, "{release}: {found:?}");
-            assert!(found[0].2.starts_with(permissions), "{release}, {wanted}: {found:?}");
+            assert!(found[0].2.starts_with(permissions), "{release}, {requested}: {found:?}");
         }
         machine.vmm.unmap(base, size).unwrap();
         machine.vmm.release(handle).unwrap();

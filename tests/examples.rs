@@ -1,4 +1,4 @@
-//! The examples succeed.
+//! Runs the examples.
 
 #[path = "../examples/agents.rs"]
 mod agents;

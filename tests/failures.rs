@@ -16,8 +16,8 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// The number of calls that stands for "forever".
-const EVER: u64 = 400;
+/// A number of calls that no operation reaches.
+const NO_END: u64 = 400;
 
 /// A scenario on a simulation.
 struct Simulated {
@@ -56,7 +56,7 @@ type Entry = Option<(bool, bool, u64)>;
 /// The state that must not change.
 #[derive(Debug, PartialEq)]
 struct State {
-    state: StateSnapshot,
+    snapshot: StateSnapshot,
     /// For each mapping and GPU: its page-table entry.
     pages: Vec<(usize, usize, Entry)>,
     runtime: (usize, usize, usize, Vec<u64>),
@@ -64,25 +64,26 @@ struct State {
 
 impl State {
     fn of(scenario: &Simulated, when: &str) -> Self {
-        let state = StateSnapshot::of(&scenario.library, when);
+        let snapshot = StateSnapshot::of(&scenario.library, when);
         let mut pages = Vec::new();
-        for mapping in &state.mappings {
-            let here = mapping.address.get();
+        for mapping in &snapshot.mappings {
+            let address = mapping.address.get();
             for gpu in 0..2 {
                 // An entry without permissions counts as none.
-                let page = scenario.simulation.page(gpu, here).filter(|p| p.readable || p.writable);
-                pages.push((here, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
+                let page =
+                    scenario.simulation.page(gpu, address).filter(|p| p.readable || p.writable);
+                pages.push((address, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
             }
         }
         let usage = scenario.simulation.usage();
         let runtime = (usage.reservations, usage.handles, usage.mappings, usage.vram_used);
-        Self { state, pages, runtime }
+        Self { snapshot, pages, runtime }
     }
 
     /// Fails with only the parts that differ.
     #[track_caller]
     fn assert_same(&self, after: &Self, when: &str) {
-        self.state.assert_same(&after.state, when);
+        self.snapshot.assert_same(&after.snapshot, when);
         assert_eq!(self.pages, after.pages, "{when}");
         assert_eq!(self, after, "{when}");
     }
@@ -92,26 +93,27 @@ impl State {
 fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = Simulated::new(config);
     let before = scenario.simulation.all_calls();
-    act(&scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    act(&scenario).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = scenario.simulation.all_calls();
     // A function that returns a value cannot fail.
-    let fails = |name: &str| name != "hsa_signal_wait_scacquire";
-    let made = before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && fails(old.0));
-    let calls = made.map(|(before, after)| (after.0, after.1 - before.1)).collect();
+    let can_fail = |name: &str| name != "hsa_signal_wait_scacquire";
+    let calls_made =
+        before.iter().zip(&after).filter(|(old, new)| old.1 < new.1 && can_fail(old.0));
+    let calls = calls_made.map(|(before, after)| (after.0, after.1 - before.1)).collect();
     scenario.tear_down(name);
     calls
 }
 
 /// Returns whether an operation succeeds although this function fails.
-fn is_survived(name: &str, function: &str) -> bool {
+fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The owner of an import is unknown then.
+        // Without the properties, the owner of an import is unknown.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
         // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The mapping was removed; its memory is quarantined.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
-        // Without aligned reservations it is retried until it succeeds.
+        // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_free" => {
             name.starts_with("reserve aligned") || name.starts_with("reserve near")
         }
@@ -130,24 +132,24 @@ fn fail_once(config: &Config, release: &str) {
                     let before = State::of(&scenario, &when);
                     let plan = FaultPlan::none().fail(function, number, status);
                     scenario.simulation.set_faults(plan);
-                    let answer = act(&scenario);
+                    let result = act(&scenario);
                     scenario.simulation.set_faults(FaultPlan::none());
-                    if answer.is_ok() && is_survived(name, function) {
+                    if result.is_ok() && tolerates_failure(name, function) {
                         continue;
                     }
                     if function.ends_with("address_free") && name.starts_with("reserve") {
                         // The range could not be freed, and is quarantined.
-                        let lost = scenario.library.vmm.quarantine();
-                        assert_eq!(lost.len(), 1, "{when}: {answer:?}");
+                        let quarantine = scenario.library.vmm.quarantine();
+                        assert_eq!(quarantine.len(), 1, "{when}: {result:?}");
                         continue;
                     }
-                    let error = answer.expect_err(&when);
+                    let error = result.expect_err(&when);
                     assert!(
                         !matches!(error.kind(), ErrorKind::Quarantined { .. }),
                         "{when}: {error}"
                     );
                     before.assert_same(&State::of(&scenario, &when), &when);
-                    act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+                    act(&scenario).unwrap_or_else(|error| panic!("{when}, repeated: {error}"));
                     scenario.tear_down(&when);
                 }
             }
@@ -156,12 +158,12 @@ fn fail_once(config: &Config, release: &str) {
 }
 
 /// Checks that a failure has changed nothing, or that a quarantine is listed.
-fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &str) {
+fn check_failure(scenario: Simulated, before: &State, result: Result<(), Error>, when: &str) {
     let vmm = &scenario.library.vmm;
-    match answer.as_ref().map_err(Error::kind) {
+    match result.as_ref().map_err(Error::kind) {
         Ok(()) => {}
         Err(ErrorKind::Quarantined { range, now }) => {
-            assert!(now, "{when}: by this very operation");
+            assert!(now, "{when}: quarantined by this operation");
             vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
             let listed = vmm.quarantine();
             assert!(listed.iter().any(|entry| *entry == **range), "{when}: {listed:?}");
@@ -169,14 +171,14 @@ fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &
                 process::assert_taken(start.get(), size, when);
             }
             // No call uses the range again.
-            let again = vmm.unmap(range.address, scenario.granule());
-            let refused = matches!(
-                again.as_ref().map_err(Error::kind),
+            let repeated = vmm.unmap(range.address, scenario.granule());
+            let rejected = matches!(
+                repeated.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
             );
-            assert!(refused, "{when}: {again:?}");
+            assert!(rejected, "{when}: {repeated:?}");
         }
-        Err(_) if vmm.quarantine().len() > before.state.quarantined => {
+        Err(_) if vmm.quarantine().len() > before.snapshot.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
                 process::assert_taken(start.get(), size, when);
@@ -190,25 +192,25 @@ fn judge(scenario: Simulated, before: &State, answer: Result<(), Error>, when: &
     }
 }
 
-/// A function fails from some call on.
-fn fail_on(config: &Config, release: &str) {
+/// Makes each function of each operation fail, from some call on.
+fn fail_from(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {
             for number in 1..=calls {
                 let when = format!("{release}: {name}, {function} fails from #{number} on");
                 let scenario = Simulated::new(config);
                 let before = State::of(&scenario, &when);
-                let plan = failing(FaultPlan::none(), function, number..EVER, ERROR);
+                let plan = failing(FaultPlan::none(), function, number..NO_END, ERROR);
                 scenario.simulation.set_faults(plan);
-                let answer = act(&scenario);
+                let result = act(&scenario);
                 scenario.simulation.set_faults(FaultPlan::none());
-                judge(scenario, &before, answer, &when);
+                check_failure(scenario, &before, result, &when);
             }
         }
     }
 }
 
-/// One call of each operation fails, and then one call of the rollback.
+/// Makes one call of each operation fail, and then one call of the rollback.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, act) in ACTS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, act, name);
@@ -225,17 +227,17 @@ fn fail_twice(config: &Config, release: &str) {
                 let after = scenario.simulation.all_calls();
                 drop(scenario);
                 for ((second, start), (_, end)) in before.into_iter().zip(after) {
-                    for other in 1..=end - start {
+                    for second_number in 1..=end - start {
                         let when = format!(
-                            "{release}: {name}, {function} #{number} and {second} #{other} fail"
+                            "{release}: {name}, {function} #{number} and {second} #{second_number} fail"
                         );
                         let scenario = Simulated::new(config);
                         let before = State::of(&scenario, &when);
-                        let plan = once.clone().fail(second, other, INVALID_ALLOCATION);
+                        let plan = once.clone().fail(second, second_number, INVALID_ALLOCATION);
                         scenario.simulation.set_faults(plan);
-                        let answer = act(&scenario);
+                        let result = act(&scenario);
                         scenario.simulation.set_faults(FaultPlan::none());
-                        judge(scenario, &before, answer, &when);
+                        check_failure(scenario, &before, result, &when);
                     }
                 }
             }
@@ -293,9 +295,12 @@ fn one_failure_changes_nothing_with_runtime_cpu_access() {
         return;
     }
     for (release, config) in machine::generations() {
-        fail_once(&without_cpu_mapping(config.clone()), &format!("{release} by the runtime"));
-        let two = with_two_cpus(without_cpu_mapping(config));
-        fail_once(&two, &format!("{release} by the runtime, two CPUs"));
+        fail_once(
+            &without_cpu_mapping(config.clone()),
+            &format!("{release}, CPU access by the runtime"),
+        );
+        let two_cpus = with_two_cpus(without_cpu_mapping(config));
+        fail_once(&two_cpus, &format!("{release}, CPU access by the runtime, two CPUs"));
     }
 }
 
@@ -305,8 +310,8 @@ fn repeated_failures_restore_or_quarantine() {
         return;
     }
     for (release, config) in machine::generations() {
-        fail_on(&config, release);
-        fail_on(&without_cpu_mapping(config), &format!("{release} by the runtime"));
+        fail_from(&config, release);
+        fail_from(&without_cpu_mapping(config), &format!("{release}, CPU access by the runtime"));
     }
 }
 
@@ -317,12 +322,18 @@ fn two_failures_restore_or_quarantine() {
     }
     fail_twice(&generation(Generation::A), "generation A");
     fail_twice(&generation(Generation::C), "generation C");
-    fail_twice(&without_cpu_mapping(generation(Generation::A)), "generation A by the runtime");
-    fail_twice(&without_cpu_mapping(generation(Generation::B)), "generation B by the runtime");
+    fail_twice(
+        &without_cpu_mapping(generation(Generation::A)),
+        "generation A, CPU access by the runtime",
+    );
+    fail_twice(
+        &without_cpu_mapping(generation(Generation::B)),
+        "generation B, CPU access by the runtime",
+    );
 }
 
-/// A CPU stays in `runtime_granted` after it was forbidden access, and the runtime leaves a hole when it
-/// unmaps; also if an earlier unmap failed, and access was sent again.
+/// After a CPU's access is set to none, the CPU stays in `runtime_granted`, and unmapping leaves a hole to fill.
+/// That is so also if an earlier unmap failed and its rollback granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
     if process::ran_alone() {
@@ -332,20 +343,20 @@ fn failed_unmap_keeps_runtime_granted() {
         let config = without_cpu_mapping(Config::mi300x(2).with_generation(Generation::A));
         let machine = Machine::new(config.with_extension(extension));
         let (gpu, cpu, size) = (machine.gpu(0), machine.cpu(0), machine.granule());
-        let (at, handle) = machine.mapped(0, size);
+        let (base, handle) = machine.mapped(0, size);
         let vmm = &machine.vmm;
-        machine.grant(at, size, gpu, Access::ReadWrite);
-        machine.grant(at, size, cpu, Access::ReadWrite);
-        machine.grant(at, size, cpu, Access::None);
+        machine.grant(base, size, gpu, Access::ReadWrite);
+        machine.grant(base, size, cpu, Access::ReadWrite);
+        machine.grant(base, size, cpu, Access::None);
         machine.simulation.set_faults(FaultPlan::default().fail("hsa_amd_vmem_unmap", 1, ERROR));
-        let refused = vmm.unmap(at, size);
+        let result = vmm.unmap(base, size);
         assert!(
-            matches!(refused.as_ref().map_err(Error::kind), Err(ErrorKind::Runtime { .. })),
-            "{refused:?}"
+            matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Runtime { .. })),
+            "{result:?}"
         );
         machine.simulation.set_faults(FaultPlan::default());
-        vmm.unmap(at, size).unwrap();
-        process::assert_untouchable(at.get(), size, "unmapped");
+        vmm.unmap(base, size).unwrap();
+        process::assert_untouchable(base.get(), size, "unmapped");
         assert_eq!(vmm.quarantine(), []);
         vmm.release(handle).unwrap();
         machine.close();

@@ -34,8 +34,8 @@ fn forked_child_gets_errors() {
         let handle = machine.create(0, granule);
         machine.map(base, granule, handle);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
-        let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
-        vmm.set_access(base, granule, &both).unwrap();
+        let grants = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, granule, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
         let reservation = Reservation::builder(granule).reserve(vmm).unwrap();
         let allocation = Allocation::create(vmm, granule, &machine.on(0)).unwrap();
@@ -43,7 +43,7 @@ fn forked_child_gets_errors() {
         let shared = allocation.export().unwrap();
         let end = process::in_child(|| {
             let calls = machine.simulation.all_calls();
-            let answers = [
+            let results = [
                 vmm.address_reserve(granule, 0, None).map(drop),
                 vmm.address_reserve(0, 3, None).map(drop),
                 vmm.address_free(base, granule),
@@ -52,7 +52,7 @@ fn forked_child_gets_errors() {
                 vmm.map(base, granule, 0, handle),
                 vmm.map(base, 0, 1, handle),
                 vmm.unmap(base, granule),
-                vmm.set_access(base, granule, &both),
+                vmm.set_access(base, granule, &grants),
                 vmm.set_access(base, granule, &[]),
                 vmm.get_access(gpu, base).map(drop),
                 vmm.revoke(base, granule, &[gpu]),
@@ -87,12 +87,12 @@ fn forked_child_gets_errors() {
                 mapping.fill(0, 1, 4),
                 mapping.revoke(&[gpu]),
             ];
-            for (number, answer) in answers.into_iter().enumerate() {
-                let refused =
-                    matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Forked));
-                assert!(refused, "{number}: {answer:?}");
+            for (number, result) in results.into_iter().enumerate() {
+                let is_forked =
+                    matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Forked));
+                assert!(is_forked, "{number}: {result:?}");
             }
-            assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not asked");
+            assert_eq!(machine.simulation.all_calls(), calls, "no call of the runtime");
         });
         assert_eq!(end, End::Success, "{release}");
         let mut bytes = [0; 4];
@@ -148,27 +148,35 @@ fn forked_child_opens_its_own_runtime() {
     }
     let machine = Machine::new(Config::mi300x(2));
     let end = process::in_child(|| {
-        let own = Machine::new(Config::mi300x(2));
-        let granule = own.granule();
-        let base = own.reserve(granule);
-        let handle = own.create(0, granule);
-        own.map(base, granule, handle);
-        own.grant(base, granule, own.cpu(0), Access::ReadWrite);
-        own.vmm.write(base, b"text").unwrap();
+        let child_machine = Machine::new(Config::mi300x(2));
+        let granule = child_machine.granule();
+        let base = child_machine.reserve(granule);
+        let handle = child_machine.create(0, granule);
+        child_machine.map(base, granule, handle);
+        child_machine.grant(base, granule, child_machine.cpu(0), Access::ReadWrite);
+        child_machine.vmm.write(base, b"text").unwrap();
         // Inherited values belong to another process.
         assert!(
-            own.vmm.set_access(base, granule, &[access(machine.gpu(0), Access::Read)]).is_err()
+            child_machine
+                .vmm
+                .set_access(base, granule, &[access(machine.gpu(0), Access::Read)])
+                .is_err()
         );
         // A grandchild gets the same errors.
         let end = process::in_child(|| {
-            assert!(own.vmm.read(base, &mut [0]).is_err_and(|it| *it.kind() == ErrorKind::Forked));
+            assert!(
+                child_machine
+                    .vmm
+                    .read(base, &mut [0])
+                    .is_err_and(|error| *error.kind() == ErrorKind::Forked)
+            );
         });
         assert_eq!(end, End::Success);
-        own.vmm.unmap(base, granule).unwrap();
-        own.vmm.release(handle).unwrap();
-        own.vmm.address_free(base, granule).unwrap();
-        own.assert_empty();
-        own.close();
+        child_machine.vmm.unmap(base, granule).unwrap();
+        child_machine.vmm.release(handle).unwrap();
+        child_machine.vmm.address_free(base, granule).unwrap();
+        child_machine.assert_empty();
+        child_machine.close();
     });
     assert_eq!(end, End::Success);
     let base = machine.reserve(machine.granule());
@@ -176,11 +184,11 @@ fn forked_child_opens_its_own_runtime() {
     machine.assert_empty();
 }
 
-/// The calls that a child of a fork can make, by name: functions without `&mut self` that return no `Result`,
-/// or that take locks.
+/// A call that a forked child can make, with its name: a function without `&mut self` that returns no `Result`,
+/// or that takes locks.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
-/// All values of the library that hold locks.
+/// One value of each type of the library that holds locks.
 struct Values {
     machine: Machine,
     reservation: Reservation,
@@ -199,21 +207,23 @@ struct Values {
 impl Values {
     fn new() -> Self {
         let machine = Machine::new(Config::mi300x(2));
-        let (vmm, granule, on) = (&machine.vmm, machine.granule(), machine.on(0));
+        let (vmm, granule, properties) = (&machine.vmm, machine.granule(), machine.on(0));
         let reservation =
             Reservation::builder(4 * granule).reserve(vmm).unwrap().named("addresses");
-        let allocation = Allocation::create(vmm, granule, &on).unwrap();
+        let allocation = Allocation::create(vmm, granule, &properties).unwrap();
         let mapping = reservation.map(0, &allocation).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
-        let growable =
-            GrowableBuffer::builder(4 * granule).with_handle_pool(2).reserve(vmm, &on).unwrap();
+        let growable = GrowableBuffer::builder(4 * granule)
+            .with_handle_pool(2)
+            .reserve(vmm, &properties)
+            .unwrap();
         let paged = PagedBuffer::builder(4 * granule)
             .with_page_size(granule)
             .with_pages_ahead(1)
             .with_handle_pool(2);
-        let paged = paged.reserve(vmm, &on).unwrap();
-        let pausable = PausableBuffer::create(vmm, granule, &on).unwrap();
-        let ring = RingBuffer::create(vmm, granule, 2, &on).unwrap();
+        let paged = paged.reserve(vmm, &properties).unwrap();
+        let pausable = PausableBuffer::create(vmm, granule, &properties).unwrap();
+        let ring = RingBuffer::create(vmm, granule, 2, &properties).unwrap();
         let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
         let area = Area::new(vmm, 0, AreaFlags::DEFAULT).unwrap();
         let host = Vec::leak(vec![0_u8; 1 << 16]);
@@ -242,22 +252,22 @@ impl Values {
         }
     }
 
-    /// Runs in threads of the parent while it forks.
+    /// Uses every value. Threads of the parent run this while the parent forks.
     fn use_all(&self, number: usize) {
         let Machine { library: Library { vmm, .. }, .. } = &self.machine;
         let granule = self.machine.granule();
-        let there = self.machine.reserve(granule);
+        let address = self.machine.reserve(granule);
         let handle = self.machine.create(0, granule);
-        self.machine.map(there, granule, handle);
+        self.machine.map(address, granule, handle);
         vmm.name_handle(handle, "memory").unwrap();
-        vmm.name_reservation(there, "addresses").unwrap();
-        self.machine.grant(there, granule, self.machine.cpu(0), Access::ReadWrite);
+        vmm.name_reservation(address, "addresses").unwrap();
+        self.machine.grant(address, granule, self.machine.cpu(0), Access::ReadWrite);
         assert!(vmm.usage().mappings > 0 && !vmm.mappings().is_empty());
-        assert!(vmm.mapping_at(there).is_some() && !vmm.report().reservations.is_empty());
+        assert!(vmm.mapping_at(address).is_some() && !vmm.report().reservations.is_empty());
         vmm.check().unwrap();
-        vmm.unmap(there, granule).unwrap();
+        vmm.unmap(address, granule).unwrap();
         vmm.release(handle).unwrap();
-        vmm.address_free(there, granule).unwrap();
+        vmm.address_free(address, granule).unwrap();
         let page = number % self.paged.pages();
         self.paged.map(page..page + 1).unwrap();
         self.paged.unmap(page..page + 1).unwrap();
@@ -272,18 +282,12 @@ impl Values {
     /// Returns every call that a child can make without `&mut`, by name.
     fn calls(&self) -> Vec<Call<'_>> {
         let vmm = &self.machine.vmm;
-        let (there, granule) = (self.mapping.address(), self.machine.granule());
+        let (address, granule) = (self.mapping.address(), self.machine.granule());
         let gpu = self.machine.gpu(0);
-        let forked = |answer: Result<(), Error>| {
+        let assert_forked = |result: Result<(), Error>| {
             assert!(
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Forked)),
-                "{answer:?}"
-            );
-        };
-        let unusable = |answer: Result<(), Error>| {
-            assert!(
-                matches!(&answer, Err(error) if *error.kind() == ErrorKind::Forked),
-                "{answer:?}"
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Forked)),
+                "{result:?}"
             );
         };
         macro_rules! calls {
@@ -298,25 +302,25 @@ impl Values {
             "Vmm::reservations" => assert_eq!(vmm.reservations(), []);
             "Vmm::quarantine" => assert_eq!(vmm.quarantine(), []);
             "Vmm::check" => assert!(vmm.check().unwrap_err().to_string().contains("child of a fork"));
-            "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(there), None);
-            "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(there), None);
-            "Vmm::location_at" => assert_eq!(vmm.location_at(there), None);
-            "Vmm::reservation_at" => assert_eq!(vmm.reservation_at(there), None);
+            "Vmm::mapping_at" => assert_eq!(vmm.mapping_at(address), None);
+            "Vmm::mapped_range_at" => assert_eq!(vmm.mapped_range_at(address), None);
+            "Vmm::location_at" => assert_eq!(vmm.location_at(address), None);
+            "Vmm::reservation_at" => assert_eq!(vmm.reservation_at(address), None);
             "Vmm::report" => {
                 let report = vmm.report();
                 assert!(report.reservations.is_empty() && report.memory.is_empty());
                 assert!(report.pool_memory.is_empty() && report.quarantine.is_empty());
             };
             "Vmm: Debug" => format!("{vmm:?}");
-            "Vmm::name_handle" => forked(vmm.name_handle(self.allocation.handle(), "other"));
-            "Vmm::name_mapping" => forked(vmm.name_mapping(there, "other"));
-            "Vmm::name_reservation" => forked(vmm.name_reservation(there, "other"));
-            "Vmm::write" => forked(vmm.write(there, b"lost"));
-            "Vmm::retain" => forked(vmm.retain_allocation_handle(there).map(drop));
-            "Vmm::map_many" => forked(vmm.map_many(&[], &[]));
-            "Vmm::unmap_many" => forked(vmm.unmap_many(&[]));
-            "Vmm::set_access_many" => forked(vmm.set_access_many(&[], &[]));
-            "Vmm::export" => forked(
+            "Vmm::name_handle" => assert_forked(vmm.name_handle(self.allocation.handle(), "other"));
+            "Vmm::name_mapping" => assert_forked(vmm.name_mapping(address, "other"));
+            "Vmm::name_reservation" => assert_forked(vmm.name_reservation(address, "other"));
+            "Vmm::write" => assert_forked(vmm.write(address, b"lost"));
+            "Vmm::retain" => assert_forked(vmm.retain_allocation_handle(address).map(drop));
+            "Vmm::map_many" => assert_forked(vmm.map_many(&[], &[]));
+            "Vmm::unmap_many" => assert_forked(vmm.unmap_many(&[]));
+            "Vmm::set_access_many" => assert_forked(vmm.set_access_many(&[], &[]));
+            "Vmm::export" => assert_forked(
                 vmm.export_to_shareable_handle(self.allocation.handle(), FILE).map(drop),
             );
             "Reservation::name" => assert_eq!(self.reservation.name(), None);
@@ -325,26 +329,26 @@ impl Values {
             "Allocation::properties" => self.allocation.properties();
             "Allocation::named" => drop(self.allocation.clone().named("other"));
             "Allocation: Debug" => format!("{:?}", self.allocation);
-            "Mapping::access" => forked(self.mapping.access(gpu).map(drop));
+            "Mapping::access" => assert_forked(self.mapping.access(gpu).map(drop));
             "Mapping: Debug" => format!("{:?}", self.mapping);
             "GrowableBuffer::pooled_handles" => assert_eq!(self.growable.pooled_handles(), 0);
-            "GrowableBuffer::access" => unusable(self.growable.access(gpu).map(drop));
+            "GrowableBuffer::access" => assert_forked(self.growable.access(gpu).map(drop));
             "GrowableBuffer: Debug" => format!("{:?}", self.growable);
-            "PagedBuffer::map" => unusable(self.paged.map(0..1));
-            "PagedBuffer::unmap" => unusable(self.paged.unmap(0..1));
-            "PagedBuffer::share_pages" => unusable(self.paged.share_pages(0..1, &self.paged, 2));
-            "PagedBuffer::page_users" => unusable(self.paged.page_users(0).map(drop));
-            "PagedBuffer::trim" => unusable(self.paged.trim());
-            "PagedBuffer::grant" => unusable(self.paged.grant(&[gpu], Access::Read));
-            "PagedBuffer::revoke" => unusable(self.paged.revoke(&[gpu]));
-            "PagedBuffer::access" => unusable(self.paged.access(gpu).map(drop));
-            "PagedBuffer::read" => unusable(self.paged.read(0, &mut [0; 4]));
-            "PagedBuffer::state" => unusable(self.paged.state(0).map(drop));
+            "PagedBuffer::map" => assert_forked(self.paged.map(0..1));
+            "PagedBuffer::unmap" => assert_forked(self.paged.unmap(0..1));
+            "PagedBuffer::share_pages" => assert_forked(self.paged.share_pages(0..1, &self.paged, 2));
+            "PagedBuffer::page_users" => assert_forked(self.paged.page_users(0).map(drop));
+            "PagedBuffer::trim" => assert_forked(self.paged.trim());
+            "PagedBuffer::grant" => assert_forked(self.paged.grant(&[gpu], Access::Read));
+            "PagedBuffer::revoke" => assert_forked(self.paged.revoke(&[gpu]));
+            "PagedBuffer::access" => assert_forked(self.paged.access(gpu).map(drop));
+            "PagedBuffer::read" => assert_forked(self.paged.read(0, &mut [0; 4]));
+            "PagedBuffer::state" => assert_forked(self.paged.state(0).map(drop));
             "PagedBuffer::statistics" => self.paged.statistics();
             "PagedBuffer: Debug" => format!("{:?}", self.paged);
-            "PausableBuffer::access" => unusable(self.pausable.access(gpu).map(drop));
+            "PausableBuffer::access" => assert_forked(self.pausable.access(gpu).map(drop));
             "PausableBuffer: Debug" => format!("{:?}", self.pausable);
-            "RingBuffer::access" => unusable(self.ring.access(gpu).map(drop));
+            "RingBuffer::access" => assert_forked(self.ring.access(gpu).map(drop));
             "RingBuffer: Debug" => format!("{:?}", self.ring);
             "PoolMemory::allow" => self.pool.allow(&[gpu]).unwrap_err();
             "PoolMemory::is_open_to" => assert!(!self.pool.is_open_to(self.machine.gpu(1)));
@@ -354,9 +358,9 @@ impl Values {
             "Area: Display" => self.area.to_string();
             "Area::mmap" => self.area.mmap(5, MmapOptions::new()).unwrap_err();
             "Ipc::get_mem_handle" => self.ipc.get_mem_handle(self.pool.address()).unwrap_err();
-            "Ipc::close_mem_handle" => self.ipc.close_mem_handle(there).unwrap_err();
+            "Ipc::close_mem_handle" => self.ipc.close_mem_handle(address).unwrap_err();
             "Ipc: Debug" => format!("{:?}", self.ipc);
-            "Reservation::reserve" => forked(Reservation::builder(granule).reserve(vmm).map(drop));
+            "Reservation::reserve" => assert_forked(Reservation::builder(granule).reserve(vmm).map(drop));
         };
         for memory in &self.areas {
             calls.push((
@@ -377,24 +381,24 @@ impl Values {
     }
 }
 
-/// Runs the calls in a child, then drops everything there. Returns the name of a call that failed.
+/// Runs the calls in a child, which then drops all values. The error names the call that failed.
 fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
-    let (mut last, mut progress) = std::io::pipe().unwrap();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
     let child = Child::start(|| {
-        let all = values.take().unwrap();
-        let calls = all.calls();
+        let values = values.take().unwrap();
+        let calls = values.calls();
         for (name, call) in &calls {
-            writeln!(progress, "{name}").unwrap();
+            writeln!(writer, "{name}").unwrap();
             call();
         }
         drop(calls);
-        writeln!(progress, "named").unwrap();
-        let Values { machine, reservation, allocation, mapping, growable, .. } = all;
-        let Values { paged, pausable, ring, pool, area, areas, ipc, .. } = all;
+        writeln!(writer, "named").unwrap();
+        let Values { machine, reservation, allocation, mapping, growable, .. } = values;
+        let Values { paged, pausable, ring, pool, area, areas, ipc, .. } = values;
         let pool = pool.named("other");
         macro_rules! drop_each {
             ($($value:ident)+) => {
-                $(writeln!(progress, "drop {}", stringify!($value)).unwrap(); drop($value);)+
+                $(writeln!(writer, "drop {}", stringify!($value)).unwrap(); drop($value);)+
             };
         }
         drop_each! {
@@ -402,10 +406,10 @@ fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
         }
         0
     });
-    drop(progress);
+    drop(writer);
     let end = child.wait_for(Duration::from_secs(10));
     let mut steps = String::new();
-    last.read_to_string(&mut steps).unwrap();
+    reader.read_to_string(&mut steps).unwrap();
     match end {
         End::Success => Ok(()),
         end => Err(format!("{}: {end:?}", steps.lines().last().unwrap_or("before the first call"))),
@@ -417,20 +421,20 @@ fn child_of_a_busy_parent_does_not_hang() {
     if process::ran_alone() {
         return;
     }
-    let forks = std::env::var("HSA_VMM_FORKS").map_or(400, |it| it.parse().unwrap());
+    let forks = std::env::var("HSA_VMM_FORKS").map_or(400, |text| text.parse().unwrap());
     let mut values = Some(Values::new());
     let shared: *const Values = values.as_ref().unwrap();
     let shared = shared.expose_provenance();
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let mut failure = None;
     std::thread::scope(|scope| {
         for number in 0..3 {
-            let over = &over;
+            let stop = &stop;
             scope.spawn(move || {
-                // SAFETY: the parent changes the values only after these threads have ended; what a
-                // child takes of them is its own copy.
+                // SAFETY: the parent changes the values only after these threads have ended. A child
+                // takes its own copy.
                 let values = unsafe { &*core::ptr::with_exposed_provenance::<Values>(shared) };
-                while !over.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     values.use_all(number);
                 }
             });
@@ -441,7 +445,7 @@ fn child_of_a_busy_parent_does_not_hang() {
                 break;
             }
         }
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(failure, None);
     values.unwrap().machine.vmm.check().unwrap();
@@ -455,17 +459,17 @@ fn fork_during_calls_does_not_hang_the_child() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
     let base = machine.reserve(granule);
-    let over = std::sync::atomic::AtomicBool::new(false);
+    let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                    let there = machine.reserve(granule);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let address = machine.reserve(granule);
                     let handle = machine.create(0, granule);
-                    machine.map(there, granule, handle);
-                    machine.vmm.unmap(there, granule).unwrap();
+                    machine.map(address, granule, handle);
+                    machine.vmm.unmap(address, granule).unwrap();
                     machine.vmm.release(handle).unwrap();
-                    machine.vmm.address_free(there, granule).unwrap();
+                    machine.vmm.address_free(address, granule).unwrap();
                 }
             });
         }
@@ -475,15 +479,15 @@ fn fork_during_calls_does_not_hang_the_child() {
                     machine
                         .vmm
                         .unmap(base, granule)
-                        .is_err_and(|it| *it.kind() == ErrorKind::Forked)
+                        .is_err_and(|error| *error.kind() == ErrorKind::Forked)
                 );
             });
             if end != End::Success {
-                over.store(true, std::sync::atomic::Ordering::Relaxed);
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
             }
             assert_eq!(end, End::Success);
         }
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     machine.vmm.address_free(base, granule).unwrap();
     machine.assert_empty();

@@ -9,8 +9,8 @@ use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
-/// Returns the problem that every call with this handle reports.
-fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
+/// Returns the result of every call with this handle.
+fn call_results(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
     [
         vmm.map(at, 4 * KIB, 0, handle),
         vmm.allocation_properties(handle).map(drop),
@@ -21,9 +21,9 @@ fn answers(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
 }
 
 #[track_caller]
-fn assert_refused(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
-    for answer in answers(vmm, handle, at) {
-        assert_eq!(answer.unwrap_err().problem(), Some(problem), "{handle}");
+fn assert_rejected(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
+    for result in call_results(vmm, handle, at) {
+        assert_eq!(result.unwrap_err().problem(), Some(problem), "{handle}");
     }
 }
 
@@ -33,16 +33,16 @@ fn released_handles_stay_invalid() {
     let base = machine.reserve(4 * KIB);
     let first = machine.create(0, 4 * KIB);
     machine.vmm.release(first).unwrap();
-    let mut seen = HashSet::from([first]);
-    let mut old = vec![first];
+    let mut handles = HashSet::from([first]);
+    let mut released = vec![first];
     for round in 0..5000 {
         let handle = machine.create(0, 4 * KIB);
-        assert!(seen.insert(handle), "{handle} was given out before");
-        assert_refused(&machine.vmm, first, base, Problem::Released);
+        assert!(handles.insert(handle), "{handle} was returned before");
+        assert_rejected(&machine.vmm, first, base, Problem::Released);
         if round % 500 == 0 {
-            old.push(handle);
-            for &stale in &old[..old.len() - 1] {
-                assert_refused(&machine.vmm, stale, base, Problem::Released);
+            released.push(handle);
+            for &stale in &released[..released.len() - 1] {
+                assert_rejected(&machine.vmm, stale, base, Problem::Released);
             }
         }
         assert_eq!(machine.vmm.allocation_size(handle).unwrap(), 4 * KIB);
@@ -65,8 +65,8 @@ fn handles_differ_from_the_runtimes_values() {
         assert_ne!(native, handle.to_bits(), "{generation}");
         let calls = machine.simulation.all_calls();
         for bits in [native, 0, 1, u64::MAX, base.get() as u64] {
-            for answer in answers(&machine.vmm, Handle::from_bits(bits), base) {
-                assert!(answer.is_err(), "{generation}: {bits:#x}");
+            for result in call_results(&machine.vmm, Handle::from_bits(bits), base) {
+                assert!(result.is_err(), "{generation}: {bits:#x}");
             }
         }
         assert_eq!(machine.simulation.all_calls(), calls, "{generation}");
@@ -77,48 +77,48 @@ fn handles_differ_from_the_runtimes_values() {
 fn handles_with_a_changed_bit_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
     let base = machine.reserve(4 * KIB);
-    let kept = machine.create(0, 4 * KIB);
+    let handle = machine.create(0, 4 * KIB);
     for bit in 0..64 {
-        let invented = Handle::from_bits(kept.to_bits() ^ 1 << bit);
-        for answer in answers(&machine.vmm, invented, base) {
-            let problem = answer.unwrap_err().problem().unwrap();
-            let refusals = [Problem::UnknownHandle, Problem::Released, Problem::ForeignHandle];
-            assert!(refusals.contains(&problem), "bit {bit}: {problem}");
+        let invented = Handle::from_bits(handle.to_bits() ^ 1 << bit);
+        for result in call_results(&machine.vmm, invented, base) {
+            let problem = result.unwrap_err().problem().unwrap();
+            let expected = [Problem::UnknownHandle, Problem::Released, Problem::ForeignHandle];
+            assert!(expected.contains(&problem), "bit {bit}: {problem}");
         }
     }
-    machine.vmm.release(kept).unwrap();
+    machine.vmm.release(handle).unwrap();
 }
 
 #[test]
 fn handles_belong_to_one_vmm() {
     let machine = Machine::new(Config::mi300x(1));
-    let other = Vmm::open(&machine.runtime).unwrap();
+    let second_vmm = Vmm::open(&machine.runtime).unwrap();
     let base = machine.reserve(4 * KIB);
-    let [mine, theirs] =
-        [machine.create(0, 4 * KIB), other.create(4 * KIB, &machine.on(0)).unwrap()];
-    assert_ne!(mine, theirs);
+    let [own, foreign] =
+        [machine.create(0, 4 * KIB), second_vmm.create(4 * KIB, &machine.on(0)).unwrap()];
+    assert_ne!(own, foreign);
     // A `Vmm` accepts only its own handles.
-    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
-    assert_refused(&other, mine, base, Problem::ForeignHandle);
-    other.release(theirs).unwrap();
-    assert_refused(&machine.vmm, theirs, base, Problem::ForeignHandle);
-    // Addresses are not shared either.
-    machine.map(base, 4 * KIB, mine);
-    assert!(other.unmap(base, 4 * KIB).is_err());
-    assert!(other.address_free(base, 4 * KIB).is_err());
-    assert!(other.retain_allocation_handle(base).is_err());
+    assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
+    assert_rejected(&second_vmm, own, base, Problem::ForeignHandle);
+    second_vmm.release(foreign).unwrap();
+    assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
+    // A `Vmm` accepts only its own addresses, too.
+    machine.map(base, 4 * KIB, own);
+    assert!(second_vmm.unmap(base, 4 * KIB).is_err());
+    assert!(second_vmm.address_free(base, 4 * KIB).is_err());
+    assert!(second_vmm.retain_allocation_handle(base).is_err());
 }
 
 #[test]
 fn handles_stay_distinct_over_70000_vmms() {
     let machine = Machine::new(Config::mi300x(1));
-    let mine = machine.create(0, 4 * KIB);
+    let handle = machine.create(0, 4 * KIB);
     for number in 0..70_000 {
-        let other = Vmm::open(&machine.runtime).unwrap();
-        let problem = other.allocation_size(mine).unwrap_err().problem();
+        let vmm = Vmm::open(&machine.runtime).unwrap();
+        let problem = vmm.allocation_size(handle).unwrap_err().problem();
         assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} others");
     }
-    machine.vmm.release(mine).unwrap();
+    machine.vmm.release(handle).unwrap();
 }
 
 #[test]
@@ -136,15 +136,15 @@ fn handles_live_while_referenced_or_mapped() {
             machine.vmm.release(handle).unwrap();
         }
         let spare = at(base, granule);
-        assert_refused(&machine.vmm, handle, spare, Problem::Released);
-        assert_eq!(machine.vmm.usage().handles, 1, "{release}: its mapping keeps it");
+        assert_rejected(&machine.vmm, handle, spare, Problem::Released);
+        assert_eq!(machine.vmm.usage().handles, 1, "{release}: the mapping keeps the memory");
         // Retaining the mapping returns the same handle.
         assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
         machine.map(spare, granule, handle);
         machine.vmm.release(handle).unwrap();
         machine.vmm.unmap(base, 2 * granule).unwrap();
         assert_eq!(machine.vmm.usage().handles, 0, "{release}");
-        assert_refused(&machine.vmm, handle, spare, Problem::Released);
+        assert_rejected(&machine.vmm, handle, spare, Problem::Released);
         machine.vmm.address_free(base, 2 * granule).unwrap();
         machine.assert_empty();
     }
@@ -152,24 +152,24 @@ fn handles_live_while_referenced_or_mapped() {
 
 #[test]
 fn agents_belong_to_one_runtime() {
-    let [one, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2))];
-    let base = one.reserve(4 * KIB);
-    let handle = one.create(0, 4 * KIB);
-    one.map(base, 4 * KIB, handle);
-    let past = AgentId::from_bits(one.gpu(1).to_bits() + 1);
-    let far = AgentId::from_bits(one.gpu(1).to_bits() | 0xffff);
+    let [first, second] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2))];
+    let base = first.reserve(4 * KIB);
+    let handle = first.create(0, 4 * KIB);
+    first.map(base, 4 * KIB, handle);
+    let next = AgentId::from_bits(first.gpu(1).to_bits() + 1);
+    let far = AgentId::from_bits(first.gpu(1).to_bits() | 0xffff);
     let cases = [
-        (other.gpu(0), Problem::UnknownAgent),
-        (other.cpu(0), Problem::UnknownAgent),
+        (second.gpu(0), Problem::UnknownAgent),
+        (second.cpu(0), Problem::UnknownAgent),
         (AgentId::from_bits(0), Problem::UnknownAgent),
         (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
-        (past, Problem::UnknownAgent),
+        (next, Problem::UnknownAgent),
         (far, Problem::UnknownAgent),
     ];
     for (agent, problem) in cases {
-        assert!(one.runtime.agent(agent).is_none());
-        let vmm = &one.vmm;
-        let answers = [
+        assert!(first.runtime.agent(agent).is_none());
+        let vmm = &first.vmm;
+        let results = [
             vmm.set_access(base, 4 * KIB, &[access(agent, Access::Read)]),
             vmm.set_access(base, 4 * KIB, &[access(agent, Access::None)]),
             vmm.get_access(agent, base).map(drop),
@@ -177,11 +177,11 @@ fn agents_belong_to_one_runtime() {
             vmm.copy(agent, base, base, 4),
             vmm.create(4 * KIB, &hsa_vmm::AllocationProperties::on(agent)).map(drop),
         ];
-        for answer in answers {
-            assert_eq!(answer.unwrap_err().problem(), Some(problem), "{agent:?}");
+        for result in results {
+            assert_eq!(result.unwrap_err().problem(), Some(problem), "{agent:?}");
         }
     }
-    assert_eq!(one.runtime.agent(one.gpu(1)).unwrap().id(), one.gpu(1));
+    assert_eq!(first.runtime.agent(first.gpu(1)).unwrap().id(), first.gpu(1));
 }
 
 #[test]
@@ -214,10 +214,10 @@ fn million_mappings_can_be_looked_up() {
     machine.vmm.release(handle).unwrap();
     let middle = at(base, count / 2 * 4 * KIB);
     assert_eq!(machine.vmm.get_access(machine.gpu(0), middle), Ok(Access::None));
-    let kept = machine.vmm.retain_allocation_handle(middle).unwrap();
-    machine.vmm.release(kept).unwrap();
+    let retained = machine.vmm.retain_allocation_handle(middle).unwrap();
+    machine.vmm.release(retained).unwrap();
     machine.vmm.check().unwrap();
-    // One first, the rest at once.
+    // Unmaps one mapping, then all others in one call.
     machine.vmm.unmap(base, 4 * KIB).unwrap();
     machine.vmm.unmap(at(base, 4 * KIB), (count - 1) * 4 * KIB).unwrap();
     machine.vmm.address_free(base, count * 4 * KIB).unwrap();

@@ -1,6 +1,6 @@
 //! An allocator that counts allocations and bytes of each thread.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,14 +9,14 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    static MADE: Cell<usize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 // SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        MADE.set(MADE.get() + 1);
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         BYTES.set(BYTES.get() + layout.size() as isize);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
@@ -30,11 +30,11 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting;
 
 /// Returns the number of allocations of this thread. The test harness allocates in its own thread.
 pub fn made() -> usize {
-    MADE.get()
+    ALLOCATIONS.get()
 }
 
 /// Returns the bytes that this thread has not freed.

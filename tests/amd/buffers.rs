@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{Named, Setup, each_in_turn};
+use super::refused_calls::{NamedAct, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_untouchable;
@@ -54,28 +54,28 @@ fn growth_keeps_address_and_contents() {
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
         let address = words.buffer.address();
-        let all: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
+        let values: Vec<u64> = (0..(60 * STEP / 8) as u64).map(|word| word * 0x9e37_79b9).collect();
         for round in 0..3 {
-            for (number, some) in all.chunks(1000).enumerate() {
-                words.extend(some).unwrap();
+            for (number, part) in values.chunks(1000).enumerate() {
+                words.extend(part).unwrap();
                 if number == 100 {
                     words.buffer.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
                 }
             }
-            assert!(words.to_vec().unwrap() == all, "round {round}");
-            // The other GPU copies across mappings that it was granted later and at once.
+            assert!(words.to_vec().unwrap() == values, "round {round}");
+            // The other GPU copies across mappings made before and after its grant.
             let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
             library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
-            let copied = &all[3 * STEP / 8 - 1..][..2 * STEP / 8];
+            let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];
             let mut found = vec![0; copied.len()];
             words.read(40 * STEP / 8 - 2, &mut found).unwrap();
             assert!(found == copied, "round {round}");
             words.buffer.fill(STEP - 8, 7, 16).unwrap();
             assert_eq!(words.get(STEP / 8), Ok(7 << 32 | 7), "round {round}");
-            words.write(STEP / 8 - 1, &all[STEP / 8 - 1..][..2]).unwrap();
+            words.write(STEP / 8 - 1, &values[STEP / 8 - 1..][..2]).unwrap();
             words.truncate(STEP / 8 + 1).unwrap();
-            assert!(words.to_vec().unwrap() == all[..STEP / 8 + 1], "round {round}");
-            assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "given back");
+            assert!(words.to_vec().unwrap() == values[..STEP / 8 + 1], "round {round}");
+            assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "truncated");
             words.truncate(0).unwrap();
             assert_eq!(words.buffer.address(), address);
         }
@@ -95,7 +95,7 @@ fn shrink_releases_memory() {
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });
-        let mut most = None;
+        let mut full_size = None;
         for round in 0..6 {
             let buffer = &mut buffers[round % 2];
             let error = loop {
@@ -103,13 +103,13 @@ fn shrink_releases_memory() {
                     break error;
                 }
             };
-            let out = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
-            assert!(out, "{round}: {error}");
+            let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+            assert!(is_out_of_memory, "{round}: {error}");
             assert!(buffer.size() >= 32 * MIB, "{round}: {:#x}", buffer.size());
-            assert_eq!(*most.get_or_insert(buffer.size()), buffer.size(), "{round}");
-            // Growing by everything at once fails, too, and changes nothing.
+            assert_eq!(*full_size.get_or_insert(buffer.size()), buffer.size(), "{round}");
+            // Growing by the size of the whole memory also fails, and changes nothing.
             buffer.grow(64 * MIB).expect_err("more than the memory");
-            assert_eq!(Some(buffer.size()), most, "{round}");
+            assert_eq!(Some(buffer.size()), full_size, "{round}");
             buffer.write(buffer.size() - 4, b"last").unwrap();
             buffer.resize(0).unwrap();
         }
@@ -118,7 +118,7 @@ fn shrink_releases_memory() {
     });
 }
 
-/// Each number of free descriptors fails another step of the same growth.
+/// With each number of free descriptors, a different step of the growth fails.
 #[test]
 fn growth_without_descriptors_changes_nothing() {
     on_each("buffers::growth_without_descriptors_changes_nothing", |fixture| {
@@ -130,24 +130,24 @@ fn growth_without_descriptors_changes_nothing() {
         buffer.grow(2 * STEP).unwrap();
         buffer.write(0, &text(2 * STEP)).unwrap();
         let mut failures = 0;
-        for more in 0.. {
+        for spare in 0.. {
             let before = (library.vmm.usage(), library.vmm.mappings());
-            allow_more(more);
-            let answer = buffer.grow(20 * STEP);
+            allow_more(spare);
+            let result = buffer.grow(20 * STEP);
             no_limit();
-            let Err(error) = answer else { break };
+            let Err(error) = result else { break };
             failures += 1;
-            let out = matches!(error.kind(), ErrorKind::OutOfDescriptors);
-            assert!(out, "{more}: {error}");
-            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{more}");
-            assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{more}");
+            let is_shortage = matches!(error.kind(), ErrorKind::OutOfDescriptors);
+            assert!(is_shortage, "{spare}: {error}");
+            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{spare}");
+            assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{spare}");
             let mut found = vec![0; 2 * STEP];
             buffer.read(0, &mut found).unwrap();
-            assert!(found == text(2 * STEP), "{more}");
-            assert!(more < 200, "it eventually succeeds");
+            assert!(found == text(2 * STEP), "{spare}");
+            assert!(spare < 200, "growing eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
-        assert!(failures > 0, "it needs descriptors");
+        assert!(failures > 0, "growing needs descriptors");
         assert_eq!(buffer.size(), 22 * STEP);
         drop(buffer);
         library.assert_nothing_held();
@@ -178,7 +178,7 @@ fn extend_reserves_exactly_at_the_end() {
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
             Err(error) => assert_eq!(error.problem(), Some(Problem::AddressTaken), "{error}"),
-            other => panic!("the addresses are taken: {other:?}"),
+            result => panic!("the addresses are taken: {result:?}"),
         }
         assert_eq!((library.vmm.reservations(), library.vmm.mappings()), before);
         drop((buffer, neighbour));
@@ -195,13 +195,16 @@ fn rings_are_contiguous_for_all_agents() {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
-            let elsewhere = library.mapped(1, STEP).0;
-            library.grant(elsewhere, STEP, library.gpu(1), Access::ReadWrite);
-            library.grant(elsewhere, STEP, library.cpu(0), Access::ReadWrite);
-            library.vmm.write(elsewhere, &text).unwrap();
+            let copy_address = library.mapped(1, STEP).0;
+            library.grant(copy_address, STEP, library.gpu(1), Access::ReadWrite);
+            library.grant(copy_address, STEP, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(copy_address, &text).unwrap();
             // A GPU writes across the end, the CPU reads on both sides of it.
             let position = (5 * STEP - 1000) as u64;
-            library.vmm.copy(library.gpu(1), ring.address_of(position), elsewhere, STEP).unwrap();
+            library
+                .vmm
+                .copy(library.gpu(1), ring.address_of(position), copy_address, STEP)
+                .unwrap();
             let mut found = vec![0; STEP];
             ring.read(0, &mut found).unwrap();
             assert!(found[..STEP - 1000] == text[1000..] && found[STEP - 1000..] == text[..1000]);
@@ -260,12 +263,12 @@ impl Setup for Buffers {
         assert!(found == text(STEP), "{when}");
     }
 
-    fn end(self, _: &str) -> Library {
+    fn close(self, _: &str) -> Library {
         self.library
     }
 }
 
-const ACTS: &[Named<Buffers>] = &[
+const ACTS: &[NamedAct<Buffers>] = &[
     // Growing grants access.
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
@@ -276,5 +279,5 @@ const ACTS: &[Named<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    each_in_turn("buffers::one_refused_call_changes_nothing", ACTS, 90);
+    refuse_each_call("buffers::one_refused_call_changes_nothing", ACTS, 90);
 }

@@ -1,5 +1,4 @@
-//! The number of calls of AMD's runtime, exact for each release. Counts the calls that the library logs
-//! before it makes them.
+//! The exact number of calls of AMD's runtime on each release, counted in the library's log.
 
 use crate::amd_runtime::on_each;
 use crate::log::{Fields, watch};
@@ -10,23 +9,23 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 thread_local! {
-    static MADE: RefCell<BTreeMap<String, usize>> = const { RefCell::new(BTreeMap::new()) };
+    static COUNTS: RefCell<BTreeMap<String, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Counts the calls of this thread.
 fn count(fields: Fields) {
     for (_, name) in fields.into_iter().filter(|(field, _)| *field == "calling") {
         let name = name.trim_start_matches("hsa_amd_vmem_").to_owned();
-        MADE.with_borrow_mut(|made| *made.entry(name).or_default() += 1);
+        COUNTS.with_borrow_mut(|counts| *counts.entry(name).or_default() += 1);
     }
 }
 
 /// Returns the calls that a function makes, as text: `map 3, set_access 1`.
-fn made(act: impl FnOnce()) -> String {
-    MADE.take();
+fn calls_of(act: impl FnOnce()) -> String {
+    COUNTS.take();
     act();
     let words = |(name, count): (String, usize)| format!("{name} {count}");
-    MADE.take().into_iter().map(words).collect::<Vec<_>>().join(", ")
+    COUNTS.take().into_iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
 const SIZE: usize = 64 << 10;
@@ -43,10 +42,10 @@ fn batches_make_the_fewest_runtime_calls() {
         let gpus = [0, 1].map(|gpu| access(library.gpu(gpu), Access::ReadWrite));
         let reserve = ["address_reserve", "address_reserve_align"];
         let aligned = library.runtime.info().extension.1 >= 6;
-        let of = |name: &str, count: usize| format!("{name} {count}");
+        let calls = |name: &str, count: usize| format!("{name} {count}");
         let grants = if quirks.set_access_of_several_fails { MANY } else { 1 };
         let unmaps = if quirks.unmap_of_several_fails { MANY } else { 1 };
-        let wanted: Vec<_> = (0..MANY)
+        let mappings: Vec<_> = (0..MANY)
             .map(|page| NewMapping { address: at(base, page * SIZE), size: SIZE, handle })
             .collect();
         let grant = || vmm.set_access(base, SIZE, &gpus).unwrap();
@@ -62,22 +61,22 @@ fn batches_make_the_fewest_runtime_calls() {
             (
                 "reserve",
                 &|| assert_ne!(library.reserve(SIZE), base),
-                of(reserve[usize::from(aligned)], 1),
+                calls(reserve[usize::from(aligned)], 1),
             ),
-            ("create", &|| assert_ne!(library.create(0, SIZE), handle), of("handle_create", 1)),
-            ("map", &|| library.map(base, SIZE, handle), of("map", 1)),
-            ("grant", &grant, of("set_access", 1)),
+            ("create", &|| assert_ne!(library.create(0, SIZE), handle), calls("handle_create", 1)),
+            ("map", &|| library.map(base, SIZE, handle), calls("map", 1)),
+            ("grant", &grant, calls("set_access", 1)),
             ("grant again", &grant, String::new()),
             (
                 "grant the CPU",
                 &|| vmm.set_access(base, SIZE, &cpu).unwrap(),
-                of("export_shareable_handle", 1),
+                calls("export_shareable_handle", 1),
             ),
             ("look up", &look_up, String::new()),
-            ("unmap", &|| vmm.unmap(base, SIZE).unwrap(), of("unmap", 1)),
+            ("unmap", &|| vmm.unmap(base, SIZE).unwrap(), calls("unmap", 1)),
             (
                 "map many",
-                &|| vmm.map_many(&wanted, &gpus).unwrap(),
+                &|| vmm.map_many(&mappings, &gpus).unwrap(),
                 format!("map {MANY}, set_access {grants}"),
             ),
             (
@@ -88,25 +87,29 @@ fn batches_make_the_fewest_runtime_calls() {
             (
                 "unmap many",
                 &|| vmm.unmap_many(&[(base, MANY * SIZE)]).unwrap(),
-                of("unmap", unmaps),
+                calls("unmap", unmaps),
             ),
-            ("map many without access", &|| vmm.map_many(&wanted, &[]).unwrap(), of("map", MANY)),
+            (
+                "map many without access",
+                &|| vmm.map_many(&mappings, &[]).unwrap(),
+                calls("map", MANY),
+            ),
             (
                 "grant a run",
                 &|| vmm.set_access(base, MANY * SIZE, &gpus).unwrap(),
-                of("set_access", grants),
+                calls("set_access", grants),
             ),
-            ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), of("unmap", unmaps)),
+            ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), calls("unmap", unmaps)),
         ];
-        for (what, act, expected) in counted {
-            assert_eq!(made(act), expected, "{}: {what}", fixture.release());
+        for (name, act, expected) in counted {
+            assert_eq!(calls_of(act), expected, "{}: {name}", fixture.release());
         }
-        assert_eq!(made(|| vmm.release(handle).unwrap()), "handle_release 1");
-        assert_eq!(made(|| vmm.address_free(base, MANY * SIZE).unwrap()), "address_free 1");
+        assert_eq!(calls_of(|| vmm.release(handle).unwrap()), "handle_release 1");
+        assert_eq!(calls_of(|| vmm.address_free(base, MANY * SIZE).unwrap()), "address_free 1");
     });
 }
 
-/// Both GPUs can access what a batch has mapped, and nothing after it is unmapped.
+/// Both GPUs can access memory mapped in a batch. Another batch unmaps all of it.
 #[test]
 fn memory_mapped_in_a_batch_is_usable() {
     on_each("calls::memory_mapped_in_a_batch_is_usable", |fixture| {
@@ -114,9 +117,9 @@ fn memory_mapped_in_a_batch_is_usable() {
         let vmm = &library.vmm;
         let bases = [0, 1].map(|_| library.reserve(3 * SIZE));
         let handles = [0, 1].map(|gpu| library.create(gpu, SIZE));
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
-        let wanted: Vec<_> = (0..6)
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
+        let mappings: Vec<_> = (0..6)
             .map(|page| NewMapping {
                 address: at(bases[page % 2], page / 2 * SIZE),
                 size: SIZE,
@@ -124,14 +127,19 @@ fn memory_mapped_in_a_batch_is_usable() {
             })
             .collect();
         for round in 0..3_u8 {
-            vmm.map_many(&wanted, &all).unwrap();
+            vmm.map_many(&mappings, &grants).unwrap();
             for (index, base) in bases.into_iter().enumerate() {
                 let value = round + 10 * index as u8;
                 vmm.write(at(base, SIZE), &[value; 16]).unwrap();
                 let mut bytes = [0; 16];
                 for gpu in 0..2 {
                     vmm.copy_to_host(library.gpu(gpu), &mut bytes, at(base, 2 * SIZE)).unwrap();
-                    assert_eq!(bytes, [value; 16], "{}: one memory", fixture.release());
+                    assert_eq!(
+                        bytes,
+                        [value; 16],
+                        "{}: both addresses show the same memory",
+                        fixture.release()
+                    );
                 }
             }
             vmm.unmap_many(&bases.map(|base| (base, 3 * SIZE))).unwrap();

@@ -1,4 +1,4 @@
-//! The examples succeed.
+//! Runs the examples.
 
 use crate::amd_runtime::{on_each, set_variable};
 
@@ -23,7 +23,7 @@ mod report;
 #[path = "../../examples/ring.rs"]
 mod ring;
 
-/// Runs each example on every release, which it finds as a user's program would.
+/// Runs each example on every release. The example finds the runtime as a user's program would.
 macro_rules! examples {
     ($($name:ident: $run:expr;)+) => {
         $(

@@ -3,7 +3,7 @@
 
 use super::refused_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
-use crate::amd_runtime::kernel_fails;
+use crate::amd_runtime::fail_driver_calls;
 use crate::amd_runtime::raw::Raw;
 use crate::machine::Library;
 use crate::process::{End, in_child};
@@ -16,31 +16,33 @@ use std::collections::{BTreeMap, BTreeSet};
 fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
     let start = || (Scenario::new(Library::load(fixture.runtime())), Raw::start(fixture));
     driver_calls(start, |(scenario, _)| {
-        act(scenario).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+        act(scenario).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     })
 }
 
 /// The state that must not change: the library's, and the GPUs with entries in their page tables.
 #[derive(Debug, PartialEq)]
 struct State {
-    state: StateSnapshot,
+    snapshot: StateSnapshot,
     access: Vec<(Address, u64, Result<u32, u32>)>,
 }
 
 impl State {
     fn of(scenario: &Scenario, raw: &Raw, when: &str) -> Self {
-        let state = StateSnapshot::of(&scenario.library, when);
+        let snapshot = StateSnapshot::of(&scenario.library, when);
         let of = |address: Address| {
-            raw.gpus.iter().map(move |&gpu| (address, gpu.handle, raw.get(address.get(), gpu)))
+            raw.gpus
+                .iter()
+                .map(move |&gpu| (address, gpu.handle, raw.get_access(address.get(), gpu)))
         };
-        let access = state.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
-        Self { state, access }
+        let access = snapshot.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        Self { snapshot, access }
     }
 }
 
-/// One failure, in a process of its own.
-fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
-    kernel_fails(plan);
+/// Makes one driver call of an act fail, and checks the outcome. Runs in a process of its own.
+fn check_failure(fixture: &Fixture, act: Act, when: &str, plan: &str) {
+    fail_driver_calls(plan);
     let scenario = Scenario::new(Library::load(fixture.runtime()));
     let vmm = &scenario.library.vmm;
     let raw = Raw::start(fixture);
@@ -48,7 +50,7 @@ fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
     match act(&scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
-            assert!(now, "{when}: by this very operation");
+            assert!(now, "{when}: quarantined by this operation");
             vmm.check().unwrap();
             let listed = vmm.quarantine();
             assert!(listed.iter().any(|entry| *entry == **range), "{when}: {listed:?}");
@@ -59,11 +61,11 @@ fn fails_well(fixture: &Fixture, act: Act, when: &str, plan: &str) {
             let after = State::of(&scenario, &raw, when);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
                 // A defect of the runtime: its map leaks the dma-buf.
-                let leaked = after.state.descriptors - before.state.descriptors;
+                let leaked = after.snapshot.descriptors - before.snapshot.descriptors;
                 assert!(leaked <= 1, "{when}: {leaked} descriptors");
-                before.state.descriptors = after.state.descriptors;
+                before.snapshot.descriptors = after.snapshot.descriptors;
             }
-            before.state.assert_same(&after.state, when);
+            before.snapshot.assert_same(&after.snapshot, when);
             assert_eq!(before, after, "{when}");
             scenario.assert_contents(when);
             act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
@@ -81,13 +83,13 @@ const ERRORS: [&str; 11] = [
 
 /// The environment variable. `all` tries every error at every call. By default every third call also fails
 /// with one of the other errors, in turn.
-const WHICH: &str = "HSA_VMM_KERNEL_ERRORS";
+const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
-/// Returns the errors to try at this call, by its number among all calls.
+/// Returns the errors to try at the call with this number among all calls.
 fn errors_for(number: usize) -> Vec<&'static str> {
-    match std::env::var(WHICH).as_deref() {
+    match std::env::var(ERRORS_VARIABLE).as_deref() {
         Ok("all") => ERRORS.to_vec(),
-        Ok(other) => panic!("{WHICH} is {other}, and not all"),
+        Ok(value) => panic!("{ERRORS_VARIABLE} is {value}, but only `all` is valid"),
         Err(_) if number.is_multiple_of(3) => {
             let [first, others @ ..] = &ERRORS;
             vec![first, others[number / 3 % others.len()]]
@@ -108,11 +110,11 @@ fn one_refused_call_changes_nothing() {
                 for error in errors_for(calls) {
                     let when = format!("{}: {name}, {call} is {error}", fixture.release());
                     let plan = format!("{call}={error}");
-                    let end = in_child(|| fails_well(fixture, act, &when, &plan));
+                    let end = in_child(|| check_failure(fixture, act, &when, &plan));
                     tried += 1;
                     match may_abort(name, &call) {
-                        Some(known) if end == End::Signal(libc::SIGABRT) => {
-                            *aborted.entry(known).or_insert(0) += 1;
+                        Some(abort) if end == End::Signal(libc::SIGABRT) => {
+                            *aborted.entry(abort).or_insert(0) += 1;
                         }
                         _ if end == End::Success => {}
                         _ => failures.push((when, end)),

@@ -1,4 +1,4 @@
-//! Foreign mappings never get into a reservation.
+//! Foreign mappings are never created in a reservation.
 
 use crate::amd_runtime::on_each;
 use crate::foreign_mapper::map_during_changes;
@@ -17,8 +17,8 @@ fn foreign_mappings_stay_outside() {
     });
 }
 
-/// Loads AMD's runtime below `read_only_exports.c`.
-fn with_read_only_exports(fixture: &Fixture) -> PathBuf {
+/// Compiles `read_only_exports.c` into a library that loads AMD's runtime, and returns its path.
+fn build_shim(fixture: &Fixture) -> PathBuf {
     let name = format!("read-only-exports-{}.so", std::process::id());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/amd/read_only_exports.c");
@@ -34,16 +34,16 @@ fn with_read_only_exports(fixture: &Fixture) -> PathBuf {
     file
 }
 
-/// Returns the number of calls that change access.
-fn changes_of_access(shim: &Path) -> i32 {
+/// Returns how often `hsa_amd_vmem_set_access` was called through the shim.
+fn access_changes(shim: &Path) -> i32 {
     let name = CString::new(shim.to_str().unwrap()).unwrap();
-    // SAFETY: it is loaded already, and its variable is an int.
+    // SAFETY: the shim is loaded already, and its variable is an int.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         assert!(!library.is_null());
-        let found = libc::dlsym(library, c"shim_changes_of_access".as_ptr());
-        assert!(!found.is_null());
-        found.cast::<i32>().read_volatile()
+        let variable = libc::dlsym(library, c"shim_changes_of_access".as_ptr());
+        assert!(!variable.is_null());
+        variable.cast::<i32>().read_volatile()
     }
 }
 
@@ -52,7 +52,7 @@ fn changes_of_access(shim: &Path) -> i32 {
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {
-        let shim = with_read_only_exports(fixture);
+        let shim = build_shim(fixture);
         let library = Library::load(&shim);
         let (vmm, cpu, size) = (&library.vmm, library.cpu(0), 64 << 10);
         let base = library.reserve(2 * size);
@@ -60,35 +60,35 @@ fn cpu_access_changes_make_no_hole() {
             library.map(at(base, number * size), size, library.create(gpu, size));
         }
         library.grant(base, 2 * size, cpu, Access::Read);
-        let before = changes_of_access(&shim);
+        let before = access_changes(&shim);
         assert!(before > 0, "the runtime has mapped for the CPU");
-        for (wanted, expected) in [
+        for (requested, expected) in [
             (Access::Read, "r--"),
             (Access::ReadWrite, "rw-"),
             (Access::None, "---"),
             (Access::ReadWrite, "rw-"),
         ] {
-            library.grant(base, 2 * size, cpu, wanted);
-            let pieces = permissions(base.get(), 2 * size).expect("no hole");
-            assert!(pieces.iter().all(|piece| piece.2.starts_with(expected)), "{pieces:x?}");
+            library.grant(base, 2 * size, cpu, requested);
+            let parts = permissions(base.get(), 2 * size).expect("no hole");
+            assert!(parts.iter().all(|part| part.2.starts_with(expected)), "{parts:x?}");
         }
-        assert_eq!(changes_of_access(&shim), before, "the runtime was called");
+        assert_eq!(access_changes(&shim), before, "no call of the runtime");
         vmm.write(at(base, size), b"kept").unwrap();
-        // Access of GPUs changes; 6.1 is passed the CPU each time.
+        // The access of GPUs changes. In 6.1, the library also names the CPU in each call.
         for gpu in 0..2 {
             library.grant(base, size, library.gpu(gpu), Access::ReadWrite);
         }
         library.grant(base, 2 * size, cpu, Access::None);
         library.grant(at(base, size), size, library.gpu(0), Access::ReadWrite);
-        assert_untouchable(base.get(), 2 * size, "taken away");
+        assert_untouchable(base.get(), 2 * size, "access set to none");
         vmm.set_access(base, 2 * size, &[access(cpu, Access::Read)]).unwrap();
         let mut bytes = [0; 4];
         vmm.revoke(base, 2 * size, &[library.gpu(0)]).unwrap();
         assert_taken(base.get(), 2 * size, "revoked");
         vmm.read(at(base, size), &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");
-        let pieces = permissions(base.get(), 2 * size).unwrap();
-        assert!(pieces.iter().all(|piece| piece.2.starts_with("r--")), "{pieces:x?}");
+        let parts = permissions(base.get(), 2 * size).unwrap();
+        assert!(parts.iter().all(|part| part.2.starts_with("r--")), "{parts:x?}");
         vmm.unmap(base, 2 * size).unwrap();
         assert_untouchable(base.get(), 2 * size, "unmapped");
         assert_eq!(vmm.quarantine(), []);

@@ -15,19 +15,19 @@ fn forked_child_gets_errors() {
         let vmm = &library.vmm;
         let (base, handle) = library.mapped(0, SIZE);
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
-        let both = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
-        vmm.set_access(base, SIZE, &both).unwrap();
+        let grants = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, SIZE, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
         let shared = vmm.export_to_shareable_handle(handle, FILE).unwrap();
         let end = in_child(|| {
-            let answers = [
+            let results = [
                 vmm.address_reserve(SIZE, 0, None).map(drop),
                 vmm.address_free(base, SIZE),
                 vmm.create(SIZE, &library.on(0)).map(drop),
                 vmm.release(handle),
                 vmm.map(base, SIZE, 0, handle),
                 vmm.unmap(base, SIZE),
-                vmm.set_access(base, SIZE, &both),
+                vmm.set_access(base, SIZE, &grants),
                 vmm.get_access(gpu, base).map(drop),
                 vmm.revoke(base, SIZE, &[gpu]),
                 vmm.allocation_properties(handle).map(drop),
@@ -40,10 +40,10 @@ fn forked_child_gets_errors() {
                 vmm.fill(base, 0, 4),
                 Vmm::open(&library.runtime).map(drop),
             ];
-            for (number, answer) in answers.into_iter().enumerate() {
-                let refused =
-                    matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Forked));
-                assert!(refused, "{number}: {answer:?}");
+            for (number, result) in results.into_iter().enumerate() {
+                let is_forked =
+                    matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Forked));
+                assert!(is_forked, "{number}: {result:?}");
             }
         });
         assert_eq!(end, End::Success);
@@ -75,8 +75,8 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     });
 }
 
-/// AMD's runtime takes itself for started, and lets no child use the driver. The result depends on the
-/// release: an error, at the latest when memory is created, or usable memory.
+/// In a child, AMD's runtime believes that it is started, and rejects the use of the driver. The result depends
+/// on the release: an error, at the latest when memory is created, or usable memory.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {
     on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {
@@ -89,16 +89,16 @@ fn forked_child_opens_a_runtime_or_gets_an_error() {
             let loaded = unsafe { Runtime::load_from(fixture.runtime()) };
             let Ok(runtime) = loaded else { return };
             let Ok(vmm) = Vmm::open(&runtime) else { return };
-            let own = Library { runtime, vmm };
-            let Ok(memory) = own.vmm.create(SIZE, &own.on(0)) else { return };
-            let Ok(there) = own.vmm.address_reserve(SIZE, 0, None) else { return };
-            if own.vmm.map(there, SIZE, 0, memory).is_ok() {
-                let wanted = [access(own.cpu(0), Access::ReadWrite)];
-                if own.vmm.set_access(there, SIZE, &wanted).is_ok() {
-                    own.vmm.write(there, b"mine").unwrap();
+            let child_library = Library { runtime, vmm };
+            let Ok(memory) = child_library.vmm.create(SIZE, &child_library.on(0)) else { return };
+            let Ok(address) = child_library.vmm.address_reserve(SIZE, 0, None) else { return };
+            if child_library.vmm.map(address, SIZE, 0, memory).is_ok() {
+                let requested = [access(child_library.cpu(0), Access::ReadWrite)];
+                if child_library.vmm.set_access(address, SIZE, &requested).is_ok() {
+                    child_library.vmm.write(address, b"mine").unwrap();
                 }
             }
-            own.vmm.check().unwrap();
+            child_library.vmm.check().unwrap();
         });
         assert_eq!(end, End::Success);
         let mut bytes = [0; 4];

@@ -1,4 +1,4 @@
-//! The library on AMD's own runtime, over the emulated kernel driver: on each release.
+//! The library on each release of AMD's own runtime, with the emulated kernel driver.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;

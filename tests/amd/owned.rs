@@ -1,4 +1,4 @@
-//! Owned values live as long as others need them, in any order of drops.
+//! Owned values keep alive what they need, whatever the order in which the values are dropped.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in, orders};
@@ -12,7 +12,7 @@ const SIZE: usize = 2 * MIB;
 fn values_drop_in_any_order() {
     on_each("owned::values_drop_in_any_order", |fixture| {
         for order in orders() {
-            drop_in(order, Library::load(fixture.runtime()), SIZE, "one after the other");
+            drop_in(order, Library::load(fixture.runtime()), SIZE, "dropped in order");
         }
     });
 }
@@ -30,7 +30,7 @@ fn dropped_mapping_leaves_addresses_reserved() {
             if round > 0 {
                 let mut byte = [0];
                 mapping.read(100, &mut byte).unwrap();
-                assert_eq!(byte, [round - 1], "the memory has kept it");
+                assert_eq!(byte, [round - 1], "the memory kept the byte");
             }
             mapping.write(100, &[round]).unwrap();
             drop(mapping);

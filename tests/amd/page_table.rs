@@ -16,17 +16,16 @@ enum Coverage {
     None,
 }
 
-/// Returns how much of a range is in a GPU's page table.
 #[track_caller]
 fn coverage(gpu: usize, address: Address, size: usize) -> Coverage {
-    let wanted = address.get()..address.get() + size;
-    let common = |found: Range<usize>| {
-        let (start, end) = (found.start.max(wanted.start), found.end.min(wanted.end));
+    let range = address.get()..address.get() + size;
+    let common_bytes = |entry: Range<usize>| {
+        let (start, end) = (entry.start.max(range.start), entry.end.min(range.end));
         end.saturating_sub(start)
     };
-    match entries(gpu).into_iter().map(common).sum() {
+    match entries(gpu).into_iter().map(common_bytes).sum() {
         0 => Coverage::None,
-        found if found == size => Coverage::Full,
+        covered if covered == size => Coverage::Full,
         _ => Coverage::Partial,
     }
 }
@@ -44,11 +43,11 @@ fn two_mappings(library: &Library) -> (Address, [AgentId; 3]) {
         library.map(at(base, gpu * SIZE), SIZE, library.create(gpu, SIZE));
     }
     assert_coverage(base, 2 * SIZE, [Coverage::None; 2], "mapped");
-    let all = agents.map(|agent| access(agent, Access::ReadWrite));
-    library.vmm.set_access(base, 2 * SIZE, &all).expect("peers");
+    let grants = agents.map(|agent| access(agent, Access::ReadWrite));
+    library.vmm.set_access(base, 2 * SIZE, &grants).expect("peers");
     assert_coverage(base, 2 * SIZE, [Coverage::Full; 2], "granted");
-    for place in 0..2 {
-        library.vmm.write(at(base, place * SIZE), &[place as u8 + 1; 64]).expect("granted");
+    for index in 0..2 {
+        library.vmm.write(at(base, index * SIZE), &[index as u8 + 1; 64]).expect("granted");
     }
     (base, agents)
 }
@@ -65,32 +64,36 @@ fn only_revoke_clears_page_tables() {
         assert_eq!(vmm.get_access(peer, base), Ok(Access::None));
         vmm.revoke(base, size, &[peer]).expect("mapped");
         assert_coverage(base, size, [Coverage::Full, Coverage::None], "revoked from one");
-        // The other mapping is not named.
+        // Revoking one mapping does not affect the other.
         library.grant(base, size, peer, Access::Read);
         assert_coverage(base, size, [Coverage::Full; 2], "granted again");
         vmm.revoke(at(base, SIZE), SIZE, &[gpu]).expect("mapped");
-        assert_coverage(base, SIZE, [Coverage::Full; 2], "before what was revoked");
+        assert_coverage(base, SIZE, [Coverage::Full; 2], "before the revoked range");
         assert_coverage(
             at(base, SIZE),
             SIZE,
             [Coverage::None, Coverage::Full],
             "revoked from its peer",
         );
-        assert_eq!(vmm.get_access(peer, at(base, SIZE)), Ok(Access::Read), "not named");
+        assert_eq!(
+            vmm.get_access(peer, at(base, SIZE)),
+            Ok(Access::Read),
+            "the peer keeps its access"
+        );
         vmm.revoke(base, size, &[gpu, peer]).expect("mapped");
         assert_coverage(base, size, [Coverage::None; 2], "revoked from both");
-        // The CPU was never named, and the contents are intact.
-        for place in 0..2 {
+        // The CPU keeps its access, and the contents are intact.
+        for index in 0..2 {
             let mut bytes = [0; 64];
-            vmm.read(at(base, place * SIZE), &mut bytes).expect("the CPU still has access");
-            assert_eq!(bytes, [place as u8 + 1; 64], "{place}");
+            vmm.read(at(base, index * SIZE), &mut bytes).expect("the CPU still has access");
+            assert_eq!(bytes, [index as u8 + 1; 64], "{index}");
         }
         vmm.revoke(base, size, &[cpu]).expect("mapped");
         vmm.unmap(base, size).expect("mapped");
     });
 }
 
-/// In 6.1, a call revokes the access of agents that it does not name.
+/// In 6.1, the runtime's call revokes the access of agents that it does not name.
 #[test]
 fn set_access_keeps_unnamed_agents_in_page_tables() {
     on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {
@@ -98,13 +101,13 @@ fn set_access_keeps_unnamed_agents_in_page_tables() {
         let vmm = &library.vmm;
         let (base, agents) = two_mappings(&library);
         for agent in agents {
-            for wanted in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
-                library.grant(base, 2 * SIZE, agent, wanted);
+            for requested in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
+                library.grant(base, 2 * SIZE, agent, requested);
                 assert_coverage(base, 2 * SIZE, [Coverage::Full; 2], "one agent was named");
                 for other in agents {
-                    let expected = if other == agent { wanted } else { Access::ReadWrite };
-                    for place in [base, at(base, SIZE)] {
-                        assert_eq!(vmm.get_access(other, place), Ok(expected));
+                    let expected = if other == agent { requested } else { Access::ReadWrite };
+                    for address in [base, at(base, SIZE)] {
+                        assert_eq!(vmm.get_access(other, address), Ok(expected));
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{Named, Setup, each_in_turn};
+use super::refused_calls::{NamedAct, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
@@ -58,25 +58,25 @@ fn pausable_buffer_resumes_at_its_address() {
     });
 }
 
-/// Two buffers that do not fit into memory together are paused in turn.
-fn take_turns(library: &Library) {
+/// Pauses two buffers in turn, which do not fit into memory together.
+fn pause_in_turn(library: &Library) {
     let size = 40 * MIB;
-    let mut one = pausable(library, size);
-    one.write(size - 4, b"last").unwrap();
+    let mut first = pausable(library, size);
+    first.write(size - 4, b"last").unwrap();
     for round in 0..4 {
-        one.pause(Contents::Save).unwrap();
-        let mut other = PausableBuffer::create(&library.vmm, size, &library.on(0))
-            .unwrap_or_else(|error| panic!("{round}: the memory was not given back: {error}"));
-        let full = one.resume().unwrap_err();
-        let full_is = matches!(full.kind(), ErrorKind::OutOfMemory { .. });
-        assert!(full_is && one.is_paused(), "{round}: {full}");
-        other.pause(Contents::Drop).unwrap();
-        one.resume().unwrap();
+        first.pause(Contents::Save).unwrap();
+        let mut second = PausableBuffer::create(&library.vmm, size, &library.on(0))
+            .unwrap_or_else(|error| panic!("{round}: the memory was not freed: {error}"));
+        let error = first.resume().unwrap_err();
+        let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+        assert!(is_out_of_memory && first.is_paused(), "{round}: {error}");
+        second.pause(Contents::Drop).unwrap();
+        first.resume().unwrap();
         let mut last = [0; 4];
-        one.read(size - 4, &mut last).unwrap();
-        assert!(&last == b"last" && holds_text(&one), "{round}");
+        first.read(size - 4, &mut last).unwrap();
+        assert!(&last == b"last" && holds_text(&first), "{round}");
     }
-    drop(one);
+    drop(first);
     library.assert_nothing_held();
 }
 
@@ -84,23 +84,23 @@ fn take_turns(library: &Library) {
 fn pause_frees_memory_for_others() {
     on_each("pages::pause_frees_memory_for_others", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
-        take_turns(&Library::load(fixture.runtime()));
+        pause_in_turn(&Library::load(fixture.runtime()));
     });
 }
 
-/// Mapping over unmapped memory already frees it on the emulated driver.
+/// On the emulated driver, unmapped memory is already freed when other memory is mapped over its addresses.
 #[test]
 fn overlaying_a_mapping_frees_memory() {
     on_each("pages::overlaying_a_mapping_frees_memory", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
-        let known = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
-        let mut quirks = known;
+        let defaults = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
+        let mut quirks = defaults;
         quirks.memory_returns_with_addresses = false;
-        // SAFETY: without the quirk memory is freed later, or not at all.
+        // SAFETY: without this workaround, memory is freed later or never.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
-        take_turns(&Library::open(runtime, options));
+        pause_in_turn(&Library::open(runtime, options));
     });
 }
 
@@ -114,13 +114,13 @@ fn pause_rounds_keep_address_and_contents() {
         let library = Library::load(fixture.runtime());
         let mut buffer = pausable(&library, PAGE);
         let address = buffer.address();
-        let vram = |library: &Library| {
-            let all = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
-            let all: Vec<_> = all.take(100).collect();
-            all.iter().for_each(|&piece| library.vmm.release(piece).unwrap());
-            all.len()
+        let free_mebibytes = |library: &Library| {
+            let handles = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
+            let handles: Vec<_> = handles.take(100).collect();
+            handles.iter().for_each(|&handle| library.vmm.release(handle).unwrap());
+            handles.len()
         };
-        let before = (descriptors(), regions().len(), vram(&library));
+        let before = (descriptors(), regions().len(), free_mebibytes(&library));
         for round in 0..rounds {
             let saved = round % 10 == 0;
             buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
@@ -129,12 +129,12 @@ fn pause_rounds_keep_address_and_contents() {
             buffer.write(0, &text(PAGE, 1)).unwrap();
             assert_eq!(buffer.address(), address, "round {round}");
         }
-        let after = (descriptors(), regions().len(), vram(&library));
+        let after = (descriptors(), regions().len(), free_mebibytes(&library));
         println!("{}: {rounds} rounds, {before:?} then {after:?}", fixture.release());
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
-        // Heaps and stacks change; a leak would add one in each round.
-        let most = before.1 + rounds as usize / 4;
-        assert!(after.1 < most, "{} regions, there were {}", after.1, before.1);
+        // Heaps and stacks change; a leak would add a region in each round.
+        let limit = before.1 + rounds as usize / 4;
+        assert!(after.1 < limit, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
         drop(buffer);
         library.assert_nothing_held();
@@ -177,14 +177,14 @@ fn unmapped_pages_read_as_zeros() {
                 }
                 if zero {
                     // A GPU reads zeros, too, across the end of the mapped pages.
-                    let elsewhere = library.mapped(0, PAGE).0;
-                    library.grant(elsewhere, PAGE, library.gpu(0), Access::ReadWrite);
-                    library.grant(elsewhere, PAGE, library.cpu(0), Access::ReadWrite);
+                    let copy_address = library.mapped(0, PAGE).0;
+                    library.grant(copy_address, PAGE, library.gpu(0), Access::ReadWrite);
+                    library.grant(copy_address, PAGE, library.cpu(0), Access::ReadWrite);
                     let edge = at(buffer.address(), 8 * PAGE);
-                    library.vmm.fill(elsewhere, u32::MAX, PAGE).unwrap();
-                    library.vmm.copy(library.gpu(0), elsewhere, edge, PAGE).unwrap();
+                    library.vmm.fill(copy_address, u32::MAX, PAGE).unwrap();
+                    library.vmm.copy(library.gpu(0), copy_address, edge, PAGE).unwrap();
                     let mut bytes = vec![0xee; PAGE];
-                    library.vmm.read(elsewhere, &mut bytes).unwrap();
+                    library.vmm.read(copy_address, &mut bytes).unwrap();
                     assert!(bytes.iter().all(|&byte| byte == 0));
                     assert!(buffer.zero_page_is_clean().unwrap());
                 }
@@ -225,32 +225,32 @@ fn relocate_keeps_contents() {
     on_each("pages::relocate_keeps_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
-            let [here, there] = zeros.map(|zero| paged(&library, zero, 0));
-            there.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
-            here.map(0..4).unwrap();
-            (0..4).for_each(|page| here.write(page * PAGE, &text(PAGE, page as u8)).unwrap());
+            let [source, target] = zeros.map(|zero| paged(&library, zero, 0));
+            target.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
+            source.map(0..4).unwrap();
+            (0..4).for_each(|page| source.write(page * PAGE, &text(PAGE, page as u8)).unwrap());
             let before = descriptors();
             for _ in 0..10 {
-                here.move_pages(1..3, &there, 8).unwrap();
-                there.map(0..2).unwrap();
-                there.exchange_pages(0..2, &there, 8).unwrap();
-                // The other GPU can access it at its new address.
+                source.move_pages(1..3, &target, 8).unwrap();
+                target.map(0..2).unwrap();
+                target.exchange_pages(0..2, &target, 8).unwrap();
+                // The other GPU can access the page at its new address.
                 library
                     .vmm
-                    .copy(library.gpu(1), there.address_of(8).unwrap(), there.address(), PAGE)
+                    .copy(library.gpu(1), target.address_of(8).unwrap(), target.address(), PAGE)
                     .unwrap();
                 let mut found = vec![0; PAGE];
                 for (page, seed) in [(0, 1), (1, 2), (8, 1)] {
-                    there.read(page * PAGE, &mut found).unwrap();
+                    target.read(page * PAGE, &mut found).unwrap();
                     assert!(found == text(PAGE, seed), "{page}");
                 }
-                there.move_pages(0..2, &here, 1).unwrap();
-                there.unmap(8..10).unwrap();
+                target.move_pages(0..2, &source, 1).unwrap();
+                target.unmap(8..10).unwrap();
             }
             assert_eq!(descriptors(), before);
             for page in 0..4 {
                 let mut found = vec![0; PAGE];
-                here.read(page * PAGE, &mut found).unwrap();
+                source.read(page * PAGE, &mut found).unwrap();
                 assert!(found == text(PAGE, page as u8), "{page}");
             }
         }
@@ -288,7 +288,8 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let states = [&self.plain, &self.zero].into_iter();
-        let states = states.flat_map(|it| (0..it.pages()).map(|page| it.state(page).unwrap()));
+        let states =
+            states.flat_map(|buffer| (0..buffer.pages()).map(|page| buffer.state(page).unwrap()));
         let paused = [self.resident.is_paused(), self.paused.is_paused()];
         (states.collect(), paused, self.library.vmm.mappings())
     }
@@ -304,7 +305,7 @@ impl Setup for Buffers {
         assert!(holds_text(&self.resident), "{when}");
     }
 
-    fn end(mut self, when: &str) -> Library {
+    fn close(mut self, when: &str) -> Library {
         if self.paused.is_paused() {
             self.paused.resume().unwrap();
         }
@@ -314,7 +315,7 @@ impl Setup for Buffers {
 }
 
 // Mapping grants access.
-const ACTS: &[Named<Buffers>] = &[
+const ACTS: &[NamedAct<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),
     ("unmap", "grant", |s| s.zero.unmap(1..3)),
@@ -327,5 +328,5 @@ const ACTS: &[Named<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    each_in_turn("pages::one_refused_call_changes_nothing", ACTS, 150);
+    refuse_each_call("pages::one_refused_call_changes_nothing", ACTS, 150);
 }

@@ -1,8 +1,8 @@
-//! The kernel driver refuses each call in turn during an operation on buffers; and the calls whose refusal
+//! Makes the kernel driver refuse each call of an operation on buffers in turn. Lists the calls whose refusal
 //! aborts AMD's runtime.
 
 use crate::amd_runtime::driver_calls::driver_calls;
-use crate::amd_runtime::kernel_fails;
+use crate::amd_runtime::fail_driver_calls;
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_rocr::Emulation;
@@ -10,9 +10,9 @@ use hsa_rocr::test::on_each_release;
 use hsa_vmm::Error;
 use std::fmt::Debug;
 
-/// The operations in which AMD's runtime aborts the process when the kernel refuses this call (defect
-/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`): it asserts that granting a GPU access succeeds. The library can only
-/// check for a free descriptor; other refusals cannot be predicted.
+/// Operations, each with a kernel call. AMD's runtime aborts the process if the kernel refuses this call in this
+/// operation (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`), because it asserts that granting a GPU access succeeds.
+/// The library can only check for a free descriptor; other refusals cannot be predicted.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),
     ("grant", "PRIME_FD_TO_HANDLE"),
@@ -22,13 +22,14 @@ pub const ABORTS: [(&str, &str); 12] = [
     ("change", "PRIME_FD_TO_HANDLE"),
     ("revoke", "EXPORT_DMABUF"),
     ("revoke", "PRIME_FD_TO_HANDLE"),
-    // Mapping again grants access again.
+    // These map memory again, and so grant access again.
     ("exchange", "EXPORT_DMABUF"),
     ("exchange", "PRIME_FD_TO_HANDLE"),
     ("relocate", "EXPORT_DMABUF"),
     ("relocate", "PRIME_FD_TO_HANDLE"),
 ];
 
+/// Returns the entry of [`ABORTS`] for this call of this operation.
 pub fn may_abort(name: &str, call: &str) -> Option<(&'static str, &'static str)> {
     ABORTS
         .into_iter()
@@ -49,17 +50,17 @@ pub trait Setup: Sized {
     fn assert_contents(&self, when: &str);
 
     /// Frees the buffers, in any state.
-    fn end(self, when: &str) -> Library;
+    fn close(self, when: &str) -> Library;
 }
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
 /// The name of an act, its operation in [`ABORTS`], and the act.
-pub type Named<S> = (&'static str, &'static str, Act<S>);
+pub type NamedAct<S> = (&'static str, &'static str, Act<S>);
 
-/// Refuses each call of each act, in a process of its own: the act fails and changes nothing, or succeeds
-/// anyway.
-pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
+/// Refuses each driver call of each act, in a process of its own. Checks that the act fails and changes nothing,
+/// or succeeds anyway.
+pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], at_least: usize) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, operation, act) in acts {
@@ -67,8 +68,8 @@ pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
             for call in driver_calls(start, |setup| act(setup).unwrap()) {
                 let when = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
-                    kernel_fails(&format!("{call}=ENOMEM"));
-                    fails_well(start(), act, &when, &call);
+                    fail_driver_calls(&format!("{call}=ENOMEM"));
+                    check_failure(start(), act, &when, &call);
                 });
                 tried += 1;
                 let aborted =
@@ -85,19 +86,19 @@ pub fn each_in_turn<S: Setup>(test: &str, acts: &[Named<S>], at_least: usize) {
     });
 }
 
-fn fails_well<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
+fn check_failure<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
     setup.library().vmm.check().unwrap();
-    let (before, open) = (setup.state(), descriptors());
+    let (before, open_before) = (setup.state(), descriptors());
     if let Err(error) = act(&mut setup) {
         println!("{when}: {error}");
         setup.library().vmm.check().unwrap();
         // A defect of the runtime: its map leaks the dma-buf that the driver refused.
-        let leaked = descriptors() - open;
+        let leaked = descriptors() - open_before;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{when}: {leaked} descriptors");
         assert_eq!(setup.state(), before, "{when}");
         setup.assert_contents(when);
         act(&mut setup).unwrap();
     }
-    setup.end(when).assert_nothing_held();
+    setup.close(when).assert_nothing_held();
 }

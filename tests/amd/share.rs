@@ -13,26 +13,26 @@ use std::os::unix::net::UnixStream;
 const SIZE: usize = 256 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// One of two processes, and its connection to the other.
+/// One of two processes, with its socket to the other.
 struct Side {
     library: Library,
-    line: UnixStream,
+    socket: UnixStream,
 }
 
 impl Side {
     /// Signals the other process to continue.
     fn resume_peer(&mut self) {
-        self.line.write_all(b"!").unwrap();
+        self.socket.write_all(b"!").unwrap();
     }
 
-    /// Waits for the signal of the other process; fails if it has ended instead.
+    /// Waits for the signal of the other process; fails if that process has ended instead.
     fn wait(&mut self) {
-        self.line.read_exact(&mut [0]).unwrap();
+        self.socket.read_exact(&mut [0]).unwrap();
     }
 
     /// Waits until the other process has ended.
     fn wait_for_the_end(&mut self) {
-        assert_eq!(self.line.read(&mut [0]).unwrap(), 0, "the other process has ended");
+        assert_eq!(self.socket.read(&mut [0]).unwrap(), 0, "the other process has ended");
     }
 
     /// Maps memory of the second GPU for all agents.
@@ -44,19 +44,19 @@ impl Side {
 
     fn grant_all(&self, base: Address) {
         let Library { runtime, vmm } = &self.library;
-        let all = runtime.agents().iter().map(|agent| access(agent.id(), Access::ReadWrite));
-        vmm.set_access(base, SIZE, &all.collect::<Vec<_>>()).unwrap();
+        let grants = runtime.agents().iter().map(|agent| access(agent.id(), Access::ReadWrite));
+        vmm.set_access(base, SIZE, &grants.collect::<Vec<_>>()).unwrap();
     }
 
     fn send(&self, memory: Handle) {
         let vmm = &self.library.vmm;
-        send(&self.line, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
+        send(&self.socket, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
     }
 
     /// Receives memory and maps it for all agents.
     fn receive(&self) -> (Address, Handle) {
         let vmm = &self.library.vmm;
-        let memory = vmm.import_from_shareable_handle(receive(&self.line), FILE).unwrap();
+        let memory = vmm.import_from_shareable_handle(receive(&self.socket), FILE).unwrap();
         assert_eq!(vmm.allocation_size(memory), Ok(SIZE));
         let owner = Location::Agent(self.library.gpu(1));
         assert_eq!(vmm.allocation_properties(memory).unwrap().location, owner);
@@ -81,33 +81,33 @@ impl Side {
 }
 
 /// Runs two processes on each release: the first creates memory and sends it to the second.
-fn between(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: [End; 2]) {
+fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: [End; 2]) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
-        let mut lines = UnixStream::pair().ok();
-        // Each child closes the other's end, so that the other detects its end.
+        let mut sockets = UnixStream::pair().ok();
+        // Each child closes the other's socket, so that the other detects when this child ends.
         let first = Child::start(|| {
-            let line = lines.take().unwrap().0;
-            exporter(Side { library: library(), line });
+            let socket = sockets.take().unwrap().0;
+            exporter(Side { library: library(), socket });
             0
         });
         let second = Child::start(|| {
-            let line = lines.take().unwrap().1;
-            importer(Side { library: library(), line });
+            let socket = sockets.take().unwrap().1;
+            importer(Side { library: library(), socket });
             0
         });
-        drop(lines);
+        drop(sockets);
         assert_eq!([first.wait(), second.wait()], ends, "{}", fixture.release());
     });
 }
 
-/// Ends this process as a crash does.
+/// Kills this process.
 fn die() {
     // SAFETY: kills this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-const DIES: End = End::Signal(libc::SIGKILL);
+const KILLED: End = End::Signal(libc::SIGKILL);
 
 #[test]
 fn both_processes_read_what_the_other_writes() {
@@ -116,29 +116,29 @@ fn both_processes_read_what_the_other_writes() {
         side.library.vmm.write(memory.0, b"ping").unwrap();
         side.send(memory.1);
         side.wait();
-        assert_eq!(&side.text(memory.0), b"pong", "by the other's CPU");
+        assert_eq!(&side.text(memory.0), b"pong", "written by the other process's CPU");
         side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"fill"), SIZE).unwrap();
         side.resume_peer();
         side.wait();
-        assert_eq!(&side.text(memory.0), b"full", "by the other's GPU");
+        assert_eq!(&side.text(memory.0), b"full", "written by the other process's GPU");
         side.release(memory);
         side.resume_peer();
     };
     let importer = |mut side: Side| {
         let memory = side.receive();
-        assert_eq!(&side.text(memory.0), b"ping", "by the other's CPU");
+        assert_eq!(&side.text(memory.0), b"ping", "written by the other process's CPU");
         side.library.vmm.write(memory.0, b"pong").unwrap();
         side.resume_peer();
         side.wait();
-        assert_eq!(&side.text(memory.0), b"fill", "by the other's GPU");
+        assert_eq!(&side.text(memory.0), b"fill", "written by the other process's GPU");
         side.library.vmm.fill(memory.0, u32::from_ne_bytes(*b"full"), SIZE).unwrap();
         side.resume_peer();
         side.wait();
-        // The exporter has released it.
+        // The exporter has released the memory.
         assert_eq!(&side.text(memory.0), b"full");
         side.release(memory);
     };
-    between(
+    run_pair(
         "share::both_processes_read_what_the_other_writes",
         exporter,
         importer,
@@ -164,7 +164,7 @@ fn memory_outlives_its_exporter() {
         assert_eq!(side.text(memory.0), 7u32.to_ne_bytes());
         side.release(memory);
     };
-    between("share::memory_outlives_its_exporter", exporter, importer, [End::Success; 2]);
+    run_pair("share::memory_outlives_its_exporter", exporter, importer, [End::Success; 2]);
 }
 
 #[test]
@@ -183,7 +183,12 @@ fn memory_outlives_a_killed_exporter() {
         assert_eq!(&side.text(memory.0), b"kept");
         side.release(memory);
     };
-    between("share::memory_outlives_a_killed_exporter", exporter, importer, [DIES, End::Success]);
+    run_pair(
+        "share::memory_outlives_a_killed_exporter",
+        exporter,
+        importer,
+        [KILLED, End::Success],
+    );
 }
 
 /// The importer is killed before it imports the memory, or while it uses it.
@@ -200,7 +205,7 @@ fn exporter_survives_a_killed_importer() {
     };
     let before_import = |mut side: Side| {
         side.resume_peer();
-        receive(&side.line);
+        receive(&side.socket);
         die();
     };
     let in_use = |mut side: Side| {
@@ -212,7 +217,7 @@ fn exporter_survives_a_killed_importer() {
     };
     for importer in [&before_import as &dyn Fn(Side), &in_use] {
         let test = "share::exporter_survives_a_killed_importer";
-        between(test, exporter, importer, [End::Success, DIES]);
+        run_pair(test, exporter, importer, [End::Success, KILLED]);
     }
 }
 
@@ -241,5 +246,5 @@ fn sharing_many_times_leaks_nothing() {
             side.resume_peer();
         }
     };
-    between("share::sharing_many_times_leaks_nothing", exporter, importer, [End::Success; 2]);
+    run_pair("share::sharing_many_times_leaks_nothing", exporter, importer, [End::Success; 2]);
 }

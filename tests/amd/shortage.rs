@@ -1,4 +1,4 @@
-//! Too little memory, too few descriptors.
+//! Shortages of memory and of file descriptors.
 
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, access, at};
@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Allocates all memory, in pieces.
-fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
+fn allocate_all(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
     let mut pieces = Vec::new();
     loop {
         match library.vmm.create(piece, &library.on(gpu)) {
@@ -20,7 +20,7 @@ fn all_of_it(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
                 return pieces;
             }
         }
-        assert!(pieces.len() < 1000, "it ends");
+        assert!(pieces.len() < 1000, "allocation ends");
     }
 }
 
@@ -30,19 +30,23 @@ fn exhausted_memory_is_usable_after_free() {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(fixture.runtime());
         let base = library.reserve(4 * MIB);
-        let mut most = None;
+        let mut count = None;
         for _ in 0..3 {
-            let pieces = all_of_it(&library, 0, 4 * MIB);
+            let pieces = allocate_all(&library, 0, 4 * MIB);
             assert!((8..=16).contains(&pieces.len()), "{} pieces", pieces.len());
-            assert_eq!(*most.get_or_insert(pieces.len()), pieces.len(), "all memory is free again");
-            // Existing memory is usable, and the other GPU has its own.
+            assert_eq!(
+                *count.get_or_insert(pieces.len()),
+                pieces.len(),
+                "all memory is free again"
+            );
+            // The allocated memory is usable, and the other GPU still has free memory.
             library.map(base, 4 * MIB, pieces[0]);
             library.grant(base, 4 * MIB, library.cpu(0), Access::ReadWrite);
             library.grant(base, 4 * MIB, library.gpu(1), Access::ReadWrite);
             library.vmm.write(base, b"last").unwrap();
             library.vmm.unmap(base, 4 * MIB).unwrap();
-            let other = library.create(1, 4 * MIB);
-            library.vmm.release(other).unwrap();
+            let peer_memory = library.create(1, 4 * MIB);
+            library.vmm.release(peer_memory).unwrap();
             library.vmm.check().unwrap();
             for piece in pieces {
                 library.vmm.release(piece).unwrap();
@@ -66,23 +70,23 @@ fn calls_without_descriptors_change_nothing() {
         library.grant(base, size, library.gpu(0), Access::Read);
         library.map(at(base, size), size, second);
         let shared = vmm.export_to_shareable_handle(first, FILE).unwrap();
-        let elsewhere = library.reserve(size);
+        let free_address = library.reserve(size);
         let state = || (vmm.usage(), vmm.mappings(), descriptors());
         let before = state();
 
         allow_more(0);
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
-        let answers = [
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
+        let results = [
             ("export", vmm.export_to_shareable_handle(first, FILE).map(drop)),
-            ("set_access", vmm.set_access(base, size, &all)),
-            ("set_access of two", vmm.set_access(base, 2 * size, &all)),
-            ("map", vmm.map(elsewhere, size, 0, third)),
+            ("set_access", vmm.set_access(base, size, &grants)),
+            ("set_access of two", vmm.set_access(base, 2 * size, &grants)),
+            ("map", vmm.map(free_address, size, 0, third)),
         ];
-        for (name, answer) in answers {
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(out, "{name}: {answer:?}");
+        for (name, result) in results {
+            let is_shortage =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
+            assert!(is_shortage, "{name}: {result:?}");
         }
         // No more descriptors are opened for memory that is open already.
         let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
@@ -93,13 +97,13 @@ fn calls_without_descriptors_change_nothing() {
         vmm.check().unwrap();
         assert_eq!(vmm.quarantine(), []);
         assert_untouchable(base.get(), 2 * size, "after the shortage");
-        vmm.set_access(base, 2 * size, &all).unwrap();
-        vmm.map(elsewhere, size, 0, third).unwrap();
+        vmm.set_access(base, 2 * size, &grants).unwrap();
+        vmm.map(free_address, size, 0, third).unwrap();
         vmm.import_from_shareable_handle(&shared, FILE).unwrap();
     });
 }
 
-/// Each number of free descriptors fails another step of the same call.
+/// With each number of free descriptors, a different step of the call fails.
 #[test]
 fn running_out_of_descriptors_half_way_rolls_back() {
     on_each("shortage::running_out_of_descriptors_half_way_rolls_back", |fixture| {
@@ -110,32 +114,32 @@ fn running_out_of_descriptors_half_way_rolls_back() {
         for number in 0..4 {
             library.map(at(base, number * size), size, library.create(number % 2, size));
         }
-        let all = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
+        let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let mut failures = 0;
-        for more in 1.. {
+        for spare in 1.. {
             let before = (vmm.usage(), vmm.mappings());
-            allow_more(more);
-            let answer = vmm.set_access(base, 4 * size, &all);
+            allow_more(spare);
+            let result = vmm.set_access(base, 4 * size, &grants);
             no_limit();
-            if answer.is_ok() {
+            if result.is_ok() {
                 break;
             }
             failures += 1;
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(out, "{more}: {answer:?}");
-            assert_eq!((vmm.usage(), vmm.mappings()), before, "{more}");
+            let is_shortage =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
+            assert!(is_shortage, "{spare}: {result:?}");
+            assert_eq!((vmm.usage(), vmm.mappings()), before, "{spare}");
             assert_eq!(vmm.quarantine(), []);
             assert_untouchable(base.get(), 4 * size, "half-way");
-            assert!(more < 100, "it eventually succeeds");
+            assert!(spare < 100, "the call eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
         vmm.check().unwrap();
     });
 }
 
-/// The runtime would abort this process: it asserts that it gets a descriptor.
+/// The library rejects the call. The runtime would abort this process: it asserts that it gets a descriptor.
 #[test]
 fn grant_to_gpu_needs_a_descriptor() {
     on_each("shortage::grant_to_gpu_needs_a_descriptor", |fixture| {
@@ -145,21 +149,21 @@ fn grant_to_gpu_needs_a_descriptor() {
         let (base, _) = library.mapped(0, size);
         let gpus = [library.gpu(0), library.gpu(1)].map(|id| access(id, Access::ReadWrite));
         allow_more(0);
-        let answer = vmm.set_access(base, size, &gpus);
+        let result = vmm.set_access(base, size, &gpus);
         assert!(
-            matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
-            "{answer:?}"
+            matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
+            "{result:?}"
         );
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
         no_limit();
         vmm.set_access(base, size, &gpus).unwrap();
-        // A change of permission needs none; revoking and granting the other again does.
+        // Changing a permission needs no descriptor. Revoking does, because it grants the other GPU access again.
         allow_more(0);
         library.grant(base, size, library.gpu(1), Access::Read);
-        let answer = vmm.revoke(base, size, &[library.gpu(1)]);
+        let result = vmm.revoke(base, size, &[library.gpu(1)]);
         assert!(
-            matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
-            "{answer:?}"
+            matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
+            "{result:?}"
         );
         assert_eq!(vmm.get_access(library.gpu(1), base).unwrap(), Access::Read);
         no_limit();

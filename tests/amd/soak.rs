@@ -1,6 +1,6 @@
-//! Threads over several `Vmm`s, several runtimes and areas of one process, with every operation.
+//! Threads run every operation on several `Vmm`s, runtimes and areas of one process.
 //!
-//! `HSA_VMM_SOAK_SECONDS` says how long it runs on each release.
+//! `HSA_VMM_SOAK_SECONDS` sets the duration on each release.
 
 use crate::amd_runtime::on_each_within;
 use crate::machine::{Library, access, at};
@@ -14,57 +14,57 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 10;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
-/// Threads for each of the three `Vmm`s.
+/// Threads for each of the three `Vmm`s; as many use areas.
 const THREADS: usize = 3;
 
-/// How long one release is tested: two seconds, or what the environment says.
+/// Returns the duration of the test on one release: two seconds, or the variable's value.
 fn duration() -> Duration {
     let seconds = std::env::var("HSA_VMM_SOAK_SECONDS");
-    let seconds = seconds.map(|it| it.parse().expect("HSA_VMM_SOAK_SECONDS is a number"));
+    let seconds = seconds.map(|text| text.parse().expect("HSA_VMM_SOAK_SECONDS is a number"));
     Duration::from_secs(seconds.unwrap_or(2))
 }
 
 #[test]
 fn vmms_runtimes_and_areas_share_a_library() {
-    let patience = duration() + Duration::from_secs(240);
-    on_each_within("soak::vmms_runtimes_and_areas_share_a_library", patience, |fixture| {
+    let time_limit = duration() + Duration::from_secs(240);
+    on_each_within("soak::vmms_runtimes_and_areas_share_a_library", time_limit, |fixture| {
         let first = Library::load(fixture.runtime());
         // SAFETY: the file is AMD's runtime, which is loaded already.
         let second = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let second = Library { vmm: Vmm::open(&second).unwrap(), runtime: second };
-        let beside =
+        let third =
             Library { vmm: Vmm::open(&first.runtime).unwrap(), runtime: first.runtime.clone() };
-        let all = [&first, &second, &beside];
+        let all = [&first, &second, &third];
         // The runtime creates its queues when they are first needed.
         for library in all {
-            whole_life(library, 0).unwrap();
-            area_life(library, 0).unwrap();
+            use_vmm(library, 0).unwrap();
+            use_area(library, 0).unwrap();
         }
         let before = descriptors();
         let barrier = Barrier::new(THREADS * (all.len() + 1));
         let failures = Mutex::new(Vec::new());
-        let lives = AtomicUsize::new(0);
+        let rounds = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for number in 1..=THREADS * (all.len() + 1) {
                 let library = all[number % all.len()];
-                let life = if number <= THREADS { area_life } else { whole_life };
-                let (barrier, failures, lives) = (&barrier, &failures, &lives);
+                let use_library = if number <= THREADS { use_area } else { use_vmm };
+                let (barrier, failures, rounds) = (&barrier, &failures, &rounds);
                 scope.spawn(move || {
                     barrier.wait();
                     let begun = Instant::now();
                     while begun.elapsed() < duration() {
-                        match life(library, number as u8) {
-                            Ok(()) => lives.fetch_add(1, Ordering::Relaxed),
+                        match use_library(library, number as u8) {
+                            Ok(()) => rounds.fetch_add(1, Ordering::Relaxed),
                             Err(failure) => return failures.lock().unwrap().push(failure),
                         };
                     }
                 });
             }
         });
-        let lives = lives.into_inner();
-        println!("{}: {lives} lives in {:?}", fixture.release(), duration());
-        assert_eq!(failures.into_inner().unwrap(), [""; 0], "after {lives} lives");
-        assert!(lives > 100, "only {lives} lives");
+        let rounds = rounds.into_inner();
+        println!("{}: {rounds} rounds in {:?}", fixture.release(), duration());
+        assert_eq!(failures.into_inner().unwrap(), [""; 0], "after {rounds} rounds");
+        assert!(rounds > 100, "only {rounds} rounds");
         assert_eq!(descriptors(), before);
         all.into_iter().for_each(Library::assert_nothing_held);
     });
@@ -74,8 +74,8 @@ fn failed(call: &str) -> impl Fn(Error) -> String {
     move |error| format!("{call}: {error}")
 }
 
-/// Creates, maps, shares, uses and releases memory, with the thread's own number in it.
-fn whole_life(library: &Library, number: u8) -> Result<(), String> {
+/// Creates, maps, shares, uses and releases memory, which contains the thread's number.
+fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     let vmm = &library.vmm;
     let (gpu, peer) = (number as usize % 2, 1 - number as usize % 2);
     let base = vmm.address_reserve(3 * SIZE, 0, None).map_err(failed("reserve"))?;
@@ -97,11 +97,11 @@ fn whole_life(library: &Library, number: u8) -> Result<(), String> {
     vmm.revoke(base, SIZE, &[library.gpu(gpu)]).map_err(failed("revoke"))?;
     vmm.set_access(at(base, SIZE), 2 * SIZE, &read(library.cpu(0)))
         .map_err(failed("set_access, the CPU"))?;
-    for place in 0..3 {
+    for index in 0..3 {
         let mut bytes = [0; 128];
-        vmm.read(at(base, place * SIZE), &mut bytes).map_err(failed("read"))?;
+        vmm.read(at(base, index * SIZE), &mut bytes).map_err(failed("read"))?;
         if bytes != [number; 128] {
-            return Err(format!("read: other bytes than {number} at {place}: {bytes:?}"));
+            return Err(format!("read: bytes other than {number} at {index}: {bytes:?}"));
         }
     }
     vmm.release(imported).map_err(failed("release, imported"))?;
@@ -115,7 +115,7 @@ fn whole_life(library: &Library, number: u8) -> Result<(), String> {
 }
 
 /// Creates, uses and drops memory of an area: virtual, of a pool, or locked.
-fn area_life(library: &Library, number: u8) -> Result<(), String> {
+fn use_area(library: &Library, number: u8) -> Result<(), String> {
     let flags = [AreaFlags::DEFAULT, AreaFlags::UNIFIED, AreaFlags::HOST, AreaFlags::MAPPED];
     for flags in flags {
         let failed = |call: &str| format!("{call} of an area ({flags})");
@@ -123,9 +123,9 @@ fn area_life(library: &Library, number: u8) -> Result<(), String> {
         let area = Vmm::open(&library.runtime)
             .and_then(|vmm| Area::new(&vmm, usize::from(number % 2), flags))
             .map_err(|error| format!("{}: {error}", failed("create")))?;
-        let mut own = vec![0; 3 * SIZE];
+        let mut host_memory = vec![0; 3 * SIZE];
         let options = if flags == AreaFlags::MAPPED {
-            MmapOptions::new().with_host_memory(&mut own)
+            MmapOptions::new().with_host_memory(&mut host_memory)
         } else {
             MmapOptions::new()
         };
@@ -137,9 +137,9 @@ fn area_life(library: &Library, number: u8) -> Result<(), String> {
             .and_then(|()| memory.read(8, &mut bytes))
             .map_err(|error| format!("{}: {error}", failed("use")))?;
         if bytes != [number; 16] {
-            return Err(format!("{}: other bytes than {number}: {bytes:?}", failed("read")));
+            return Err(format!("{}: bytes other than {number}: {bytes:?}", failed("read")));
         }
-        memory.munmap().map_err(|kept| format!("{}: {}", failed("munmap"), kept.error))?;
+        memory.munmap().map_err(|rejected| format!("{}: {}", failed("munmap"), rejected.error))?;
     }
     Ok(())
 }

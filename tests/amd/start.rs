@@ -1,6 +1,6 @@
-//! A runtime that does not start, and one that is started repeatedly.
+//! Starts of the runtime: failed, repeated, and by several `Vmm`s.
 
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
@@ -14,7 +14,7 @@ fn start_error_describes_the_driver() {
     on_each("start::start_error_describes_the_driver", |fixture| {
         for call in FIRST_CALLS {
             let end = in_child(|| {
-                kernel_fails(&format!("{call}=ENODEV"));
+                fail_driver_calls(&format!("{call}=ENODEV"));
                 // SAFETY: AMD's own runtime.
                 let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();
                 match error.kind() {
@@ -22,7 +22,7 @@ fn start_error_describes_the_driver() {
                         assert_eq!(*path, fixture.runtime().canonicalize().unwrap());
                         assert_eq!(*driver, DriverState::Present);
                     }
-                    other => panic!("{other:?}"),
+                    kind => panic!("{kind:?}"),
                 }
             });
             assert_eq!(end, End::Success, "{call}");
@@ -51,15 +51,16 @@ fn runtime_starts_and_stops_repeatedly() {
 #[test]
 fn vmms_on_one_runtime_are_independent() {
     on_each("start::vmms_on_one_runtime_are_independent", |fixture| {
-        let [one, other] = [(); 2].map(|()| Library::load(fixture.runtime()));
-        let ((mine, memory), (theirs, _)) = (one.mapped(0, 64 << 10), other.mapped(0, 64 << 10));
-        other.vmm.unmap(mine, 64 << 10).unwrap_err();
-        other.vmm.release(memory).unwrap_err();
-        other.grant(theirs, 64 << 10, other.cpu(0), Access::ReadWrite);
-        drop(one);
-        other.vmm.write(theirs, b"kept").unwrap();
-        other.vmm.fill(theirs, 7, 4).unwrap_err();
-        other.grant(theirs, 64 << 10, other.gpu(0), Access::ReadWrite);
-        other.vmm.fill(theirs, 7, 4).unwrap();
+        let [first, second] = [(); 2].map(|()| Library::load(fixture.runtime()));
+        let ((first_base, memory), (second_base, _)) =
+            (first.mapped(0, 64 << 10), second.mapped(0, 64 << 10));
+        second.vmm.unmap(first_base, 64 << 10).unwrap_err();
+        second.vmm.release(memory).unwrap_err();
+        second.grant(second_base, 64 << 10, second.cpu(0), Access::ReadWrite);
+        drop(first);
+        second.vmm.write(second_base, b"kept").unwrap();
+        second.vmm.fill(second_base, 7, 4).unwrap_err();
+        second.grant(second_base, 64 << 10, second.gpu(0), Access::ReadWrite);
+        second.vmm.fill(second_base, 7, 4).unwrap();
     });
 }

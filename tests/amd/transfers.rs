@@ -8,7 +8,7 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
     on_each("transfers::gpu_faults_on_host_memory_that_is_not_locked", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
-        raw.write_by(raw.gpus[0], base, 6).expect("it has access");
+        raw.write_by(raw.gpus[0], base, 6).expect("the GPU has access");
         let heap = vec![0u64; 512];
         assert_eq!(raw.read_by(raw.gpus[0], heap.as_ptr().addr()), Err(Fault));
     });
@@ -20,9 +20,9 @@ fn gpu_faults_on_host_memory_that_was_unlocked() {
         let raw = Raw::start(fixture);
         let mut heap = vec![7u64; 3 * 512];
         let page = heap.as_mut_ptr().addr().next_multiple_of(4096);
-        let there = raw.lock(page, 4096, &raw.gpus).expect("host memory");
-        assert_eq!(raw.read_by(raw.gpus[0], there), Ok(7));
-        raw.unlock(page).expect("it is locked");
-        assert_eq!(raw.read_by(raw.gpus[0], there), Err(Fault));
+        let address = raw.lock(page, 4096, &raw.gpus).expect("host memory");
+        assert_eq!(raw.read_by(raw.gpus[0], address), Ok(7));
+        raw.unlock(page).expect("the page is locked");
+        assert_eq!(raw.read_by(raw.gpus[0], address), Err(Fault));
     });
 }

@@ -14,11 +14,11 @@ use std::io::{Read, Write};
 const SIZE: usize = 256 << 10;
 
 /// Maps the memory for the CPU and all GPUs.
-fn view(library: &Library, memory: &Allocation) -> Mapping {
+fn map_for_all(library: &Library, memory: &Allocation) -> Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
-    let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
-    mapping.grant(&all, Access::ReadWrite).unwrap();
+    let agents: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+    mapping.grant(&agents, Access::ReadWrite).unwrap();
     mapping
 }
 
@@ -32,38 +32,39 @@ fn word(mapping: &Mapping) -> [u8; 4] {
 fn received_memory_outlives_its_sender() {
     let name = "transport::received_memory_outlives_its_sender";
     on_each_release(name, &Emulation::gpus(2), |fixture| {
-        let (here, there) = Channel::pair().unwrap();
-        let (back, forth) = Channel::pair().unwrap();
-        // A fork copies all ends. Close the other side's, so that its end is detected.
-        let (mut senders, mut receivers) = (Some((here, forth)), Some((there, back)));
+        let (sending, receiving) = Channel::pair().unwrap();
+        let (reply_sending, reply_receiving) = Channel::pair().unwrap();
+        // A fork copies all channels. Each child closes the other's, so that the end of a child is detected.
+        let (mut senders, mut receivers) =
+            (Some((sending, reply_receiving)), Some((receiving, reply_sending)));
         let sender = Child::start(|| {
             drop(receivers.take());
-            let (here, forth) = senders.take().unwrap();
+            let (sending, reply_receiving) = senders.take().unwrap();
             let library = Library::load(fixture.runtime());
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
-            let mapping = view(&library, &memory);
+            let mapping = map_for_all(&library, &memory);
             mapping.write(0, b"here").unwrap();
-            here.send(&library.vmm, &memory, "mine").unwrap();
-            let (_, description) = forth.receive(&library.vmm).unwrap();
+            sending.send(&library.vmm, &memory, "mine").unwrap();
+            let (_, description) = reply_receiving.receive(&library.vmm).unwrap();
             assert_eq!(description.name, "yours");
             assert_eq!(&word(&mapping), b"back");
             0
         });
         let receiver = Child::start(|| {
             drop(senders.take());
-            let (there, back) = receivers.take().unwrap();
+            let (receiving, reply_sending) = receivers.take().unwrap();
             let library = Library::load(fixture.runtime());
-            let (memory, description) = there.receive(&library.vmm).unwrap();
+            let (memory, description) = receiving.receive(&library.vmm).unwrap();
             assert_eq!((description.name.as_str(), description.size), ("mine", SIZE as u64));
             let owner = library.runtime.gpus().nth(1).and_then(|gpu| gpu.pci);
             assert_eq!(description.owner, owner);
-            let mapping = view(&library, &memory);
+            let mapping = map_for_all(&library, &memory);
             assert_eq!(&word(&mapping), b"here");
             // Received memory can be sent again.
             mapping.write(0, b"back").unwrap();
-            back.send(&library.vmm, &memory, "yours").unwrap();
-            // Until the sender has ended.
-            let error = there.receive(&library.vmm).unwrap_err();
+            reply_sending.send(&library.vmm, &memory, "yours").unwrap();
+            // Receiving fails once the sender has ended.
+            let error = receiving.receive(&library.vmm).unwrap_err();
             assert!(matches!(error.kind(), hsa_vmm::ErrorKind::Disconnected(_)), "{error}");
             mapping.fill(0, 7, mapping.size()).unwrap();
             assert_eq!(word(&mapping), 7u32.to_ne_bytes());
@@ -113,28 +114,29 @@ fn ticket_fetches_memory_of_another_process() {
         "transport::ticket_fetches_memory_of_another_process",
         &Emulation::gpus(2),
         |fixture| {
-            let (mut line, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (mut importer_socket, mut exporter_socket) =
+                std::os::unix::net::UnixStream::pair().unwrap();
             let exporter = Child::start(|| {
                 let library = Library::load(fixture.runtime());
                 let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
-                let mapping = view(&library, &memory);
+                let mapping = map_for_all(&library, &memory);
                 mapping.write(0, b"here").unwrap();
                 let offer = Offer::of(&memory).unwrap();
-                writeln!(theirs, "{:100}", offer.ticket().to_string()).unwrap();
-                theirs.read_exact(&mut [0]).unwrap();
+                writeln!(exporter_socket, "{:100}", offer.ticket().to_string()).unwrap();
+                exporter_socket.read_exact(&mut [0]).unwrap();
                 assert_eq!(&word(&mapping), b"back");
                 0
             });
             let importer = Child::start(|| {
                 let library = Library::load(fixture.runtime());
                 let mut text = [0; 101];
-                line.read_exact(&mut text).unwrap();
+                importer_socket.read_exact(&mut text).unwrap();
                 let ticket: Ticket = std::str::from_utf8(&text).unwrap().trim().parse().unwrap();
                 let memory = ticket.fetch(&library.vmm, Trust::SameUser).unwrap();
-                let mapping = view(&library, &memory);
+                let mapping = map_for_all(&library, &memory);
                 assert_eq!(&word(&mapping), b"here");
                 mapping.write(0, b"back").unwrap();
-                line.write_all(b"!").unwrap();
+                importer_socket.write_all(b"!").unwrap();
                 0
             });
             assert_eq!(importer.wait(), End::Success, "{}: importer", fixture.release());
@@ -148,23 +150,24 @@ fn ten_thousand_rounds_leak_nothing() {
     on_each("transport::ten_thousand_rounds_leak_nothing", |fixture| {
         let library = Library::load(fixture.runtime());
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
-        let (here, there) = Channel::pair().unwrap();
+        let (sender, receiver) = Channel::pair().unwrap();
         let round = || {
-            here.send(&library.vmm, &memory, "again").unwrap();
-            drop(there.receive(&library.vmm).unwrap());
+            sender.send(&library.vmm, &memory, "again").unwrap();
+            drop(receiver.receive(&library.vmm).unwrap());
         };
         round();
-        let count = || {
-            let tables = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
-            let tables = std::fs::read_to_string(tables).unwrap();
-            // The heap may have grown meanwhile; buffers are shared.
-            let shared = regions().iter().filter(|it| it.permissions.ends_with('s')).count();
-            (descriptors(), shared, tables.lines().last().unwrap().to_owned())
+        let counts = || {
+            let page_tables = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
+            let page_tables = std::fs::read_to_string(page_tables).unwrap();
+            // Counts shared regions only: the heap may have grown, but GPU buffers are shared.
+            let shared =
+                regions().iter().filter(|region| region.permissions.ends_with('s')).count();
+            (descriptors(), shared, page_tables.lines().last().unwrap().to_owned())
         };
-        let before = count();
+        let before = counts();
         for _ in 0..10_000 {
             round();
         }
-        assert_eq!(count(), before);
+        assert_eq!(counts(), before);
     });
 }

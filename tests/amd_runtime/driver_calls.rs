@@ -18,33 +18,32 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Returns whether a call does not affect the operation, or no driver refuses it.
+/// Returns whether a call does not affect the operation, or never fails in a driver.
 fn is_irrelevant(call: &str) -> bool {
     let irrelevant =
         ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];
     irrelevant.contains(&call)
 }
 
-/// Returns the driver's calls that an operation makes, each with its number among calls of its name since
-/// the process began.
+/// Returns the driver's calls that an operation makes, as `CALL#n`: the n-th call of that name in the process.
 pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));
     let end = in_child(|| {
         set_variable("HSA_KFD_LOG", log.to_str().unwrap());
-        let mut started = start();
+        let mut state = start();
         let before = calls(&log);
-        act(&mut started);
-        let mut made = String::new();
+        act(&mut state);
+        let mut lines = String::new();
         for (call, count) in calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {
                 if !is_irrelevant(&call) {
-                    made += &format!("{call}#{number}\n");
+                    lines += &format!("{call}#{number}\n");
                 }
             }
         }
-        std::fs::write(&list, made).unwrap();
+        std::fs::write(&list, lines).unwrap();
     });
-    assert_eq!(end, End::Success, "when nothing fails");
+    assert_eq!(end, End::Success, "the operation succeeds when nothing fails");
     std::fs::read_to_string(&list).unwrap().lines().map(str::to_owned).collect()
 }

@@ -1,6 +1,6 @@
-//! AMD's runtime over the emulated kernel driver, in processes that a test may crash.
+//! AMD's runtime on the emulated kernel driver, in processes that a test may crash.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 pub mod driver_calls;
 pub mod raw;
@@ -18,14 +18,14 @@ pub fn on_each(test: &str, act: impl Fn(&Fixture)) {
     });
 }
 
-/// As [`on_each`], for a test that takes longer than others.
-pub fn on_each_within(test: &str, patience: Duration, act: impl Fn(&Fixture)) {
-    on_within(&Release::ALL, test, &Emulation::gpus(2), patience, |fixture| {
+/// Does the same as [`on_each`], with a longer time limit.
+pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) {
+    on_within(&Release::ALL, test, &Emulation::gpus(2), time_limit, |fixture| {
         let child = Child::start(|| {
             act(fixture);
             0
         });
-        assert_eq!(child.wait_for(patience), End::Success, "{}", fixture.release());
+        assert_eq!(child.wait_for(time_limit), End::Success, "{}", fixture.release());
     });
 }
 
@@ -36,6 +36,6 @@ pub fn set_variable(variable: &str, value: &str) {
 }
 
 /// Makes calls of the kernel driver fail: `GEM_VA#3=ENOMEM`, or `GEM_VA=ENOMEM` for all of them.
-pub fn kernel_fails(plan: &str) {
+pub fn fail_driver_calls(plan: &str) {
     set_variable("HSA_KFD_FAULTS", plan);
 }

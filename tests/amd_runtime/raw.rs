@@ -16,7 +16,7 @@ pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 pub const SIZE: usize = 64 << 10;
 pub const PAGE: usize = 4096;
 
-type Answer<T = ()> = Result<T, hsa_status_t>;
+type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
 /// A GPU accessed an address that is not in its page table.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub struct Raw {
     pub pools: Vec<hsa_amd_memory_pool_t>,
     /// Memory that every agent can access.
     scratch: usize,
-    // Last, because it contains the functions.
+    // Dropped last, because it contains the functions.
     _library: Library,
 }
 
-fn answer<T>(status: hsa_status_t, value: T) -> Answer<T> {
+fn to_result<T>(status: hsa_status_t, value: T) -> HsaResult<T> {
     if status == HSA_STATUS_SUCCESS { Ok(value) } else { Err(status) }
 }
 
@@ -49,20 +49,20 @@ fn at(address: usize) -> *mut c_void {
 
 static FAULTED: AtomicBool = AtomicBool::new(false);
 
-unsafe extern "C" fn note_fault(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
+unsafe extern "C" fn record_fault(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
     FAULTED.store(true, Ordering::SeqCst);
     HSA_STATUS_SUCCESS
 }
 
-unsafe extern "C" fn keep<T: Copy>(found: T, list: *mut c_void) -> hsa_status_t {
-    // SAFETY: `list` is the vector of the very type that the caller iterates into.
-    unsafe { (*list.cast::<Vec<T>>()).push(found) };
+unsafe extern "C" fn push_to_list<T: Copy>(item: T, list: *mut c_void) -> hsa_status_t {
+    // SAFETY: `list` points to the `Vec<T>` that the caller passed to the iteration.
+    unsafe { (*list.cast::<Vec<T>>()).push(item) };
     HSA_STATUS_SUCCESS
 }
 
-// Each unsafe block in here calls a function of the loaded runtime with pointers to locals of the
-// right type. The tests check how the runtime treats the numbers; a call that may crash it runs in a child.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "said once, above")]
+// Each unsafe block below calls a function of the loaded runtime with pointers to locals of the right type.
+// The tests check how the runtime treats invalid numbers; a call that may crash the runtime runs in a child.
+#[allow(clippy::undocumented_unsafe_blocks, reason = "explained once, above")]
 impl Raw {
     #[track_caller]
     pub fn start(fixture: &Fixture) -> Self {
@@ -70,33 +70,33 @@ impl Raw {
             unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("a runtime");
         let core = library.table().core;
         let vmem = library.table().vmem.expect("virtual memory");
-        answer(unsafe { (core.hsa_init)() }, ()).expect("it starts");
+        to_result(unsafe { (core.hsa_init)() }, ()).expect("the runtime starts");
         let agents = agents(&core);
-        let is = |kind| {
+        let has_type = |device_type| {
             let core = &core;
-            move |agent: &&hsa_agent_t| device(core, **agent) == kind
+            move |agent: &&hsa_agent_t| device(core, **agent) == device_type
         };
-        let cpu = *agents.iter().find(is(HSA_DEVICE_TYPE_CPU)).expect("a CPU");
-        let gpus: Vec<_> = agents.iter().filter(is(HSA_DEVICE_TYPE_GPU)).copied().collect();
+        let cpu = *agents.iter().find(has_type(HSA_DEVICE_TYPE_CPU)).expect("a CPU");
+        let gpus: Vec<_> = agents.iter().filter(has_type(HSA_DEVICE_TYPE_GPU)).copied().collect();
         let pools = gpus.iter().map(|&gpu| pools(&core, gpu)[0]).collect();
-        let register = core.hsa_amd_register_system_event_handler.expect("there");
-        answer(unsafe { register(Some(note_fault), null_mut()) }, ()).expect("a handler");
+        let register = core.hsa_amd_register_system_event_handler.expect("the function exists");
+        to_result(unsafe { register(Some(record_fault), null_mut()) }, ()).expect("a handler");
         let mut raw = Self { core, vmem, cpu, gpus, pools, scratch: 0, _library: library };
         raw.scratch = raw.mapped(PAGE, &[]).0;
-        // In one call, as 6.1.2 takes access from agents that are not named.
+        // One call names all agents, because 6.1.2 revokes the access of agents that a call does not name.
         let all_agents: Vec<_> = raw.gpus.iter().chain([&cpu]).map(|&agent| (agent, RW)).collect();
-        raw.set(raw.scratch, PAGE, &all_agents).expect("access");
+        raw.set_access(raw.scratch, PAGE, &all_agents).expect("access");
         raw
     }
 
-    pub fn reserve(&self, size: usize) -> Answer<usize> {
+    pub fn reserve(&self, size: usize) -> HsaResult<usize> {
         let mut address = null_mut();
         let reserve = self.vmem.hsa_amd_vmem_address_reserve;
-        answer(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
+        to_result(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
     }
 
-    /// Reserves near an address, aligned where the runtime can.
-    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> Answer<usize> {
+    /// Reserves near an address, aligned if the runtime supports that.
+    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> HsaResult<usize> {
         let (mut address, hint) = (null_mut(), hint as u64);
         let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
             Some(reserve) => unsafe { reserve(&mut address, size, hint, alignment as u64, 0) },
@@ -104,148 +104,156 @@ impl Raw {
                 (self.vmem.hsa_amd_vmem_address_reserve)(&mut address, size, hint, 0)
             },
         };
-        answer(status, ()).map(|()| address.addr())
+        to_result(status, ()).map(|()| address.addr())
     }
 
-    pub fn free(&self, address: usize, size: usize) -> Answer {
-        answer(unsafe { (self.vmem.hsa_amd_vmem_address_free)(at(address), size) }, ())
+    pub fn free(&self, address: usize, size: usize) -> HsaResult {
+        to_result(unsafe { (self.vmem.hsa_amd_vmem_address_free)(at(address), size) }, ())
     }
 
-    /// Memory of the first GPU.
-    pub fn create(&self, size: usize) -> Answer<u64> {
-        let (mut made, create) = (handle(0), self.vmem.hsa_amd_vmem_handle_create);
-        let status = unsafe { create(self.pools[0], size, MEMORY_TYPE_PINNED, 0, &mut made) };
-        answer(status, ()).map(|()| made.handle)
+    /// Creates memory of the first GPU.
+    pub fn create(&self, size: usize) -> HsaResult<u64> {
+        let (mut memory, create) = (handle(0), self.vmem.hsa_amd_vmem_handle_create);
+        let status = unsafe { create(self.pools[0], size, MEMORY_TYPE_PINNED, 0, &mut memory) };
+        to_result(status, ()).map(|()| memory.handle)
     }
 
-    pub fn release(&self, memory: u64) -> Answer {
-        answer(unsafe { (self.vmem.hsa_amd_vmem_handle_release)(handle(memory)) }, ())
+    pub fn release(&self, memory: u64) -> HsaResult {
+        to_result(unsafe { (self.vmem.hsa_amd_vmem_handle_release)(handle(memory)) }, ())
     }
 
-    pub fn map(&self, address: usize, size: usize, offset: usize, memory: u64) -> Answer {
+    pub fn map(&self, address: usize, size: usize, offset: usize, memory: u64) -> HsaResult {
         let map = self.vmem.hsa_amd_vmem_map;
-        answer(unsafe { map(at(address), size, offset, handle(memory), 0) }, ())
+        to_result(unsafe { map(at(address), size, offset, handle(memory), 0) }, ())
     }
 
-    pub fn unmap(&self, address: usize, size: usize) -> Answer {
-        answer(unsafe { (self.vmem.hsa_amd_vmem_unmap)(at(address), size) }, ())
+    pub fn unmap(&self, address: usize, size: usize) -> HsaResult {
+        to_result(unsafe { (self.vmem.hsa_amd_vmem_unmap)(at(address), size) }, ())
     }
 
-    pub fn set(
+    pub fn set_access(
         &self,
         address: usize,
         size: usize,
         access: &[(hsa_agent_t, hsa_access_permission_t)],
-    ) -> Answer {
+    ) -> HsaResult {
         let describe = |&(agent_handle, permissions): &(_, _)| hsa_amd_memory_access_desc_t {
             permissions,
             agent_handle,
         };
         let list: Vec<_> = access.iter().map(describe).collect();
         let set = self.vmem.hsa_amd_vmem_set_access;
-        answer(unsafe { set(at(address), size, list.as_ptr(), list.len()) }, ())
+        to_result(unsafe { set(at(address), size, list.as_ptr(), list.len()) }, ())
     }
 
-    pub fn get(&self, address: usize, agent: hsa_agent_t) -> Answer<hsa_access_permission_t> {
+    pub fn get_access(
+        &self,
+        address: usize,
+        agent: hsa_agent_t,
+    ) -> HsaResult<hsa_access_permission_t> {
         let (mut access, get) = (99, self.vmem.hsa_amd_vmem_get_access);
-        answer(unsafe { get(at(address), &mut access, agent) }, ()).map(|()| access)
+        to_result(unsafe { get(at(address), &mut access, agent) }, ()).map(|()| access)
     }
 
-    pub fn export(&self, memory: u64) -> Answer<c_int> {
+    pub fn export(&self, memory: u64) -> HsaResult<c_int> {
         let (mut descriptor, export) = (-1, self.vmem.hsa_amd_vmem_export_shareable_handle);
-        answer(unsafe { export(&mut descriptor, handle(memory), 0) }, ()).map(|()| descriptor)
+        to_result(unsafe { export(&mut descriptor, handle(memory), 0) }, ()).map(|()| descriptor)
     }
 
-    pub fn import(&self, descriptor: c_int) -> Answer<u64> {
+    pub fn import(&self, descriptor: c_int) -> HsaResult<u64> {
         let (mut memory, import) = (handle(0), self.vmem.hsa_amd_vmem_import_shareable_handle);
-        answer(unsafe { import(descriptor, &mut memory) }, ()).map(|()| memory.handle)
+        to_result(unsafe { import(descriptor, &mut memory) }, ()).map(|()| memory.handle)
     }
 
-    pub fn retain(&self, address: usize) -> Answer<u64> {
+    pub fn retain(&self, address: usize) -> HsaResult<u64> {
         let (mut memory, retain) = (handle(0), self.vmem.hsa_amd_vmem_retain_alloc_handle);
-        answer(unsafe { retain(&mut memory, at(address)) }, ()).map(|()| memory.handle)
+        to_result(unsafe { retain(&mut memory, at(address)) }, ()).map(|()| memory.handle)
     }
 
-    /// The pool that the memory is of.
-    pub fn pool(&self, memory: u64) -> Answer<hsa_amd_memory_pool_t> {
-        let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, MEMORY_TYPE_NONE);
-        let ask = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
-        answer(unsafe { ask(handle(memory), &mut pool, &mut kind) }, ()).map(|()| pool)
+    /// Returns the pool of the memory.
+    pub fn pool(&self, memory: u64) -> HsaResult<hsa_amd_memory_pool_t> {
+        let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, MEMORY_TYPE_NONE);
+        let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
+        to_result(unsafe { query(handle(memory), &mut pool, &mut memory_type) }, ()).map(|()| pool)
     }
 
-    pub fn fill(&self, address: usize, value: u32, words: usize) -> Answer {
-        let fill = self.core.hsa_amd_memory_fill.expect("there");
-        answer(unsafe { fill(at(address), value, words) }, ())
+    pub fn fill(&self, address: usize, value: u32, words: usize) -> HsaResult {
+        let fill = self.core.hsa_amd_memory_fill.expect("the function exists");
+        to_result(unsafe { fill(at(address), value, words) }, ())
     }
 
-    /// Locks memory of this process for some agents, and returns their address of it.
-    pub fn lock(&self, address: usize, size: usize, agents: &[hsa_agent_t]) -> Answer<usize> {
-        let (mut there, lock) = (null_mut(), self.core.hsa_amd_memory_lock.expect("there"));
+    /// Locks memory of this process for these agents, and returns the address at which they can access it.
+    pub fn lock(&self, address: usize, size: usize, agents: &[hsa_agent_t]) -> HsaResult<usize> {
+        let (mut device_address, lock) =
+            (null_mut(), self.core.hsa_amd_memory_lock.expect("the function exists"));
         let mut agents = agents.to_vec();
         let (list, count) = (agents.as_mut_ptr(), agents.len() as c_int);
-        let status = unsafe { lock(at(address), size, list, count, &mut there) };
-        answer(status, ()).map(|()| there.addr())
+        let status = unsafe { lock(at(address), size, list, count, &mut device_address) };
+        to_result(status, ()).map(|()| device_address.addr())
     }
 
-    pub fn unlock(&self, address: usize) -> Answer {
-        answer(unsafe { self.core.hsa_amd_memory_unlock.expect("there")(at(address)) }, ())
+    pub fn unlock(&self, address: usize) -> HsaResult {
+        to_result(
+            unsafe { self.core.hsa_amd_memory_unlock.expect("the function exists")(at(address)) },
+            (),
+        )
     }
 
-    /// Whether the runtime has memory of this process locked at an address.
+    /// Returns whether the runtime has memory of this process locked at an address.
     pub fn is_locked(&self, address: usize) -> bool {
         self.pointer_info(address).type_ == HSA_EXT_POINTER_TYPE_LOCKED
     }
 
     /// Returns the runtime's information about an address.
     pub fn pointer_info(&self, address: usize) -> hsa_amd_pointer_info_t {
-        let ask = self.core.hsa_amd_pointer_info.expect("there");
+        let query = self.core.hsa_amd_pointer_info.expect("the function exists");
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
-        let status = unsafe { ask(at(address), &mut info, None, null_mut(), null_mut()) };
-        answer(status, info).expect("any address is valid")
+        let status = unsafe { query(at(address), &mut info, None, null_mut(), null_mut()) };
+        to_result(status, info).expect("any address is valid")
     }
 
     /// Exports memory of the first GPU through the IPC server. Returns its address and the words of its
     /// handle.
-    pub fn share(&self, size: usize) -> Answer<(usize, [u32; 8])> {
+    pub fn share(&self, size: usize) -> HsaResult<(usize, [u32; 8])> {
         let (mut memory, allocate) =
-            (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("there"));
-        answer(unsafe { allocate(self.pools[0], size, 0, &mut memory) }, ())?;
-        let mut made = hsa_amd_ipc_memory_t { handle: [0; 8] };
-        let share = self.core.hsa_amd_ipc_memory_create.expect("there");
-        let status = unsafe { share(memory, size, &mut made) };
-        answer(status, ()).map(|()| (memory.addr(), made.handle))
+            (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("the function exists"));
+        to_result(unsafe { allocate(self.pools[0], size, 0, &mut memory) }, ())?;
+        let mut ipc_handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
+        let share = self.core.hsa_amd_ipc_memory_create.expect("the function exists");
+        let status = unsafe { share(memory, size, &mut ipc_handle) };
+        to_result(status, ()).map(|()| (memory.addr(), ipc_handle.handle))
     }
 
-    /// Frees what was allocated to be shared.
-    pub fn free_shared(&self, address: usize) -> Answer {
-        let free = self.core.hsa_amd_memory_pool_free.expect("there");
-        answer(unsafe { free(at(address)) }, ())
+    /// Frees memory that `share` has allocated.
+    pub fn free_shared(&self, address: usize) -> HsaResult {
+        let free = self.core.hsa_amd_memory_pool_free.expect("the function exists");
+        to_result(unsafe { free(at(address)) }, ())
     }
 
     /// Opens memory that another process shares, for the first GPU.
-    pub fn attach(&self, handle: [u32; 8], size: usize) -> Answer<usize> {
+    pub fn attach(&self, handle: [u32; 8], size: usize) -> HsaResult<usize> {
         let (mut memory, handle) = (null_mut(), hsa_amd_ipc_memory_t { handle });
-        let attach = self.core.hsa_amd_ipc_memory_attach.expect("there");
+        let attach = self.core.hsa_amd_ipc_memory_attach.expect("the function exists");
         let status = unsafe { attach(&handle, size, 1, &self.gpus[0], &mut memory) };
-        answer(status, ()).map(|()| memory.addr())
+        to_result(status, ()).map(|()| memory.addr())
     }
 
-    pub fn detach(&self, address: usize) -> Answer {
-        let detach = self.core.hsa_amd_ipc_memory_detach.expect("there");
-        answer(unsafe { detach(at(address)) }, ())
+    pub fn detach(&self, address: usize) -> HsaResult {
+        let detach = self.core.hsa_amd_ipc_memory_detach.expect("the function exists");
+        to_result(unsafe { detach(at(address)) }, ())
     }
 
     /// Unmaps the scratch memory of copies, so that nothing is mapped.
-    pub fn end_copies(&self) -> Answer {
+    pub fn unmap_scratch(&self) -> HsaResult {
         self.unmap(self.scratch, PAGE)
     }
 
-    pub fn shut_down(&self) -> Answer {
-        answer(unsafe { (self.core.hsa_shut_down)() }, ())
+    pub fn shut_down(&self) -> HsaResult {
+        to_result(unsafe { (self.core.hsa_shut_down)() }, ())
     }
 
-    /// A reservation with new memory of the first GPU mapped over all of it.
+    /// Reserves addresses, and maps new memory of the first GPU over all of them.
     #[track_caller]
     pub fn mapped(
         &self,
@@ -256,7 +264,7 @@ impl Raw {
         let memory = self.create(size).expect("memory");
         self.map(address, size, 0, memory).expect("a mapping");
         if !access.is_empty() {
-            self.set(address, size, access).expect("access");
+            self.set_access(address, size, access).expect("access");
         }
         (address, memory)
     }
@@ -275,38 +283,39 @@ impl Raw {
     }
 
     /// Has the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
-    /// Passes the signal's address to `begun`.
-    pub fn copy_by_cpu(&self, to: usize, from: usize, begun: impl FnOnce(u64)) {
+    /// Passes the signal's handle to `on_begin`.
+    pub fn copy_by_cpu(&self, to: usize, from: usize, on_begin: impl FnOnce(u64)) {
         let core = &self.core;
-        let mut done = hsa_signal_t { handle: 0 };
-        let create = core.hsa_signal_create.expect("there");
-        answer(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
-        begun(done.handle);
-        let copy = core.hsa_amd_memory_async_copy.expect("there");
-        let status = unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), done) };
-        answer(status, ()).expect("a copy begins");
-        let load = core.hsa_signal_load_scacquire.expect("there");
+        let mut completion = hsa_signal_t { handle: 0 };
+        let create = core.hsa_signal_create.expect("the function exists");
+        to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
+        on_begin(completion.handle);
+        let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
+        let status =
+            unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), completion) };
+        to_result(status, ()).expect("a copy begins");
+        let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
-        while unsafe { load(done) } != 0 {
+        while unsafe { load(completion) } != 0 {
             assert!(begun.elapsed() < Duration::from_secs(100), "the copy does not end");
             std::thread::yield_now();
         }
-        answer(unsafe { core.hsa_signal_destroy.expect("there")(done) }, ())
-            .expect("it is destroyed");
+        to_result(unsafe { core.hsa_signal_destroy.expect("the function exists")(completion) }, ())
+            .expect("the signal is destroyed");
     }
 
     /// Has a GPU copy eight bytes.
     fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
         let core = &self.core;
-        let mut done = hsa_signal_t { handle: 0 };
-        let create = core.hsa_signal_create.expect("there");
-        answer(unsafe { create(1, 0, null(), &mut done) }, ()).expect("a signal");
-        let copy = core.hsa_amd_memory_async_copy.expect("there");
-        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), done) };
-        answer(status, ()).expect("a copy begins");
-        let load = core.hsa_signal_load_scacquire.expect("there");
+        let mut completion = hsa_signal_t { handle: 0 };
+        let create = core.hsa_signal_create.expect("the function exists");
+        to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
+        let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
+        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), completion) };
+        to_result(status, ()).expect("a copy begins");
+        let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
-        while unsafe { load(done) } == 1 {
+        while unsafe { load(completion) } == 1 {
             if FAULTED.load(Ordering::SeqCst) {
                 return Err(Fault);
             }
@@ -321,39 +330,41 @@ impl Raw {
 fn agents(core: &Core) -> Vec<hsa_agent_t> {
     let mut found = Vec::<hsa_agent_t>::new();
     let list = (&raw mut found).cast();
-    answer(unsafe { (core.hsa_iterate_agents)(Some(keep::<hsa_agent_t>), list) }, ()).unwrap();
+    to_result(unsafe { (core.hsa_iterate_agents)(Some(push_to_list::<hsa_agent_t>), list) }, ())
+        .unwrap();
     found
 }
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
 fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
     let mut found = Vec::<hsa_amd_memory_pool_t>::new();
-    let (list, keep) = ((&raw mut found).cast(), Some(keep::<hsa_amd_memory_pool_t> as _));
+    let (list, push_to_list) =
+        ((&raw mut found).cast(), Some(push_to_list::<hsa_amd_memory_pool_t> as _));
     let iterate = core.hsa_amd_agent_iterate_memory_pools;
-    answer(unsafe { iterate(agent, keep, list) }, ()).unwrap();
+    to_result(unsafe { iterate(agent, push_to_list, list) }, ()).unwrap();
     found
 }
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
 fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
-    let mut kind: hsa_device_type_t = 99;
-    let value = (&raw mut kind).cast();
-    let ask = core.hsa_agent_get_info;
-    answer(unsafe { ask(agent, HSA_AGENT_INFO_DEVICE, value) }, ()).unwrap();
-    kind
+    let mut device_type: hsa_device_type_t = 99;
+    let value = (&raw mut device_type).cast();
+    let query = core.hsa_agent_get_info;
+    to_result(unsafe { query(agent, HSA_AGENT_INFO_DEVICE, value) }, ()).unwrap();
+    device_type
 }
 
-/// Has the CPU read.
+/// Reads a number with the CPU.
 pub fn load(address: usize) -> u64 {
-    number(address).load(Ordering::SeqCst)
+    atomic_at(address).load(Ordering::SeqCst)
 }
 
-/// Has the CPU write.
+/// Writes a number with the CPU.
 pub fn store(address: usize, value: u64) {
-    number(address).store(value, Ordering::SeqCst);
+    atomic_at(address).store(value, Ordering::SeqCst);
 }
 
-fn number(address: usize) -> &'static AtomicU64 {
+fn atomic_at(address: usize) -> &'static AtomicU64 {
     // SAFETY: an aligned address of the test's memory.
     unsafe { &*std::ptr::without_provenance::<AtomicU64>(address) }
 }

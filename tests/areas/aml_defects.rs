@@ -5,7 +5,7 @@ use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
-/// `opts->device > 0`: an area of another device cannot use device 0.
+/// In AML, because of `opts->device > 0`, an area of another device cannot use device 0.
 #[test]
 fn device_0_can_be_chosen_for_one_mmap() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -24,7 +24,7 @@ fn device_0_can_be_chosen_for_one_mmap() {
     }
 }
 
-/// `default: return AML_SUCCESS`: an unknown error counts as success.
+/// In AML, because of `default: return AML_SUCCESS`, an unknown error counts as success.
 #[test]
 fn no_failure_status_is_success() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -36,7 +36,7 @@ fn no_failure_status_is_success() {
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // A missing function has no status.
+        // Code 5, not supported, names the function without its status.
         let reported = format!("{status:#x}");
         let reported = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &reported };
         assert!(error.to_string().contains(reported), "{error}");
@@ -44,9 +44,9 @@ fn no_failure_status_is_success() {
     fixture.assert_idle();
 }
 
-/// `aml_errno = -error` negates a positive code, and `munmap` returns a positive one: here all are positive,
-/// and every category has its own number. `return hip_to_aml_alloc_error(error)` translates AML's code again:
-/// here each error keeps its cause.
+/// In AML, `aml_errno = -error` negates a positive code, and `munmap` returns a positive one. In areas all codes
+/// are positive, and every category has its own. In AML, `return hip_to_aml_alloc_error(error)` translates AML's
+/// code again. In areas each error keeps its cause.
 #[test]
 fn aml_numbers_are_positive() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -58,17 +58,26 @@ fn aml_numbers_are_positive() {
     // Failure, out of memory, not supported, busy.
     for (status, code) in [(0x1000, 1), (0x1008, 2), (47, 5), (46, 6)] {
         fail("hsa_amd_memory_pool_allocate", status);
-        let made = area.mmap(1, MmapOptions::new()).unwrap_err();
+        let mmap_error = area.mmap(1, MmapOptions::new()).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        assert_eq!((made.aml(), made.operation()), (code, Operation::Mmap), "{made}");
+        assert_eq!(
+            (mmap_error.aml(), mmap_error.operation()),
+            (code, Operation::Mmap),
+            "{mmap_error}"
+        );
         let memory = area.mmap(1, MmapOptions::new()).unwrap();
         fail("hsa_amd_memory_pool_free", status);
-        let Rejected { value: memory, error: freed } = memory.munmap().unwrap_err();
+        let Rejected { value: memory, error: munmap_error } = memory.munmap().unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        assert_eq!((freed.aml(), freed.operation()), (code, Operation::Munmap), "{freed}");
-        for (error, call) in
-            [(made, "hsa_amd_memory_pool_allocate"), (freed, "hsa_amd_memory_pool_free")]
-        {
+        assert_eq!(
+            (munmap_error.aml(), munmap_error.operation()),
+            (code, Operation::Munmap),
+            "{munmap_error}"
+        );
+        for (error, call) in [
+            (mmap_error, "hsa_amd_memory_pool_allocate"),
+            (munmap_error, "hsa_amd_memory_pool_free"),
+        ] {
             assert!(error.to_string().contains(call), "{error}");
         }
         memory.munmap().unwrap();
@@ -77,7 +86,7 @@ fn aml_numbers_are_positive() {
     fixture.assert_idle();
 }
 
-/// A failure leaves another device current in AML. Areas do not change the device.
+/// In AML, a failure leaves another device current. Areas do not change the device.
 #[test]
 fn failure_keeps_the_device() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -91,7 +100,7 @@ fn failure_keeps_the_device() {
     assert_eq!(area.mmap(1, MmapOptions::new()).unwrap().device(), before);
 }
 
-/// `flags[d->flags & 3]` is past the end of the table for `HOST | UNIFIED`.
+/// In AML, `flags[d->flags & 3]` is past the end of the table for `HOST | UNIFIED`.
 #[test]
 fn every_combination_is_displayed() {
     let fixture = Fixture::simulated(Config::mi300x(2));
@@ -105,7 +114,7 @@ fn every_combination_is_displayed() {
     }
 }
 
-/// AML's `munmap` takes a size and ignores it; here memory stores its size. Bytes past the end are not
+/// AML's `munmap` takes a size and ignores it. An area's memory stores its size: bytes past the end are not
 /// accessible, although the granule is larger.
 #[test]
 fn memory_is_bounded_by_the_requested_size() {
@@ -114,15 +123,15 @@ fn memory_is_bounded_by_the_requested_size() {
         let area = fixture.area(0, flags).unwrap();
         let memory = area.mmap(100, MmapOptions::new()).unwrap();
         assert_eq!((memory.size(), memory.allocated_size()), (100, 4096), "{flags}");
-        let answers = [
+        let results = [
             memory.read(96, &mut [0; 5]),
             memory.write(100, &[0]),
             memory.write(usize::MAX, &[0]),
             memory.fill(0, 0, 104),
             memory.fill(4, 0, usize::MAX - 3),
         ];
-        for answer in answers {
-            let error = answer.unwrap_err();
+        for result in results {
+            let error = result.unwrap_err();
             let problem = error.problem();
             assert!(matches!(problem, Some(Problem::OutOfBounds { end: 100, .. })), "{error}");
         }
@@ -132,7 +141,7 @@ fn memory_is_bounded_by_the_requested_size() {
     fixture.assert_idle();
 }
 
-/// AML documents this for `aml_area_hip_create` with a device number out of range.
+/// AML documents that `aml_area_hip_create` rejects a device number out of range.
 #[test]
 fn device_out_of_range_is_invalid() {
     let fixture = Fixture::simulated(Config::mi300x(2));

@@ -14,7 +14,7 @@ use Backing::{Locked, Pool, Virtual};
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
 /// Sizes for tests that do not depend on the size.
 const FEW: [usize; 3] = [1, 4096, 3 * GIB];
-/// The largest size that is compared as a whole.
+/// The largest size that is compared completely.
 const SMALL: usize = 64 << 10;
 /// The largest size that is copied.
 const LARGE: usize = 2 * MIB + 1;
@@ -50,19 +50,19 @@ const EXPECTED: [Row; 16] = [
     (Virtual, OfGpu, true, true),   // host, unified, mapped, global
 ];
 
-/// Returns what is expected if the CPU cannot access the GPU's memory, or GPUs each other's.
-fn by_way_of_the_host(bits: u32) -> Row {
+/// Returns the expected row if the CPU cannot access the GPU's memory, or GPUs cannot access each other's.
+fn through_host_memory(bits: u32) -> Row {
     match EXPECTED[bits as usize] {
         (Virtual, OfGpu, true, all) => (Pool, OfCpu, true, all),
-        other => other,
+        row => row,
     }
 }
 
-/// Returns what is expected without virtual memory.
+/// Returns the expected row without virtual memory.
 fn without_virtual_memory(bits: u32) -> Row {
-    match by_way_of_the_host(bits) {
+    match through_host_memory(bits) {
         (Virtual, owner, host, all) => (Pool, owner, host, all),
-        other => other,
+        row => row,
     }
 }
 
@@ -71,8 +71,8 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
     (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
 }
 
-/// Returns the parts of a size that are compared: all of it if it is small or takes several portions, else
-/// both ends and the middle.
+/// Returns the offsets and sizes of the parts that are compared. Memory that is small or copied in several
+/// portions is compared completely, other memory at both ends and in the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
     if size <= SMALL || size == 2 * MIB + 1 {
         vec![(0, size)]
@@ -81,7 +81,7 @@ fn parts(size: usize) -> Vec<(usize, usize)> {
     }
 }
 
-/// Loads the byte at an address by this process.
+/// Loads the byte at an address in this process.
 fn load(address: usize) -> u8 {
     // SAFETY: live memory of an area to which the host has access.
     unsafe { (address as *const u8).read_volatile() }
@@ -93,7 +93,13 @@ fn store(address: usize, value: u8) {
 }
 
 /// Checks contents written by the library, by the host if it has access, and by the device.
-fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u8], when: &str) {
+fn check_contents(
+    memory: &AreaMemory<'_>,
+    peer_memory: &AreaMemory<'_>,
+    host: bool,
+    bytes: &[u8],
+    when: &str,
+) {
     let mut found = vec![0; bytes.len()];
     for (offset, size) in parts(memory.size()) {
         let (bytes, found) = (&bytes[..size], &mut found[..size]);
@@ -105,16 +111,18 @@ fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u
             assert_eq!(load(last), bytes[size - 1], "{when}: the host's view");
             store(last, !bytes[size - 1]);
             memory.read(offset + size - 1, &mut found[..1]).unwrap();
-            assert_eq!(found[0], !bytes[size - 1], "{when}: what the host wrote");
+            assert_eq!(found[0], !bytes[size - 1], "{when}: the byte that the host wrote");
             store(last, bytes[size - 1]);
         }
-        let some = size.min(other.size());
-        other.copy(0, memory, offset, some).unwrap_or_else(|error| panic!("{when}: {error}"));
-        other.read(0, &mut found[..some]).unwrap();
-        assert!(found[..some] == bytes[..some], "{when}: copied from {offset:#x}");
-        memory.copy(offset + size - some, other, 0, some).unwrap();
-        memory.read(offset + size - some, &mut found[..some]).unwrap();
-        assert!(found[..some] == bytes[..some], "{when}: copied to the end");
+        let copied = size.min(peer_memory.size());
+        peer_memory
+            .copy(0, memory, offset, copied)
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        peer_memory.read(0, &mut found[..copied]).unwrap();
+        assert!(found[..copied] == bytes[..copied], "{when}: copied from {offset:#x}");
+        memory.copy(offset + size - copied, peer_memory, 0, copied).unwrap();
+        memory.read(offset + size - copied, &mut found[..copied]).unwrap();
+        assert!(found[..copied] == bytes[..copied], "{when}: copied to the end");
     }
     let words = memory.size().min(64) / 4 * 4;
     memory.fill(0, 0x0102_0304, words).unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -122,15 +130,22 @@ fn holds(memory: &AreaMemory<'_>, other: &AreaMemory<'_>, host: bool, bytes: &[u
     assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{when}: filled");
 }
 
-fn one(fixture: &Fixture, flags: AreaFlags, device: usize, size: usize, row: Row, bytes: &[u8]) {
+fn check_combination(
+    fixture: &Fixture,
+    flags: AreaFlags,
+    device: usize,
+    size: usize,
+    row: Row,
+    bytes: &[u8],
+) {
     let runtime = &fixture.runtime;
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
     let (backing, owner, host, all) = row;
     let when = format!("{flags} on device {device}, {size:#x} bytes");
     let area = fixture.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
-    let mut own = (backing == Locked).then(|| Zeroed::new(size));
-    let options = match &mut own {
-        Some(own) => MmapOptions::new().with_host_memory(own.bytes()),
+    let mut host_memory = (backing == Locked).then(|| Zeroed::new(size));
+    let options = match &mut host_memory {
+        Some(memory) => MmapOptions::new().with_host_memory(memory.bytes()),
         None => MmapOptions::new(),
     };
     let memory = area.mmap(size, options).unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -150,33 +165,37 @@ fn one(fixture: &Fixture, flags: AreaFlags, device: usize, size: usize, row: Row
     for (number, &gpu) in gpus.iter().enumerate() {
         let visible = all || number == device;
         assert_eq!(memory.agents().contains(&gpu), visible, "{when}: GPU {number}");
-        // AMD's runtime locks memory for all GPUs, also for those not named.
+        // AMD's runtime locks memory for all GPUs, also for those that the call does not name.
         let visible = visible || backing == Locked;
         for offset in [0, size - 1] {
-            let at = memory.device_address().checked_add(offset).unwrap();
-            assert_eq!(fixture.reaches(number, at), visible, "{when}: GPU {number} at {offset:#x}");
+            let address = memory.device_address().checked_add(offset).unwrap();
+            assert_eq!(
+                fixture.can_access(number, address),
+                visible,
+                "{when}: GPU {number} at {offset:#x}"
+            );
         }
     }
     // Memory of the other device, for copies between devices.
-    let other = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
-    let other = other.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
-    holds(&memory, &other, host, bytes, &when);
+    let peer_memory = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
+    let peer_memory = peer_memory.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
+    check_contents(&memory, &peer_memory, host, bytes, &when);
 
-    let gone = memory.device_address();
+    let freed_address = memory.device_address();
     memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}: {error}"));
     // The simulation's GPUs can access memory of the process that the runtime does not know.
     if fixture.simulation.is_none() {
-        assert!(!fixture.reaches(device, gone), "{when}: after munmap");
+        assert!(!fixture.can_access(device, freed_address), "{when}: after munmap");
     }
     // The caller's own memory has the bytes written last.
-    if let Some(own) = &mut own {
+    if let Some(host_memory) = &mut host_memory {
         let first = if size < 4 { bytes[0] } else { 0x0102_0304u32.to_ne_bytes()[0] };
-        assert_eq!(own.bytes()[0], first, "{when}");
+        assert_eq!(host_memory.bytes()[0], first, "{when}");
     }
 }
 
-/// Tests all combinations with some sizes: each size on one of the devices, and a page on each.
-fn every(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
+/// Tests all combinations with these sizes: each size on one of the devices, 4096 bytes on every device.
+fn check_all_combinations(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
     let bytes = LazyCell::new(|| pattern(LARGE, 11));
     let devices = fixture.runtime.gpus().count();
     for bits in 0..16 {
@@ -184,7 +203,7 @@ fn every(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
         for (index, &size) in sizes.iter().enumerate() {
             for device in 0..devices {
                 if size == 4096 || device == (index + bits as usize) % devices {
-                    one(fixture, flags, device, size, expected(bits), &bytes);
+                    check_combination(fixture, flags, device, size, expected(bits), &bytes);
                 }
             }
         }
@@ -192,19 +211,19 @@ fn every(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
     fixture.assert_idle();
 }
 
-fn listed(bits: u32) -> Row {
+fn standard_row(bits: u32) -> Row {
     EXPECTED[bits as usize]
 }
 
 #[test]
 fn every_combination_on_the_simulation() {
-    every(&Fixture::simulated(Config::mi300x(2)), &SIZES, listed);
+    check_all_combinations(&Fixture::simulated(Config::mi300x(2)), &SIZES, standard_row);
 }
 
 #[test]
 fn every_combination_on_amds_runtime() {
     on_amd("combinations::every_combination_on_amds_runtime", |fixture| {
-        every(fixture, &SIZES, listed);
+        check_all_combinations(fixture, &SIZES, standard_row);
     });
 }
 
@@ -215,7 +234,7 @@ fn every_combination_in_every_generation() {
         let fixture = Fixture::simulated(Config::mi300x(2).with_generation(generation));
         for bits in 0..16 {
             let flags = AreaFlags::from_bits_retain(bits);
-            one(
+            check_combination(
                 &fixture,
                 flags,
                 bits as usize % 2,
@@ -232,41 +251,41 @@ fn every_combination_in_every_generation() {
 fn every_combination_without_virtual_memory() {
     let mut config = Config::mi300x(2);
     config.vmem = false;
-    every(&Fixture::simulated(config), &FEW, without_virtual_memory);
+    check_all_combinations(&Fixture::simulated(config), &FEW, without_virtual_memory);
 }
 
 #[test]
 fn every_combination_without_large_bar() {
-    every(&Fixture::simulated(Config::consumer()), &FEW, by_way_of_the_host);
+    check_all_combinations(&Fixture::simulated(Config::consumer()), &FEW, through_host_memory);
 }
 
 #[test]
 fn every_combination_on_an_apu() {
-    every(&Fixture::simulated(Config::apu()), &FEW, listed);
+    check_all_combinations(&Fixture::simulated(Config::apu()), &FEW, standard_row);
 }
 
-/// The host's memory is that of the CPU nearest to the device.
+/// Memory of the host belongs to the CPU nearest to the device.
 #[test]
 fn every_combination_with_two_cpus() {
     let mut config = Config::mi300x(2);
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
     config.gpus[1].nearest_cpu = 1;
-    every(&Fixture::simulated(config), &FEW, listed);
+    check_all_combinations(&Fixture::simulated(config), &FEW, standard_row);
 }
 
-/// Granules of 2 MiB: the requested size is kept, and bytes past it are not accessible.
+/// With granules of 2 MiB, memory keeps its requested size, and bytes past its end are not accessible.
 #[test]
 fn every_combination_in_large_granules() {
     let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
-        one(&fixture, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
+        check_combination(&fixture, flags, 0, 100, EXPECTED[bits as usize], &pattern(100, 5));
     }
     let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
-    for (size, whole) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
+    for (size, allocated) in [(1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB)] {
         let memory = area.mmap(size, MmapOptions::new()).unwrap();
-        assert_eq!((memory.size(), memory.allocated_size()), (size, whole));
+        assert_eq!((memory.size(), memory.allocated_size()), (size, allocated));
     }
     drop(area);
     fixture.assert_idle();
@@ -289,9 +308,16 @@ fn global_device_memory_needs_peer_access() {
                 assert_eq!(area.backing(), Err(error));
             }
             (Virtual, _, true, _) if global => {
-                one(&fixture, flags, 1, 99, by_way_of_the_host(bits), &pattern(99, 1));
+                check_combination(
+                    &fixture,
+                    flags,
+                    1,
+                    99,
+                    through_host_memory(bits),
+                    &pattern(99, 1),
+                );
             }
-            row => one(&fixture, flags, 1, 99, row, &pattern(99, 1)),
+            row => check_combination(&fixture, flags, 1, 99, row, &pattern(99, 1)),
         }
     }
     fixture.assert_idle();

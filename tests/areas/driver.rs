@@ -2,7 +2,7 @@
 //! fails, changes nothing, and succeeds when it is repeated.
 
 use crate::amd_runtime::driver_calls::driver_calls;
-use crate::amd_runtime::kernel_fails;
+use crate::amd_runtime::fail_driver_calls;
 use crate::process::{End, in_child};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Fixture, on_each_release};
@@ -11,7 +11,7 @@ use hsa_vmm::error::Rejected;
 use hsa_vmm::{Area, Runtime, Vmm};
 
 const SIZE: usize = 5000;
-const KINDS: [AreaFlags; 5] = [
+const ALL_FLAGS: [AreaFlags; 5] = [
     AreaFlags::DEFAULT,
     AreaFlags::HOST.union(AreaFlags::GLOBAL),
     AreaFlags::MAPPED,
@@ -45,15 +45,15 @@ impl AreaSetup {
         Self { vmm, area, memory }
     }
 
-    fn assert_as_it_was(&self, when: &str) {
+    fn assert_unchanged(&self, when: &str) {
         let mut bytes = [0; SIZE];
         self.memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
         assert!(bytes == [7; SIZE], "{when}: the contents have changed");
         self.vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let usage = self.vmm.usage();
-        let held = usage.reservations + usage.handles + usage.mappings;
-        let mine = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
-        assert_eq!(held, mine, "{when}: {usage:?}");
+        let resources = usage.reservations + usage.handles + usage.mappings;
+        let expected = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
+        assert_eq!(resources, expected, "{when}: {usage:?}");
         assert_eq!(self.vmm.quarantine(), [], "{when}");
     }
 }
@@ -69,27 +69,27 @@ fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
     calls
 }
 
-/// Tests one failure, in a process of its own.
-fn fails_well(fixture: &Fixture, flags: AreaFlags, plan: &str, when: &str) {
-    kernel_fails(plan);
+/// Makes one driver call fail, and checks the outcome. Runs in a process of its own.
+fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, when: &str) {
+    fail_driver_calls(plan);
     let setup = AreaSetup::new(fixture, flags);
-    let made = setup.area.mmap(SIZE, options(flags));
-    match made.map(AreaMemory::munmap) {
+    let result = setup.area.mmap(SIZE, options(flags));
+    match result.map(AreaMemory::munmap) {
         Ok(Ok(())) => {}
         Ok(Err(Rejected { value: memory, error })) => {
             println!("{when}: {error}");
             memory
                 .munmap()
-                .unwrap_or_else(|Rejected { error, .. }| panic!("{when}, then again: {error}"));
+                .unwrap_or_else(|Rejected { error, .. }| panic!("{when}, repeated: {error}"));
         }
         Err(error) => println!("{when}: {error}"),
     }
-    setup.assert_as_it_was(when);
-    let again = setup.area.mmap(SIZE, options(flags));
-    let again = again.unwrap_or_else(|error| panic!("{when}, then again: {error}"));
-    again.write(1, b"again").unwrap();
-    again.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}, then again: {error}"));
-    setup.assert_as_it_was(when);
+    setup.assert_unchanged(when);
+    let memory = setup.area.mmap(SIZE, options(flags));
+    let memory = memory.unwrap_or_else(|error| panic!("{when}, repeated: {error}"));
+    memory.write(1, b"again").unwrap();
+    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}, repeated: {error}"));
+    setup.assert_unchanged(when);
 }
 
 #[test]
@@ -97,16 +97,16 @@ fn one_refused_call_changes_nothing() {
     let test = "driver::one_refused_call_changes_nothing";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for flags in KINDS {
+        for flags in ALL_FLAGS {
             for call in calls_of(fixture, flags) {
                 let when = format!("{}: {flags}, {call}", fixture.release());
                 let plan = format!("{call}=ENOMEM");
-                let end = in_child(|| fails_well(fixture, flags, &plan, &when));
+                let end = in_child(|| check_failure(fixture, flags, &plan, &when));
                 tried += 1;
                 // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: when it grants a GPU access,
                 // it asserts that the driver's calls succeed.
                 let asserted = ["EXPORT_DMABUF", "PRIME_FD_TO_HANDLE"];
-                let may_abort = asserted.iter().any(|it| call.starts_with(it));
+                let may_abort = asserted.iter().any(|name| call.starts_with(name));
                 let aborted = may_abort && end == End::Signal(libc::SIGABRT);
                 aborts += usize::from(aborted);
                 if end != End::Success && !aborted {

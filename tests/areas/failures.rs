@@ -10,44 +10,48 @@ use hsa_vmm::{Area, Error, Vmm};
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;
 
-/// Two areas, memory of each, and memory for the next `mmap`.
+/// Two areas, memory of each, and the memory that an act maps.
 struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
     area: Area,
     // `Some` until an act unmaps it.
     memory: Option<AreaMemory<'static>>,
-    other: AreaMemory<'static>,
-    made: Option<AreaMemory<'static>>,
+    peer_memory: AreaMemory<'static>,
+    mapped: Option<AreaMemory<'static>>,
 }
 
 /// Leaks memory of the test, so that it stays allocated.
-fn own() -> MmapOptions<'static> {
+fn leaked_host_memory() -> MmapOptions<'static> {
     MmapOptions::new().with_host_memory(Vec::leak(vec![0; SIZE]))
 }
 
 fn options(flags: AreaFlags) -> MmapOptions<'static> {
-    if flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED { own() } else { MmapOptions::new() }
+    if flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED {
+        leaked_host_memory()
+    } else {
+        MmapOptions::new()
+    }
 }
 
 impl Areas {
     fn new(config: &Config, flags: AreaFlags) -> Self {
         let fixture = Fixture::simulated(config.clone());
         let vmm = Vmm::open(&fixture.runtime).ok();
-        let make = |device: usize, flags| match &vmm {
+        let new_area = |device: usize, flags| match &vmm {
             Some(vmm) => Area::new(vmm, device, flags).unwrap(),
             None => Area::without_vmm(&fixture.runtime, device, flags).unwrap(),
         };
-        let (area, peer) = (make(0, flags), make(1, AreaFlags::GLOBAL));
+        let (area, peer) = (new_area(0, flags), new_area(1, AreaFlags::GLOBAL));
         let memory = area.mmap(SIZE, options(flags)).unwrap();
-        let other = peer.mmap(SIZE, MmapOptions::new()).unwrap();
+        let peer_memory = peer.mmap(SIZE, MmapOptions::new()).unwrap();
         memory.write(0, &[1; SIZE]).unwrap();
-        other.write(0, &[2; SIZE]).unwrap();
-        Self { vmm, area, memory: Some(memory), other, made: None, fixture }
+        peer_memory.write(0, &[2; SIZE]).unwrap();
+        Self { vmm, area, memory: Some(memory), peer_memory, mapped: None, fixture }
     }
 
     fn memory(&self) -> &AreaMemory<'static> {
-        self.memory.as_ref().expect("it is still mapped")
+        self.memory.as_ref().expect("the memory is still mapped")
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -69,7 +73,7 @@ impl Areas {
     /// Fails unless all contents are intact.
     fn assert_contents(&self, when: &str) {
         for (memory, value) in
-            self.memory.iter().map(|memory| (memory, 1)).chain([(&self.other, 2)])
+            self.memory.iter().map(|memory| (memory, 1)).chain([(&self.peer_memory, 2)])
         {
             let mut bytes = [0; SIZE];
             memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -81,8 +85,8 @@ impl Areas {
     /// quarantined.
     fn tear_down(self, when: &str) {
         let quarantined = self.quarantined();
-        let Self { fixture, vmm, area, memory, other, made } = self;
-        drop((memory, other, made, area));
+        let Self { fixture, vmm, area, memory, peer_memory, mapped } = self;
+        drop((memory, peer_memory, mapped, area));
         if let Some(vmm) = &vmm {
             vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         }
@@ -97,11 +101,11 @@ type Act = fn(&mut Areas) -> Result<(), Error>;
 
 const ACTS: &[(&str, Act)] = &[
     ("mmap", |areas| {
-        areas.made = Some(areas.area.mmap(SIZE, options(areas.area.flags()))?);
+        areas.mapped = Some(areas.area.mmap(SIZE, options(areas.area.flags()))?);
         Ok(())
     }),
     ("munmap", |areas| {
-        let memory = areas.memory.take().expect("once");
+        let memory = areas.memory.take().expect("the memory is unmapped once");
         memory.munmap().map_err(|Rejected { value: memory, error }| {
             areas.memory = Some(memory);
             error
@@ -111,8 +115,8 @@ const ACTS: &[(&str, Act)] = &[
     ("write", |areas| areas.memory().write(1, &[1; 4000])),
     ("fill", |areas| areas.memory().fill(4, 0x0101_0101, 4000)),
     ("copy to itself", |areas| areas.memory().copy(0, areas.memory(), 3000, 1000)),
-    ("copy to and fro", |areas| {
-        areas.memory().copy(0, &areas.other, 0, 2000)?;
+    ("copy from the peer", |areas| {
+        areas.memory().copy(0, &areas.peer_memory, 0, 2000)?;
         areas.memory().copy(0, areas.memory(), 3000, 2000)
     }),
 ];
@@ -120,8 +124,8 @@ const ACTS: &[(&str, Act)] = &[
 /// Returns the configurations: each kind of area, and other machines.
 fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
-    let mut without = config.clone();
-    without.vmem = false;
+    let mut without_vmem = config.clone();
+    without_vmem.vmem = false;
     let mut configurations = Vec::new();
     for (name, generation) in [
         ("generation A", Generation::A),
@@ -145,8 +149,8 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
         configurations.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        // `other` is pool memory of the second device, to which the first has access.
-        configurations.push(("no virtual memory", without.clone(), flags));
+        // `peer_memory` is pool memory of the second device, to which the first has access.
+        configurations.push(("no virtual memory", without_vmem.clone(), flags));
     }
     configurations
 }
@@ -155,15 +159,15 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
 fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     let mut areas = Areas::new(config, flags);
     let before = areas.calls();
-    act(&mut areas).unwrap_or_else(|error| panic!("{name} works when nothing fails: {error}"));
+    act(&mut areas).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = areas.calls();
     areas.tear_down(name);
-    let made = before.into_iter().zip(after).map(|((name, old), (_, new))| (name, new - old));
-    made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
+    let calls_made = before.into_iter().zip(after).map(|((name, old), (_, new))| (name, new - old));
+    calls_made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
 }
 
 /// Returns whether an act succeeds although this function fails.
-fn is_survived(act: &str, function: &str) -> bool {
+fn tolerates_failure(act: &str, function: &str) -> bool {
     match function {
         // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" => true,
@@ -186,19 +190,22 @@ fn one_failure_changes_nothing() {
                         let mut areas = Areas::new(&config, flags);
                         let before = areas.usage();
                         areas.set_faults(FaultPlan::none().fail(function, number, status));
-                        let answer = act(&mut areas);
+                        let result = act(&mut areas);
                         areas.set_faults(FaultPlan::none());
                         tried += 1;
-                        match answer {
+                        match result {
                             Ok(()) => {
-                                assert!(is_survived(name, function), "{when}: it succeeded");
+                                assert!(
+                                    tolerates_failure(name, function),
+                                    "{when}: the act succeeded"
+                                );
                                 // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
                                     areas.tear_down(&when);
                                 }
                             }
                             Err(error) => {
-                                // With its sources, because a partly freed area has one.
+                                // The debug format includes the sources: the error of partly freed memory has one.
                                 let text = format!("{error:?}");
                                 assert!(text.contains(function), "{when}: {text}");
                                 if function == "hsa_amd_vmem_handle_release" {
@@ -208,13 +215,14 @@ fn one_failure_changes_nothing() {
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
                                     assert!(not_mapped, "{when}: {error}");
                                     act(&mut areas).unwrap_or_else(|e| panic!("{when}: {e}"));
-                                    let held = areas.vmm.as_ref().map(Vmm::usage);
-                                    assert_eq!(held.map(|it| it.handles), Some(1), "{when}");
+                                    let usage = areas.vmm.as_ref().map(Vmm::usage);
+                                    assert_eq!(usage.map(|usage| usage.handles), Some(1), "{when}");
                                     areas.tear_down(&when);
                                     continue;
                                 }
                                 // A fill or copy in two steps may have completed the first.
-                                if !matches!(name, "fill" | "copy to and fro" | "copy to itself") {
+                                if !matches!(name, "fill" | "copy from the peer" | "copy to itself")
+                                {
                                     areas.assert_contents(&when);
                                 }
                                 let after = areas.usage();
@@ -224,9 +232,13 @@ fn one_failure_changes_nothing() {
                                 if name != "munmap" {
                                     areas.assert_contents(&when);
                                 }
-                                areas.made = None;
+                                areas.mapped = None;
                                 if name == "mmap" {
-                                    assert_eq!(before, areas.usage(), "{when}: made and unmapped");
+                                    assert_eq!(
+                                        before,
+                                        areas.usage(),
+                                        "{when}: mapped and unmapped"
+                                    );
                                 }
                                 areas.tear_down(&when);
                             }
@@ -240,8 +252,8 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// A function fails from some call on, or one failure is followed by another: the operation fails or
-/// succeeds, and when the runtime works again, everything can be freed.
+/// A function fails from some call on, or one failure is followed by another. Whether or not the operation
+/// succeeds, everything can be freed once the runtime works again.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
@@ -251,7 +263,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let once = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
-                    // Any of the following calls fails, or all of them.
+                    // One of the following calls also fails, or all of them.
                     plans.extend((1..20).map(|nth| once.clone().fail_any(nth, 0x1001)));
                     plans.extend((1..20).map(|nth| once.clone().fail_any_from(nth, 0x1001)));
                     for (index, plan) in plans.into_iter().enumerate() {
@@ -259,21 +271,23 @@ fn memory_is_freed_after_repeated_failures() {
                             format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
                         let mut areas = Areas::new(&config, flags);
                         areas.set_faults(plan);
-                        let answer = act(&mut areas);
+                        let result = act(&mut areas);
                         let failed = areas.fixture.simulation.as_ref().unwrap().failed_calls();
                         areas.set_faults(FaultPlan::none());
                         tried += 1;
                         if let Some(vmm) = &areas.vmm {
                             vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
                         }
-                        if name == "munmap" && answer.is_err() && areas.quarantined() == 0 {
+                        if name == "munmap" && result.is_err() && areas.quarantined() == 0 {
                             act(&mut areas)
                                 .unwrap_or_else(|error| panic!("{when}, again: {error}"));
                         }
                         // Memory that could not be freed or unlocked after `mmap` had failed is
-                        // lost.
-                        let lost = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
-                        if name == "munmap" || !failed.iter().any(|(it, _)| lost.contains(it)) {
+                        // leaked.
+                        let leaking = ["hsa_amd_memory_pool_free", "hsa_amd_memory_unlock"];
+                        if name == "munmap"
+                            || !failed.iter().any(|(call, _)| leaking.contains(call))
+                        {
                             areas.tear_down(&when);
                         }
                     }

@@ -22,11 +22,12 @@ pub struct Fixture {
 impl Fixture {
     #[track_caller]
     pub fn simulated(config: Config) -> Self {
-        let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
+        let simulation = Arc::new(Simulation::start(config).expect("a valid configuration"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         let register = simulation.table().core.hsa_amd_register_system_event_handler;
         // SAFETY: the handler ignores its arguments.
-        let registered = unsafe { register.expect("there")(Some(ignore), null_mut()) };
+        let registered =
+            unsafe { register.expect("the function exists")(Some(ignore), null_mut()) };
         assert_eq!(registered, 0, "without a handler a fault of a GPU ends the process");
         Self { runtime, simulation: Some(simulation) }
     }
@@ -41,9 +42,9 @@ impl Fixture {
 
     /// Returns whether a GPU can access a byte.
     #[track_caller]
-    pub fn reaches(&self, gpu: usize, address: Address) -> bool {
+    pub fn can_access(&self, gpu: usize, address: Address) -> bool {
         match &self.simulation {
-            Some(simulation) => copies_from(simulation, gpu_agent(&self.runtime, gpu), address),
+            Some(simulation) => can_copy_from(simulation, gpu_agent(&self.runtime, gpu), address),
             None => is_in_page_table(gpu, address),
         }
     }
@@ -53,8 +54,8 @@ impl Fixture {
     pub fn assert_idle(&self) {
         let Some(simulation) = &self.simulation else { return };
         let usage = simulation.usage();
-        let held = usage.reservations + usage.handles + usage.mappings + usage.allocations;
-        assert_eq!((held, usage.descriptors), (0, 0), "the runtime still holds {usage:?}");
+        let resources = usage.reservations + usage.handles + usage.mappings + usage.allocations;
+        assert_eq!((resources, usage.descriptors), (0, 0), "the runtime still holds {usage:?}");
         assert!(usage.vram_used.iter().all(|&used| used == 0), "{usage:?}");
     }
 }
@@ -74,8 +75,8 @@ pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
 /// Returns the runtime's handle of a GPU.
 fn gpu_agent(runtime: &Runtime, gpu: usize) -> usize {
     let mut gpus = runtime.agents().iter().enumerate();
-    let found = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
-    found.expect("the GPU exists").0
+    let agent = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
+    agent.expect("the GPU exists").0
 }
 
 unsafe extern "C" fn ignore(_: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
@@ -89,37 +90,38 @@ unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_statu
 }
 
 /// Has an agent of a simulation copy a byte from an address. Returns whether it succeeded.
-fn copies_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
+fn can_copy_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
     let core = &simulation.table().core;
     let mut agents: Vec<hsa_agent_t> = Vec::new();
-    let mut done = hsa_signal_t { handle: 0 };
+    let mut completion = hsa_signal_t { handle: 0 };
     let mut byte = 0u8;
     let to: *mut c_void = (&raw mut byte).cast();
     let from = without_provenance_mut::<c_void>(address.get());
-    let (iterate, create) = (core.hsa_iterate_agents, core.hsa_signal_create.expect("there"));
-    let copy = core.hsa_amd_memory_async_copy.expect("there");
-    let wait = core.hsa_signal_wait_scacquire.expect("there");
-    let destroy = core.hsa_signal_destroy.expect("there");
-    let lock = core.hsa_amd_memory_lock.expect("there");
-    let unlock = core.hsa_amd_memory_unlock.expect("there");
+    let (iterate, create) =
+        (core.hsa_iterate_agents, core.hsa_signal_create.expect("the function exists"));
+    let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
+    let wait = core.hsa_signal_wait_scacquire.expect("the function exists");
+    let destroy = core.hsa_signal_destroy.expect("the function exists");
+    let lock = core.hsa_amd_memory_lock.expect("the function exists");
+    let unlock = core.hsa_amd_memory_unlock.expect("the function exists");
     // SAFETY: the list is what `collect` expects, the byte stays until the copy has ended, and
     // at unmapped addresses the simulation's GPU faults, not this process.
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
-        assert_eq!(create(1, 0, null(), &mut done), 0);
+        assert_eq!(create(1, 0, null(), &mut completion), 0);
         let agent = agents[agent];
-        let mut there = null_mut();
-        assert_eq!(lock(to, 1, null_mut(), 0, &mut there), 0);
-        assert_eq!(copy(there, agent, from, agent, 1, 0, null_mut(), done), 0);
+        let mut locked = null_mut();
+        assert_eq!(lock(to, 1, null_mut(), 0, &mut locked), 0);
+        assert_eq!(copy(locked, agent, from, agent, 1, 0, null_mut(), completion), 0);
         // A wait may return before the condition holds.
         let value = loop {
-            let value = wait(done, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
+            let value = wait(completion, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
             if value < 1 {
                 break value;
             }
         };
         assert_eq!(unlock(to), 0);
-        assert_eq!(destroy(done), 0);
+        assert_eq!(destroy(completion), 0);
         value == 0
     }
 }

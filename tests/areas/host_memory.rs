@@ -39,7 +39,7 @@ impl Drop for Zeroed {
     }
 }
 
-/// `VmRSS` of this process, in bytes.
+/// Returns `VmRSS` of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -47,27 +47,27 @@ fn resident() -> usize {
 }
 
 fn areas(fixture: &Fixture) -> [Area; 2] {
-    let make = |flags| fixture.area(0, flags).unwrap();
-    [make(AreaFlags::MAPPED), make(AreaFlags::DEFAULT)]
+    let area = |flags| fixture.area(0, flags).unwrap();
+    [area(AreaFlags::MAPPED), area(AreaFlags::DEFAULT)]
 }
 
-/// Maps bytes in the middle of a page, next to other mapped bytes. The bytes that the device writes are there when
-/// the borrow ends.
-fn parts_of_a_page(fixture: &Fixture) {
+/// Maps bytes in the middle of a page, next to other mapped bytes. When the borrow ends, the page contains the
+/// bytes that the device has written.
+fn page_parts_can_be_mapped(fixture: &Fixture) {
     let [mapping, device] = areas(fixture);
     let memory = device.mmap(200, MmapOptions::new()).unwrap();
     memory.fill(0, 0x0707_0707, 200).unwrap();
     let mut page = vec![1u8; 1000];
     let (left, right) = page[300..].split_at_mut(100);
     let first = mapping.mmap(left.len(), MmapOptions::new().with_host_memory(left)).unwrap();
-    // Fewer bytes than the memory has.
+    // Maps fewer bytes than the slice has.
     let second = mapping.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
     assert_eq!(second.address().get(), first.address().get() + 100);
-    assert!(fixture.reaches(0, first.device_address()));
-    assert!(fixture.reaches(0, second.device_address()));
+    assert!(fixture.can_access(0, first.device_address()));
+    assert!(fixture.can_access(0, second.device_address()));
     first.copy(10, &memory, 0, 80).unwrap();
     second.write(70, b"written").unwrap();
-    // Copies back by the device, which must access both.
+    // The device copies back, and must access both.
     memory.copy(0, &first, 0, 100).unwrap();
     memory.copy(100, &second, 0, 77).unwrap();
     let mut bytes = [0; 177];
@@ -82,15 +82,15 @@ fn parts_of_a_page(fixture: &Fixture) {
 }
 
 #[test]
-fn parts_of_a_page_on_the_simulation() {
+fn page_parts_can_be_mapped_on_the_simulation() {
     let fixture = Fixture::simulated(Config::mi300x(2));
-    parts_of_a_page(&fixture);
+    page_parts_can_be_mapped(&fixture);
     fixture.assert_idle();
 }
 
 #[test]
-fn parts_of_a_page_on_amds_runtime() {
-    on_amd("host_memory::parts_of_a_page_on_amds_runtime", parts_of_a_page);
+fn page_parts_can_be_mapped_on_amds_runtime() {
+    on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", page_parts_can_be_mapped);
 }
 
 /// AMD's runtime counts locks of the same range, and confuses two ranges with one start.
@@ -99,25 +99,25 @@ fn mapped_host_memory_is_busy(fixture: &Fixture) {
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
-        // SAFETY: inside the page, which outlives its mappings and is not accessed here.
+        // SAFETY: inside `page`, which outlives its mappings and is not accessed meanwhile.
         let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
         mapping.mmap(size, options)
     };
-    let held = map(1000, 1000).unwrap();
+    let mapped = map(1000, 1000).unwrap();
     for (offset, size) in
         [(1000, 1000), (1000, 1), (1000, 4000), (0, 1001), (1999, 1), (0, 8192), (1500, 100)]
     {
         let error = map(offset, size).unwrap_err();
-        let busy = ErrorKind::HostMemoryMapped(held.address());
+        let busy = ErrorKind::HostMemoryMapped(mapped.address());
         assert_eq!(*error.kind(), busy, "{offset} {size}");
         assert_eq!(error.aml(), 6);
     }
     let (before, after) = (map(0, 1000).unwrap(), map(2000, 6192).unwrap());
-    drop(held);
-    let again = map(1000, 500).unwrap();
+    drop(mapped);
+    let remapped = map(1000, 500).unwrap();
     assert_eq!(map(1499, 1).map(drop).unwrap_err().aml(), 6);
     let rest = map(1500, 500).unwrap();
-    drop((before, after, again, rest));
+    drop((before, after, remapped, rest));
     drop(map(0, 8192).unwrap());
 }
 
@@ -133,20 +133,20 @@ fn mapped_host_memory_is_busy_on_amds_runtime() {
     on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", mapped_host_memory_is_busy);
 }
 
-/// AMD's library opened twice is one runtime, which would unlock neither range.
+/// If AMD's library is opened twice, both share one runtime, which would unlock neither range.
 fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
-    let [one, other] = fixtures.map(|fixture| areas(fixture)[0].clone());
+    let [first, second] = fixtures.map(|fixture| areas(fixture)[0].clone());
     let map = |area: &Area, size| {
         // SAFETY: the bytes outlive their mapping, and nothing accesses them.
         area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
     };
-    let held = map(&one, 64).unwrap();
-    let error = map(&other, 32).unwrap_err();
+    let mapped = map(&first, 64).unwrap();
+    let error = map(&second, 32).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
-    held.munmap().unwrap();
-    map(&other, 32).unwrap().munmap().unwrap();
+    mapped.munmap().unwrap();
+    map(&second, 32).unwrap().munmap().unwrap();
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
         let path = fixture.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
-        let again = Fixture { runtime, simulation: None };
-        other_runtimes_host_memory_is_busy([fixture, &again]);
+        let second_fixture = Fixture { runtime, simulation: None };
+        other_runtimes_host_memory_is_busy([fixture, &second_fixture]);
     });
 }
 
@@ -175,16 +175,16 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
         let area = fixture.area(0, flags).unwrap();
-        let refused = |error: hsa_vmm::Error, argument, problem| {
+        let assert_rejected = |error: hsa_vmm::Error, argument, problem| {
             assert_eq!(error.operation(), Operation::Mmap, "{flags}");
             assert_eq!(error.argument().zip(error.problem()), Some((argument, problem)), "{flags}");
         };
         let maps_existing = bits & 0b0111 == AreaFlags::MAPPED.bits();
         if maps_existing {
             let error = area.mmap(10, MmapOptions::new()).unwrap_err();
-            refused(error, Argument::Host, Problem::MissingHostMemory);
+            assert_rejected(error, Argument::Host, Problem::MissingHostMemory);
             let error = area.mmap(11, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
-            refused(
+            assert_rejected(
                 error,
                 Argument::Size,
                 Problem::TooLarge { maximum: 10, whole: Argument::Host },
@@ -197,49 +197,52 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
             assert_eq!(error.problem(), Some(Problem::Overflow), "{error}");
         } else {
             let error = area.mmap(10, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
-            refused(error, Argument::Host, Problem::UnusedHostMemory);
+            assert_rejected(error, Argument::Host, Problem::UnusedHostMemory);
         }
     }
     fixture.assert_idle();
 }
 
 /// Only written pages use physical memory.
-fn three_gib(fixture: &Fixture) {
+fn untouched_pages_use_no_memory(fixture: &Fixture) {
     let [mapping, _] = areas(fixture);
     let mut memory = Zeroed::new(3 * GIB);
     let before = resident();
     let mapped =
         mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
-        assert!(fixture.reaches(0, mapped.device_address().checked_add(offset).unwrap()));
+        assert!(fixture.can_access(0, mapped.device_address().checked_add(offset).unwrap()));
         mapped.write(offset, b"x").unwrap();
     }
     drop(mapped);
     assert_eq!(memory.bytes()[3 * GIB - 1], b'x');
-    let more = resident().saturating_sub(before);
-    assert!(more < GIB / 16, "{more:#x} bytes were touched");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < GIB / 16, "{grown:#x} bytes became resident");
 }
 
 #[test]
-fn three_gib_on_the_simulation() {
+fn untouched_pages_use_no_memory_on_the_simulation() {
     if process::ran_alone() {
         return;
     }
     // In a process of its own, where no other test uses memory.
     let end = process::in_child(|| {
         let fixture = Fixture::simulated(Config::mi300x(2));
-        three_gib(&fixture);
+        untouched_pages_use_no_memory(&fixture);
         fixture.assert_idle();
     });
     assert_eq!(end, process::End::Success);
 }
 
 #[test]
-fn three_gib_on_amds_runtime() {
-    on_amd("host_memory::three_gib_on_amds_runtime", three_gib);
+fn untouched_pages_use_no_memory_on_amds_runtime() {
+    on_amd(
+        "host_memory::untouched_pages_use_no_memory_on_amds_runtime",
+        untouched_pages_use_no_memory,
+    );
 }
 
-/// Memory whose value was leaked by `mem::forget` stays locked, and a new `mmap` of it is an error.
+/// Memory whose value was leaked by `mem::forget` stays locked; another `mmap` of the memory is an error.
 #[test]
 fn leaked_host_memory_stays_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -251,8 +254,8 @@ fn leaked_host_memory_stays_busy() {
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
-/// After a failed unlock the runtime decides whether the memory can be locked again. It counts locks of the
-/// same range, so it can.
+/// After a failed unlock the runtime decides whether the memory can be locked again. AMD's runtime allows it,
+/// because it counts locks of the same range.
 #[test]
 fn failed_unlock_does_not_keep_memory_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -263,11 +266,11 @@ fn failed_unlock_does_not_keep_memory_busy() {
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
     drop(mapped);
     simulation.set_faults(FaultPlan::none());
-    let again = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
-    assert!(again.is_ok(), "{:?}", again.err());
+    let remapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
+    assert!(remapped.is_ok(), "{:?}", remapped.err());
     assert_eq!(simulation.calls("hsa_amd_memory_lock"), 2);
-    drop(again);
-    // One of the two locks was released. The runtime refuses to lock a part of the range.
+    drop(remapped);
+    // One of the two locks is left, so the runtime refuses to lock a part of the range.
     let error = mapping.mmap(50, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     assert_eq!(error.call().map(|(call, _)| call), Some("hsa_amd_memory_lock"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Areas: on the simulation, and on AMD's own runtime over the emulated kernel driver.
+//! Areas on the simulation, and on AMD's own runtime with the emulated kernel driver.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;
@@ -11,7 +11,7 @@ mod combinations;
 mod driver;
 mod failures;
 mod host_memory;
-mod refused;
+mod rejected_calls;
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;

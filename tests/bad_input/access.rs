@@ -35,7 +35,7 @@ fn set_access_and_revoke_reject_bad_agents() {
             |_| P::UnknownAgent,
         ),
         (
-            "an invented agent that is forbidden everything",
+            "an invented agent, without access",
             |s| {
                 let list = [access(invented_agent(s), Access::None)];
                 s.machine.vmm.set_access(s.used, s.granule, &list)
@@ -83,8 +83,11 @@ fn set_access_rejects_agents_without_peer_access() {
     assert_eq!(error.problem(), Some(P::Unreachable(owner)));
     assert_eq!(error.argument(), Some(A::Agent));
     assert_eq!(state(&machine), before);
-    let nothing = [access(machine.gpu(0), Access::None)];
-    machine.vmm.set_access(address, 2 * granule, &nothing).expect("forbidding needs no reach");
+    let none = [access(machine.gpu(0), Access::None)];
+    machine
+        .vmm
+        .set_access(address, 2 * granule, &none)
+        .expect("setting access to none needs no peer access");
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn get_access_and_retain_reject_bad_input() {
             |_| P::Null,
         ),
         (
-            "the address behind a mapping",
+            "the address after a mapping",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), s.granule_at(4)).map(drop),
             A::Address,
             |s| P::NotMapped(s.granule_at(4)),
@@ -127,7 +130,7 @@ fn get_access_and_retain_reject_bad_input() {
             |_| P::Null,
         ),
         (
-            "retain behind a mapping",
+            "retain after a mapping",
             |s| s.machine.vmm.retain_allocation_handle(s.granule_at(4)).map(drop),
             A::Address,
             |s| P::NotMapped(s.granule_at(4)),

@@ -16,7 +16,7 @@ fn address_reserve_rejects_bad_input() {
             |s| P::NotAligned { granule: s.granule },
         ),
         (
-            "every byte",
+            "the largest size",
             |s| s.machine.vmm.address_reserve(usize::MAX, 0, None).map(drop),
             A::Size,
             |s| P::NotAligned { granule: s.granule },
@@ -34,7 +34,7 @@ fn address_reserve_rejects_bad_input() {
             |_| P::NotPowerOfTwo,
         ),
         (
-            "exactly nowhere",
+            "exactly at null",
             |s| {
                 let options = Reservation::builder(s.granule).exactly_at(Address::NULL);
                 options.reserve(&s.machine.vmm).map(drop)
@@ -54,9 +54,9 @@ fn address_reserve_rejects_bad_input() {
         (
             "exactly at no multiple of the alignment",
             |s| {
-                let beside = at(Address::new(1 << 40), s.granule);
+                let unaligned = at(Address::new(1 << 40), s.granule);
                 let options =
-                    Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(beside);
+                    Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(unaligned);
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Address,
@@ -98,7 +98,7 @@ fn address_free_rejects_bad_input() {
             |_| P::NotAReservation,
         ),
         (
-            "a byte further",
+            "one byte after the start",
             |s| s.machine.vmm.address_free(at(s.used, 1), 8 * s.granule),
             A::Address,
             |_| P::NotAReservation,
@@ -110,7 +110,7 @@ fn address_free_rejects_bad_input() {
             |s| P::WrongSize(8 * s.granule),
         ),
         (
-            "two at once",
+            "two reservations",
             |s| s.machine.vmm.address_free(s.used, 16 * s.granule),
             A::Size,
             |s| P::WrongSize(8 * s.granule),
@@ -122,7 +122,7 @@ fn address_free_rejects_bad_input() {
             |_| P::StillMapped(3),
         ),
         (
-            "another's",
+            "a reservation of another `Vmm`",
             |s| s.other.vmm.address_free(s.next, 8 * s.granule),
             A::Address,
             |_| P::NotAReservation,
@@ -138,29 +138,29 @@ fn reserve_of_too_much_is_out_of_memory() {
         let sizes = [1 << 47, 1 << 62, usize::MAX & !(granule - 1)];
         let cases = sizes.map(|size| (size, 0)).into_iter().chain([(granule, 1 << 63)]);
         for (size, alignment) in cases {
-            let answer = machine.vmm.address_reserve(size, alignment, None);
-            let out =
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfMemory { .. }));
-            assert!(out, "{release}: {size:#x} at {alignment:#x}: {answer:?}");
+            let result = machine.vmm.address_reserve(size, alignment, None);
+            let is_out_of_memory =
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfMemory { .. }));
+            assert!(is_out_of_memory, "{release}: {size:#x} at {alignment:#x}: {result:?}");
         }
         machine.assert_empty();
     }
 }
 
-/// AMD's runtime would reserve them, and could not free them.
+/// AMD's runtime would reserve such addresses, but could not free them.
 #[test]
 fn addresses_below_gpu_addresses_are_not_reserved() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let low = Address::new(8 << 20);
-        let got = machine.vmm.address_reserve(granule, 0, Some(low)).unwrap();
-        assert!(got.get() >= 16 << 20, "{release}: {got}");
-        machine.vmm.address_free(got, granule).unwrap();
-        let refused = machine.vmm.address_reserve_at(low, granule).unwrap_err();
-        let taken =
-            matches!(refused.kind(), ErrorKind::InvalidArgument { problem: P::AddressTaken, .. });
-        assert!(taken, "{release}: {refused}");
+        let reserved = machine.vmm.address_reserve(granule, 0, Some(low)).unwrap();
+        assert!(reserved.get() >= 16 << 20, "{release}: {reserved}");
+        machine.vmm.address_free(reserved, granule).unwrap();
+        let error = machine.vmm.address_reserve_at(low, granule).unwrap_err();
+        let is_taken =
+            matches!(error.kind(), ErrorKind::InvalidArgument { problem: P::AddressTaken, .. });
+        assert!(is_taken, "{release}: {error}");
         machine.assert_empty();
     }
 }
@@ -170,16 +170,17 @@ fn bad_hints_are_ignored() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let taken = machine.reserve(granule);
-        for hint in [Address::NULL, Address::new(1), top(), taken, at(taken, 1)] {
+        let occupied = machine.reserve(granule);
+        for hint in [Address::NULL, Address::new(1), top(), occupied, at(occupied, 1)] {
             for alignment in [0, 1, granule, 2 * MIB] {
-                let got = machine.vmm.address_reserve(granule, alignment, Some(hint));
-                let got = got.unwrap_or_else(|error| panic!("{release}: {hint}: {error}"));
-                assert_eq!(got.get() % alignment.max(granule), 0, "{release}: {hint}");
-                machine.vmm.address_free(got, granule).unwrap();
+                let reserved = machine.vmm.address_reserve(granule, alignment, Some(hint));
+                let reserved =
+                    reserved.unwrap_or_else(|error| panic!("{release}: {hint}: {error}"));
+                assert_eq!(reserved.get() % alignment.max(granule), 0, "{release}: {hint}");
+                machine.vmm.address_free(reserved, granule).unwrap();
             }
         }
-        machine.vmm.address_free(taken, granule).unwrap();
+        machine.vmm.address_free(occupied, granule).unwrap();
         machine.assert_empty();
     }
 }

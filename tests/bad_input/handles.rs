@@ -13,20 +13,20 @@ fn future_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() ^ 1 << 63)
 }
 
-/// Returns a small odd number, which is not the value of a handle.
-fn zeroth_handle(s: &Setup) -> Handle {
+/// Returns a small odd number, which no handle has.
+fn small_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
 
 /// A call that takes only a handle.
-type ByHandle = fn(&Setup, Handle) -> Result<(), Error>;
+type HandleCall = fn(&Setup, Handle) -> Result<(), Error>;
 
 #[test]
 fn calls_reject_invalid_handles() {
-    let calls: &[(&str, ByHandle)] = &[
+    let calls: &[(&str, HandleCall)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
         ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),
-        // The handle is reported first, before the range.
+        // The handle is checked before the range.
         ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
@@ -37,20 +37,20 @@ fn calls_reject_invalid_handles() {
         ("zero", Handle::from_bits(0), P::Null),
         ("released", setup.stale, P::Released),
         ("released and still mapped", setup.dying, P::Released),
-        ("another's", setup.foreign, P::ForeignHandle),
+        ("of another `Vmm`", setup.foreign, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
         ("low bits set", invented_handle(&setup), P::UnknownHandle),
         ("highest bit changed", future_handle(&setup), P::UnknownHandle),
-        ("small number", zeroth_handle(&setup), P::UnknownHandle),
+        ("small number", small_handle(&setup), P::UnknownHandle),
     ];
     for (call, act) in calls {
-        for (kind, handle, problem) in bad {
+        for (name, handle, problem) in bad {
             let before = (state(&setup.machine), state(&setup.other));
-            let error = act(&setup, handle).expect_err(kind);
-            assert_eq!(error.argument(), Some(A::Handle), "{call}, {kind}: {error}");
-            assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
-            assert_eq!(before, (state(&setup.machine), state(&setup.other)), "{call}, {kind}");
+            let error = act(&setup, handle).expect_err(name);
+            assert_eq!(error.argument(), Some(A::Handle), "{call}, {name}: {error}");
+            assert_eq!(error.problem(), Some(problem), "{call}, {name}");
+            assert_eq!(before, (state(&setup.machine), state(&setup.other)), "{call}, {name}");
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Invalid input to any call is an error that names the argument, changes nothing, and does not reach the
-//! runtime.
+//! Calls reject invalid input: the error names the argument, nothing changes, and the runtime is not called.
 
 #[path = "../machine/mod.rs"]
 mod machine;

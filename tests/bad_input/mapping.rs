@@ -15,7 +15,7 @@ fn map_rejects_bad_input() {
         ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
         ("no size", |s| map(s, s.next, 0, s.handle), A::Size, |_| P::Zero),
         ("an overflow", |s| map(s, top(), 2 * s.granule, s.handle), A::Size, |_| P::Overflow),
-        ("every byte", |s| map(s, s.next, usize::MAX, s.handle), A::Size, |_| P::Overflow),
+        ("the largest size", |s| map(s, s.next, usize::MAX, s.handle), A::Size, |_| P::Overflow),
         (
             "an offset",
             |s| s.machine.vmm.map(s.next, s.granule, s.granule, s.double),
@@ -53,7 +53,7 @@ fn map_rejects_bad_input() {
             |_| P::NotReserved,
         ),
         (
-            "another's reservation",
+            "a reservation of another `Vmm`",
             |s| {
                 let foreign = s.other.vmm.reservations();
                 assert!(foreign.is_empty());
@@ -81,7 +81,7 @@ fn map_rejects_bad_input() {
             |s| P::AlreadyMapped(s.used),
         ),
         (
-            "the inside of a mapping",
+            "the second half of a mapping",
             |s| map(s, s.granule_at(2), s.granule, s.handle),
             A::Address,
             |s| P::AlreadyMapped(s.granule_at(1)),
@@ -91,12 +91,12 @@ fn map_rejects_bad_input() {
 
 #[test]
 fn range_calls_reject_partial_mappings() {
-    type OnRange = fn(&Setup, Address, usize) -> Result<(), Error>;
-    let calls: &[(&str, OnRange)] = &[
+    type RangeCall = fn(&Setup, Address, usize) -> Result<(), Error>;
+    let calls: &[(&str, RangeCall)] = &[
         ("unmap", |s, address, size| s.machine.vmm.unmap(address, size)),
         ("set_access", |s, address, size| {
-            let all = [access(s.machine.gpu(0), Access::ReadWrite)];
-            s.machine.vmm.set_access(address, size, &all)
+            let grants = [access(s.machine.gpu(0), Access::ReadWrite)];
+            s.machine.vmm.set_access(address, size, &grants)
         }),
         ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
     ];
@@ -112,21 +112,21 @@ fn range_calls_reject_partial_mappings() {
         ("less than a mapping", s.granule_at(1), g, A::Size, P::SplitsMapping(s.granule_at(1))),
         ("a byte less", s.used, g - 1, A::Size, P::SplitsMapping(s.used)),
         ("a byte more", s.used, g + 1, A::Size, P::SplitsMapping(s.granule_at(1))),
-        ("a byte further", at(s.used, 1), g, A::Address, P::SplitsMapping(s.used)),
+        ("one byte after the start", at(s.used, 1), g, A::Address, P::SplitsMapping(s.used)),
         ("half a mapping", s.granule_at(2), g, A::Address, P::SplitsMapping(s.granule_at(1))),
         ("one and a half", s.used, 2 * g, A::Size, P::SplitsMapping(s.granule_at(1))),
-        ("a hole behind", s.used, 5 * g, A::Address, P::NotMapped(s.granule_at(4))),
+        ("a hole at the end", s.used, 5 * g, A::Address, P::NotMapped(s.granule_at(4))),
         ("the whole reservation", s.used, 8 * g, A::Address, P::NotMapped(s.granule_at(4))),
         ("more than the reservation", s.used, 9 * g, A::Address, P::NotReserved),
-        ("a hole before", s.granule_at(7), g, A::Address, P::NotMapped(s.granule_at(7))),
+        ("only a hole", s.granule_at(7), g, A::Address, P::NotMapped(s.granule_at(7))),
     ];
     for (call, act) in calls {
-        for &(kind, address, size, argument, problem) in bad {
+        for &(name, address, size, argument, problem) in bad {
             let before = (state(&s.machine), state(&s.other));
-            let error = act(&s, address, size).expect_err(kind);
-            assert_eq!(error.argument(), Some(argument), "{call}, {kind}: {error}");
-            assert_eq!(error.problem(), Some(problem), "{call}, {kind}");
-            assert_eq!(before, (state(&s.machine), state(&s.other)), "{call}, {kind}");
+            let error = act(&s, address, size).expect_err(name);
+            assert_eq!(error.argument(), Some(argument), "{call}, {name}: {error}");
+            assert_eq!(error.problem(), Some(problem), "{call}, {name}");
+            assert_eq!(before, (state(&s.machine), state(&s.other)), "{call}, {name}");
         }
     }
 }
@@ -134,9 +134,9 @@ fn range_calls_reject_partial_mappings() {
 #[test]
 fn reservation_rejects_foreign_memory() {
     let s = Setup::new();
-    let theirs = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
+    let foreign = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
     let before = state(&s.machine);
-    let error = s.mapping.reservation().map(s.granule, &theirs).unwrap_err();
+    let error = s.mapping.reservation().map(s.granule, &foreign).unwrap_err();
     assert_eq!((error.argument(), error.problem()), (Some(A::Handle), Some(P::ForeignHandle)));
     assert_eq!(state(&s.machine), before);
 }

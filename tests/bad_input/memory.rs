@@ -21,7 +21,7 @@ fn create_rejects_bad_input() {
             |s| P::NotAligned { granule: s.granule },
         ),
         (
-            "every byte",
+            "the largest size",
             |s| create(s, usize::MAX, s.machine.gpu(0)),
             A::Size,
             |s| P::NotAligned { granule: s.granule },
@@ -71,7 +71,7 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// An interface that has HIP's `flags` checks them this way.
+/// Interfaces whose calls have HIP's `flags` check them with `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation as O;
@@ -91,13 +91,13 @@ fn flags_must_be_zero() {
 fn create_of_too_much_is_out_of_memory() {
     let s = Setup::new();
     let gpu = s.machine.gpu(0);
-    let all = s.machine.simulation.config().gpus[0].vram as usize;
-    for size in [all, all + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
+    let vram = s.machine.simulation.config().gpus[0].vram as usize;
+    for size in [vram, vram + s.granule, 1 << 60, usize::MAX & !(s.granule - 1)] {
         let before = (s.machine.vmm.usage(), s.machine.simulation.usage());
-        let answer = create(&s, size, gpu);
+        let result = create(&s, size, gpu);
         assert!(
-            matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfMemory { .. })),
-            "{size:#x}: {answer:?}"
+            matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfMemory { .. })),
+            "{size:#x}: {result:?}"
         );
         assert_eq!((s.machine.vmm.usage(), s.machine.simulation.usage()), before, "{size:#x}");
     }
@@ -122,7 +122,7 @@ fn sharing_rejects_bad_input() {
             |_| P::NotRequested,
         ),
         (
-            "a descriptor of nothing",
+            "a descriptor of `/dev/null`",
             |s| {
                 let null = File::open("/dev/null").unwrap();
                 s.machine.vmm.import_from_shareable_handle(null, FILE).map(drop)
@@ -173,7 +173,7 @@ fn unsupported_calls_never_reach_the_runtime() {
             let properties = s.machine.on(0).shareable_as(HandleType::FABRIC);
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
-        ("memory to be shared in unknown ways", |s| {
+        ("memory to be shared as an unknown type", |s| {
             let mut properties = s.machine.on(0);
             properties.handle_types = HandleType::from_bits_retain(1 << 20);
             s.machine.vmm.create(s.granule, &properties).map(drop)
@@ -194,10 +194,10 @@ fn unsupported_calls_never_reach_the_runtime() {
     ];
     for (name, act) in acts {
         let before = state(&s.machine);
-        let answer = act(&s);
+        let result = act(&s);
         assert!(
-            matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::NotSupported(_))),
-            "{name}: {answer:?}"
+            matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::NotSupported(_))),
+            "{name}: {result:?}"
         );
         assert_eq!(state(&s.machine), before, "{name}");
     }

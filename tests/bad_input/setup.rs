@@ -11,14 +11,14 @@ use hsa_vmm::{
 
 pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Valid and invalid values of two independent machines.
+/// Valid and invalid arguments, on two independent machines.
 pub struct Setup {
     pub machine: Machine,
     pub other: Machine,
     pub granule: usize,
     /// Eight granules: the first is mapped to `handle`, the second and third to `double`.
     pub used: Address,
-    /// The adjacent reservation after it, in which nothing is mapped.
+    /// The adjacent reservation after `used`, in which nothing is mapped.
     pub next: Address,
     pub handle: Handle,
     pub double: Handle,
@@ -28,6 +28,7 @@ pub struct Setup {
     pub stale: Handle,
     /// Released, and still mapped in the fourth granule.
     pub dying: Handle,
+    /// Of the other machine.
     pub foreign: Handle,
     pub mapping: Mapping,
 }
@@ -78,14 +79,14 @@ impl Setup {
 
 /// Makes two adjacent reservations.
 pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
-    let exactly = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
+    let reserve_at = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {
-        let both = machine.reserve(2 * size);
-        machine.vmm.address_free(both, 2 * size).unwrap();
-        // Another thread may take some of it meanwhile.
-        if let (Ok(first), Ok(second)) = (exactly(both), exactly(at(both, size))) {
+        let base = machine.reserve(2 * size);
+        machine.vmm.address_free(base, 2 * size).unwrap();
+        // Another thread may take some of the addresses meanwhile.
+        if let (Ok(first), Ok(second)) = (reserve_at(base), reserve_at(at(base, size))) {
             std::mem::forget((first, second));
-            return (both, at(both, size));
+            return (base, at(base, size));
         }
     }
     panic!("two adjacent reservations are not available");
@@ -117,21 +118,23 @@ pub fn state(machine: &Machine) -> State {
 /// A case: its name, the call, and the expected argument and problem.
 pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
 
+/// Makes each call, and checks that it fails with the expected error and changes nothing.
 pub fn check(cases: &[Case]) {
     let setup = Setup::new();
     for (name, act, argument, problem) in cases {
         let before = (state(&setup.machine), state(&setup.other));
-        let answer = act(&setup);
+        let result = act(&setup);
         let after = (state(&setup.machine), state(&setup.other));
-        let Err(error) = answer else { panic!("{name}: it succeeded") };
-        let found = (error.argument(), error.problem());
-        assert_eq!(found, (Some(*argument), Some(problem(&setup))), "{name}: {error}");
+        let Err(error) = result else { panic!("{name}: the call succeeded") };
+        let reported = (error.argument(), error.problem());
+        assert_eq!(reported, (Some(*argument), Some(problem(&setup))), "{name}: {error}");
         assert_eq!(before, after, "{name}");
         let text = error.to_string();
         assert!(text.contains(&argument.to_string()), "{name}: {text}");
     }
 }
 
+/// Returns the start of the last page of the address space.
 pub fn top() -> Address {
     Address::new(usize::MAX & !0xfff)
 }

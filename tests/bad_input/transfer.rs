@@ -1,4 +1,4 @@
-//! What cannot be read, written, copied or filled.
+//! Rejected reads, writes, copies and fills.
 
 use crate::machine::at;
 use crate::setup::{Setup, check, invented_agent, top};

@@ -7,8 +7,8 @@ use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AgentId, GrowableBuffer};
 
-/// Queries an agent's access to a buffer.
-type Ask<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
+/// A query of an agent's access to a buffer.
+type AccessQuery<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
 
 const STEP: usize = 16 * KIB;
 
@@ -39,12 +39,12 @@ fn grants_hold_for_memory_added_later() {
         buffer.grow(3 * STEP).unwrap();
         check(&buffer, [None, None, ReadWrite, None], "the owner");
         buffer.grant(&[machine.cpu(1), machine.gpu(1)], Read).unwrap();
-        check(&buffer, [None, Read, ReadWrite, Read], "two more, later");
+        check(&buffer, [None, Read, ReadWrite, Read], "two more agents");
         buffer.grow(5 * STEP).unwrap();
-        check(&buffer, [None, Read, ReadWrite, Read], "grown since");
+        check(&buffer, [None, Read, ReadWrite, Read], "grown again");
         buffer.grant(&[machine.gpu(1)], None).unwrap();
         buffer.grow(STEP).unwrap();
-        check(&buffer, [None, Read, ReadWrite, None], "one less");
+        check(&buffer, [None, Read, ReadWrite, None], "one agent fewer");
         buffer.grant(&[machine.gpu(1), machine.gpu(1)], ReadWrite).unwrap();
         buffer.revoke(&[machine.gpu(0), machine.cpu(1)]).unwrap();
         buffer.grow(STEP).unwrap();
@@ -53,7 +53,7 @@ fn grants_hold_for_memory_added_later() {
             let address = buffer.address().get() + part * STEP;
             assert!(
                 machine.simulation.page(0, address).is_none(),
-                "{generation}: for real, {part}"
+                "{generation}: page table, {part}"
             );
             assert!(machine.simulation.page(1, address).is_some(), "{generation}: {part}");
         }
@@ -88,31 +88,31 @@ fn access_returns_what_was_granted() {
         paged.revoke(&[peer]).unwrap();
         pausable.revoke(&[peer]).unwrap();
         ring.revoke(&[peer]).unwrap();
-        let asked: [(&str, Ask<'_>); 4] = [
+        let queries: [(&str, AccessQuery<'_>); 4] = [
             ("growable", &|agent| growable.access(agent)),
             ("paged", &|agent| paged.access(agent)),
             ("pausable", &|agent| pausable.access(agent)),
             ("ring", &|agent| ring.access(agent)),
         ];
-        for (kind, access) in asked {
-            assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {kind}");
-            assert_eq!(access(peer), Ok(Access::None), "{generation}: {kind}");
-            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {kind}");
-            let Err(error) = access(foreign) else { panic!("{generation}: {kind}") };
+        for (name, access) in queries {
+            assert_eq!(access(owner), Ok(Access::ReadWrite), "{generation}: {name}");
+            assert_eq!(access(peer), Ok(Access::None), "{generation}: {name}");
+            assert_eq!(access(machine.cpu(0)), Ok(Access::None), "{generation}: {name}");
+            let Err(error) = access(foreign) else { panic!("{generation}: {name}") };
             let reported = (error.operation(), error.problem());
             assert_eq!(
                 reported,
                 (Operation::GetAccess, Some(Problem::UnknownAgent)),
-                "{generation}: {kind}"
+                "{generation}: {name}"
             );
         }
         let mappings = machine.vmm.mappings();
         assert_eq!(mappings.len(), 1 + 2 + 1 + 2, "{generation}");
         for mapping in mappings {
-            let reach = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
+            let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()));
             assert!(
-                reach[0].is_some() && reach[1].is_none(),
-                "{generation}, for real: {mapping:?}"
+                pages[0].is_some() && pages[1].is_none(),
+                "{generation}, page table: {mapping:?}"
             );
         }
     }
@@ -130,11 +130,15 @@ fn invalid_grants_are_rejected_without_memory() {
     ] {
         let error = buffer.grant(&agents, Access::Read).expect_err("the agents do not exist");
         assert_eq!(error.problem(), Some(problem));
-        assert_eq!(buffer.access(machine.gpu(0)), Ok(Access::None), "nothing of it is done");
+        assert_eq!(
+            buffer.access(machine.gpu(0)),
+            Ok(Access::None),
+            "a rejected grant changes nothing"
+        );
     }
-    let mut apart = Config::mi300x(2);
-    apart.peer_access = false;
-    let machine = Machine::new(apart);
+    let mut config = Config::mi300x(2);
+    config.peer_access = false;
+    let machine = Machine::new(config);
     let mut buffer = self::buffer(&machine);
     let error = buffer.grant(&[machine.gpu(0), machine.gpu(1)], Access::Read).expect_err("no peer");
     assert_eq!(error.argument(), Some(Argument::Agent), "{error}");
@@ -142,7 +146,7 @@ fn invalid_grants_are_rejected_without_memory() {
     let mut buffer = self::buffer(&machine);
     let error = buffer.grant(&[machine.cpu(0)], Access::Read).expect_err("no large BAR");
     let feature = Feature::CpuAccess;
-    assert!(matches!(error.kind(), ErrorKind::NotSupported(it) if *it == feature), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::NotSupported(found) if *found == feature), "{error}");
     buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.grow(1).expect("the rejected grant is not retried");
 }
@@ -155,7 +159,7 @@ fn cpu_access_beyond_its_grant_is_an_error() {
     assert!(buffer.read(0, &mut [0]).is_err(), "no agent has access");
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     buffer.read(STEP - 1, &mut [0; 2]).unwrap();
-    assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "only to read");
+    assert!(buffer.write(STEP - 1, &[0; 2]).is_err(), "access is read-only");
     let ring = RingBuffer::create(&machine.vmm, 1, 2, &machine.on(0)).unwrap();
     assert!(ring.read(0, &mut [0]).is_err());
     ring.grant(&[machine.cpu(0)], Access::Read).unwrap();

@@ -19,7 +19,7 @@ pub fn size_error(size: usize, problem: Problem) -> ErrorKind {
     ErrorKind::InvalidArgument { argument: Argument::Size, value: Value::from(size), problem }
 }
 
-/// Returns the error for the destination of pages.
+/// Returns the error for a destination whose pages differ in size or memory.
 pub fn different_pages() -> ErrorKind {
     let (argument, value) = (Argument::Destination, Value::None);
     ErrorKind::InvalidArgument { argument, value, problem: Problem::DifferentPages }

@@ -25,10 +25,10 @@ pub trait Setup: Sized {
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
 
-/// The state below the buffers that must not change: the library's, the access of GPUs and of this process,
-/// and the runtime's usage.
+/// The state of the library and the runtime that must not change: mappings, the access of GPUs and of this
+/// process, and the runtime's usage.
 #[derive(Debug, PartialEq)]
-pub struct Below {
+pub struct RuntimeState {
     mappings: Vec<MappingInfo>,
     pages: Vec<[Option<Page>; 2]>,
     pub usage: Usage,
@@ -36,12 +36,13 @@ pub struct Below {
     process: Vec<(usize, usize, String)>,
 }
 
-impl Below {
+impl RuntimeState {
     pub fn of(machine: &Machine) -> Self {
         machine.vmm.check().unwrap();
         let mappings = machine.vmm.mappings();
-        let page =
-            |it: &MappingInfo| [0, 1].map(|gpu| machine.simulation.page(gpu, it.address.get()));
+        let page = |mapping: &MappingInfo| {
+            [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()))
+        };
         let ranges = machine.vmm.reservations().into_iter().map(|(at, size)| (at.get(), size));
         Self {
             pages: mappings.iter().map(page).collect(),
@@ -61,54 +62,60 @@ pub fn configurations() -> Vec<(&'static str, Config)> {
     let mut configurations = generations();
     configurations.push(("6.1", generation_a().with_extension(4)));
     configurations
-        .push(("generation A, the CPU by the runtime", without_cpu_mapping(generation_a())));
+        .push(("generation A, CPU access by the runtime", without_cpu_mapping(generation_a())));
     configurations
 }
 
 /// An act during which calls failed.
-pub struct Failed<S: Setup> {
+pub struct FailedAct<S: Setup> {
     pub configuration: &'static str,
     pub name: &'static str,
     pub act: Act<S>,
     /// The first function that failed.
     pub function: &'static str,
-    pub answer: Result<(), Error>,
-    /// The buffers; the calls succeed again.
+    pub result: Result<(), Error>,
+    /// The buffers. Calls do not fail any more.
     pub setup: S,
     pub before: S::State,
-    /// A description of all that.
+    /// Describes the run, for messages.
     pub when: String,
 }
 
-impl<S: Setup> Failed<S> {
+impl<S: Setup> FailedAct<S> {
     /// Fails unless nothing has changed.
     #[track_caller]
     pub fn assert_unchanged(&self) {
-        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.answer);
+        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.result);
     }
 
     /// Repeats the act, which must succeed.
     #[track_caller]
-    pub fn again(&mut self) {
+    pub fn repeat(&mut self) {
         (self.act)(&mut self.setup).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
     }
 }
 
 /// Runs each act on each configuration, with each of its calls returning each status. Returns the number of
 /// failures.
-pub fn one_call<S: Setup>(
+pub fn fail_one_call<S: Setup>(
     acts: &[(&'static str, Act<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
-    mut judge: impl FnMut(Failed<S>),
+    mut check: impl FnMut(FailedAct<S>),
 ) -> usize {
     let mut failures = 0;
     for (configuration, config) in configurations() {
         for &(name, act) in acts {
             for status in statuses(configuration) {
-                let what =
-                    |call| format!("{configuration}: {name}, call {call} answers {status:#x}");
+                let describe =
+                    |call| format!("{configuration}: {name}, call {call} returns {status:#x}");
                 let plan = |call| FaultPlan::none().fail_any(call, *status);
-                failures += each_call(&config, (configuration, name, act), what, plan, &mut judge);
+                failures += run_with_each_call(
+                    &config,
+                    (configuration, name, act),
+                    describe,
+                    plan,
+                    &mut check,
+                );
             }
         }
     }
@@ -117,47 +124,49 @@ pub fn one_call<S: Setup>(
 
 /// Runs each act on these configurations, with every call from some call on failing, also during the
 /// rollback. Then the calls succeed again. Returns the number of runs.
-pub fn all_calls_from_one_on<S: Setup>(
+pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],
-    mut judge: impl FnMut(Failed<S>),
+    mut check: impl FnMut(FailedAct<S>),
 ) -> usize {
-    let mut ends = 0;
+    let mut runs = 0;
     for (configuration, config) in configurations {
         for &(name, act) in acts {
-            let what =
+            let describe =
                 |call| format!("{configuration}: {name}, from call {call} on everything fails");
             let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
-            ends += each_call(&config, (configuration, name, act), what, plan, &mut judge);
+            runs +=
+                run_with_each_call(&config, (configuration, name, act), describe, plan, &mut check);
         }
     }
-    ends
+    runs
 }
 
-fn each_call<S: Setup>(
+/// Runs an act repeatedly, each time with another call failing, until no call fails.
+fn run_with_each_call<S: Setup>(
     config: &Config,
     (configuration, name, act): (&'static str, &'static str, Act<S>),
-    what: impl Fn(u64) -> String,
+    describe: impl Fn(u64) -> String,
     plan: impl Fn(u64) -> FaultPlan,
-    judge: &mut impl FnMut(Failed<S>),
+    check: &mut impl FnMut(FailedAct<S>),
 ) -> usize {
     for call in 1.. {
-        let when = what(call);
+        let when = describe(call);
         let mut setup = S::new(config);
         let simulation = setup.machine().simulation.clone();
         let before = setup.state();
         simulation.set_faults(plan(call));
-        let answer = act(&mut setup);
+        let result = act(&mut setup);
         let failed = simulation.failed_calls();
         simulation.set_faults(FaultPlan::none());
         setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let Some(&(function, _)) = failed.first() else {
-            answer.unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(call > 1, "{when}: it calls nothing");
+            result.unwrap_or_else(|error| panic!("{when}: {error}"));
+            assert!(call > 1, "{when}: the act makes no calls");
             return call as usize - 1;
         };
         let when = format!("{when}: {function}");
-        judge(Failed { configuration, name, act, function, answer, setup, before, when });
+        check(FailedAct { configuration, name, act, function, result, setup, before, when });
     }
-    unreachable!("an act ends")
+    unreachable!("an act makes a finite number of calls")
 }

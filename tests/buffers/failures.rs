@@ -1,7 +1,8 @@
 //! Each native call fails in turn: the buffers do not change, and nothing is lost.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
+    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    fail_one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -33,7 +34,7 @@ fn text(length: usize) -> &'static [u8] {
 
 impl Setup for Buffers {
     /// The size, the mapped bytes and the maximum of each buffer.
-    type State = ([(usize, usize, usize); 2], Below);
+    type State = ([(usize, usize, usize); 2], RuntimeState);
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
@@ -58,7 +59,10 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let sizes = [&self.small.buffer, &self.full];
-        (sizes.map(|it| (it.size(), it.mapped(), it.maximum())), Below::of(&self.machine))
+        (
+            sizes.map(|buffer| (buffer.size(), buffer.mapped(), buffer.maximum())),
+            RuntimeState::of(&self.machine),
+        )
     }
 }
 
@@ -66,10 +70,10 @@ impl Buffers {
     /// Checks that the buffers still have their contents.
     fn assert_contents(&self, when: &str) {
         for buffer in [&self.small.buffer, &self.full] {
-            let known = buffer.size().min(6 * STEP);
-            let mut found = vec![0; known];
+            let size = buffer.size().min(6 * STEP);
+            let mut found = vec![0; size];
             buffer.read(0, &mut found).unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(found == text(known), "{when}: the contents have changed");
+            assert!(found == text(size), "{when}: the contents have changed");
         }
         let mut found = vec![0; STEP];
         self.ring.read(STEP as u64, &mut found).unwrap();
@@ -105,13 +109,13 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 ];
 
 /// Returns whether an operation succeeds although this function fails.
-fn is_survived(name: &str, function: &str) -> bool {
+fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // The memory is kept for the next growth, or until the end.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // Only drops fail.
+        // Only drops call these.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
-        // Without aligned reservations it is retried until it succeeds.
+        // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
         _ => false,
     }
@@ -121,20 +125,23 @@ fn is_survived(name: &str, function: &str) -> bool {
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        // The status makes little difference.
+        // The status makes little difference: one configuration tests two.
         let statuses = |configuration: &str| {
             if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        let failures = one_call(ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());
-            match &failed.answer {
-                Ok(()) => assert!(is_survived(name, failed.function), "{when}: it succeeded"),
+            match &failed.result {
+                Ok(()) => assert!(
+                    tolerates_failure(name, failed.function),
+                    "{when}: the operation succeeded"
+                ),
                 Err(error) => {
-                    let lost = matches!(error.kind(), ErrorKind::Quarantined { .. });
-                    assert!(!lost, "{when}: {error}");
+                    let quarantined = matches!(error.kind(), ErrorKind::Quarantined { .. });
+                    assert!(!quarantined, "{when}: {error}");
                     failed.assert_unchanged();
                     failed.setup.assert_contents(&when);
-                    failed.again();
+                    failed.repeat();
                 }
             }
             let Buffers { small, full, ring, machine } = failed.setup;
@@ -154,13 +161,13 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_lose_no_contents() {
     // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
+        let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
             let when = failed.when.clone();
             let vmm = failed.setup.machine.vmm.clone();
             if vmm.quarantine().is_empty() {
                 failed.setup.assert_contents(&when);
-                if failed.answer.is_err() && failed.setup.full.size() == 6 * STEP {
-                    failed.again();
+                if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
+                    failed.repeat();
                 }
                 // The next change of size removes memory that was left past the ends.
                 let Buffers { small, full, .. } = &mut failed.setup;
@@ -169,8 +176,8 @@ fn repeated_failures_lose_no_contents() {
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Two of each buffer, three of the ring. What could not be dropped is there until the
-                // end.
+                // Two of each buffer, three of the ring. Values that could not be dropped stay mapped
+                // until the end.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
                 }
@@ -181,7 +188,7 @@ fn repeated_failures_lose_no_contents() {
                 machine.close();
             }
         });
-        println!("{ends} runtimes that kept failing");
-        assert!(ends > 600, "only {ends}");
+        println!("{runs} runtimes that kept failing");
+        assert!(runs > 600, "only {runs}");
     });
 }

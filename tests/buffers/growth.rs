@@ -28,12 +28,12 @@ fn growth_keeps_address_and_contents() {
             assert_eq!(bytes, [number + 1; 3], "{release}");
         }
         // A GPU reads the same at the same addresses, across mappings.
-        let other = machine.mapped(1, 4 * KIB).0;
-        machine.grant(other, 4 * KIB, machine.gpu(1), Access::ReadWrite);
-        machine.grant(other, 4 * KIB, machine.cpu(0), Access::Read);
-        machine.vmm.copy(machine.gpu(1), other, at(address, 5 * step - 1), 3).unwrap();
+        let copy_target = machine.mapped(1, 4 * KIB).0;
+        machine.grant(copy_target, 4 * KIB, machine.gpu(1), Access::ReadWrite);
+        machine.grant(copy_target, 4 * KIB, machine.cpu(0), Access::Read);
+        machine.vmm.copy(machine.gpu(1), copy_target, at(address, 5 * step - 1), 3).unwrap();
         let mut bytes = [0; 3];
-        machine.vmm.read(other, &mut bytes).unwrap();
+        machine.vmm.read(copy_target, &mut bytes).unwrap();
         assert_eq!(bytes, [5; 3], "{release}");
         buffer.fill(3 * step - 8, 0x0101_0101, 16).unwrap();
         let mut bytes = [0; 18];
@@ -47,23 +47,26 @@ fn growth_keeps_address_and_contents() {
         buffer.read(step, &mut byte).unwrap();
         assert_eq!(byte, [1], "{release}");
         crate::process::assert_untouchable(address.get() + 2 * step, 14 * step, release);
-        assert_eq!(machine.used_by(0), 2 * step, "{release}: the memory is given back");
+        assert_eq!(machine.used_by(0), 2 * step, "{release}: the memory is freed");
     }
 }
 
 #[test]
 fn growth_maps_whole_steps() {
     let machine = Machine::new(generations()[1].1.clone());
-    let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
+    let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
         GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
-        assert_eq!((buffer.mapped(), creates()), (2 * MIB, 1), "{size}");
+        assert_eq!((buffer.mapped(), create_calls()), (2 * MIB, 1), "{size}");
     }
     buffer.grow(1).unwrap();
-    assert_eq!((buffer.mapped(), creates()), (4 * MIB, 2));
-    assert_eq!(buffer.allocations().map(|it| it.size()).collect::<Vec<_>>(), [2 * MIB; 2]);
+    assert_eq!((buffer.mapped(), create_calls()), (4 * MIB, 2));
+    assert_eq!(
+        buffer.allocations().map(|allocation| allocation.size()).collect::<Vec<_>>(),
+        [2 * MIB; 2]
+    );
     buffer.resize(1).unwrap();
     assert_eq!(buffer.mapped(), 2 * MIB);
     assert_eq!(buffer.allocations().count(), 1);
@@ -71,8 +74,8 @@ fn growth_maps_whole_steps() {
 
 /// Growth to 64 GiB: each step makes the same calls, whatever the size of the buffer.
 ///
-/// By 2 MiB, but for ROCm 7.14 (generation C), which has a descriptor open for every handle
-/// (rocm-systems#10604): there the limit of descriptors is reached first, and larger steps help.
+/// Steps are 2 MiB, except in ROCm 7.14 (generation C), which keeps a descriptor open for every handle
+/// (rocm-systems#10604). Larger steps stay below its limit of descriptors.
 #[test]
 fn every_step_makes_the_same_calls() {
     // 64 GiB with `HSA_VMM_LONG=1`.
@@ -92,18 +95,18 @@ fn every_step_makes_the_same_calls() {
         for number in 1..=steps {
             buffer.grow(step).unwrap();
             let after = calls();
-            let made: Vec<_> = before
+            let calls_made: Vec<_> = before
                 .iter()
                 .zip(&after)
                 .map(|(&(name, before), &(_, after))| (name, after - before))
-                .filter(|&(_, made)| made > 0)
+                .filter(|&(_, calls_made)| calls_made > 0)
                 .collect();
             before = after;
-            let expected = per_step.get_or_insert_with(|| made.clone());
-            assert_eq!(*expected, made, "{generation}, step {number}");
+            let expected = per_step.get_or_insert_with(|| calls_made.clone());
+            assert_eq!(*expected, calls_made, "{generation}, step {number}");
         }
-        let made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
-        assert_eq!(made, 3, "{generation}: create, map and set_access");
+        let calls_made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
+        assert_eq!(calls_made, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
         // Both GPUs can access all of it: one writes near the end, the other reads.

@@ -1,4 +1,4 @@
-//! Handles that are ready before they are needed.
+//! The pool of handles that are created before they are needed.
 
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
@@ -35,8 +35,8 @@ fn growth_within_the_pool_creates_nothing() {
         wait_for(&buffer, 4);
         let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
         machine.simulation.set_faults(plan);
-        buffer.grow(STEP).expect("one is ready");
-        buffer.grow(3 * STEP).expect("three are ready");
+        buffer.grow(STEP).expect("one handle is ready");
+        buffer.grow(3 * STEP).expect("three handles are ready");
         buffer.write(0, &[7; 4 * STEP]).unwrap();
         let error = buffer.grow(1).expect_err("the pool is empty, and no handle can be created");
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
@@ -57,14 +57,14 @@ fn shrink_refills_the_pool_first() {
     wait_for(&buffer, 3);
     buffer.grow(2 * STEP).unwrap();
     wait_for(&buffer, 3);
-    let made = || machine.simulation.calls("hsa_amd_vmem_handle_create");
-    let before = made();
+    let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
+    let before = create_calls();
     buffer.shrink(6 * STEP).unwrap();
     assert_eq!(buffer.pooled_handles(), 3);
-    assert_eq!(machine.vmm.usage().handles, 6 + 3, "the others are released");
+    assert_eq!(machine.vmm.usage().handles, 6 + 3, "the other handles are released");
     buffer.grow(3 * STEP).unwrap();
     wait_for(&buffer, 3);
-    assert_eq!(made(), before + 3, "three were ready, and three more are again");
+    assert_eq!(create_calls(), before + 3, "three were in the pool, three more refill it");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn failed_growth_returns_pooled_handles() {
     let mut buffer = buffer(&machine, 3);
     wait_for(&buffer, 3);
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, 0x1000));
-    buffer.grow(5 * STEP).expect_err("the third cannot be mapped");
+    buffer.grow(5 * STEP).expect_err("the third handle cannot be mapped");
     wait_for(&buffer, 3);
     let usage = machine.vmm.usage();
     assert_eq!((usage.handles, usage.mappings, buffer.size()), (3, 0, 0));
@@ -89,7 +89,7 @@ fn pool_takes_no_memory_from_growth() {
         for _ in 0..8 {
             buffer.grow(STEP).unwrap();
         }
-        buffer.grow(1).expect_err("there is no more");
+        buffer.grow(1).expect_err("all memory is used");
         assert_eq!(machine.vmm.usage().mappings, 8);
     }
 }
@@ -107,8 +107,8 @@ fn memory_that_is_not_released_is_reused() {
             2,
             0x1000,
         ));
-        buffer.shrink(4 * STEP).expect("it is unmapped anyway");
-        assert_eq!(buffer.pooled_handles(), pool + 1, "one was not released");
+        buffer.shrink(4 * STEP).expect("the memory is unmapped anyway");
+        assert_eq!(buffer.pooled_handles(), pool + 1, "one handle was not released");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(4 * STEP).unwrap();
         drop(buffer);
@@ -141,7 +141,7 @@ fn forked_child_gets_an_error_and_can_exit() {
         let end = in_child(|| {
             let mut buffer = held.take().unwrap();
             for size in [0, 3 * STEP] {
-                let error = buffer.resize(size).expect_err("it is the parent's");
+                let error = buffer.resize(size).expect_err("the buffer belongs to the parent");
                 assert_eq!(error.operation(), Operation::Resize);
                 assert_eq!(error.kind(), &ErrorKind::Forked);
             }

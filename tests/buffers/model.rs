@@ -60,12 +60,12 @@ struct Model {
 }
 
 impl Model {
-    fn has(&self, offset: usize, size: usize) -> bool {
+    fn contains_range(&self, offset: usize, size: usize) -> bool {
         offset + size <= self.bytes.len()
     }
 
     /// Returns whether an agent can access `size` bytes; always if it is 0.
-    fn may(&self, agent: usize, access: Access, size: usize) -> bool {
+    fn has_access(&self, agent: usize, access: Access, size: usize) -> bool {
         size == 0 || self.access[agent] >= access
     }
 
@@ -88,23 +88,25 @@ impl Model {
         }
         match *operation {
             Operation::Write { offset, size, seed } => {
-                let may = self.has(offset, size) && self.may(CPU, Access::ReadWrite, size);
-                if may {
+                let succeeds = self.contains_range(offset, size)
+                    && self.has_access(CPU, Access::ReadWrite, size);
+                if succeeds {
                     let new = pattern(seed, size).into_iter().map(Some);
                     self.bytes.splice(offset..offset + size, new);
                 }
-                may
+                succeeds
             }
             Operation::Read { offset, size } => {
-                self.has(offset, size) && self.may(CPU, Access::Read, size)
+                self.contains_range(offset, size) && self.has_access(CPU, Access::Read, size)
             }
             Operation::Fill { offset, size, value } => {
-                let may = self.has(offset, size) && self.may(OWNER, Access::ReadWrite, size);
-                if may {
+                let succeeds = self.contains_range(offset, size)
+                    && self.has_access(OWNER, Access::ReadWrite, size);
+                if succeeds {
                     let new = value.to_ne_bytes().into_iter().map(Some).cycle().take(size);
                     self.bytes.splice(offset..offset + size, new);
                 }
-                may
+                succeeds
             }
             Operation::Grant(ref agents, access) => {
                 agents.iter().for_each(|&agent| self.access[agent] = access);
@@ -123,11 +125,12 @@ fn pattern(seed: u8, size: usize) -> Vec<u8> {
     (0..size).map(|byte| (byte as u8).wrapping_mul(31) ^ seed).collect()
 }
 
+/// A buffer and its model.
 struct Pair {
     model: Model,
     buffer: GrowableBuffer,
     machine: Machine,
-    /// Whether the runtime has leaked something outside of the buffer.
+    /// Whether a failed unlock has left memory of this process pinned.
     pinned: bool,
 }
 
@@ -144,10 +147,10 @@ impl Pair {
                 let mut found = vec![0; size];
                 buffer.read(offset, &mut found)?;
                 let expected = &self.model.bytes[offset..offset + size];
-                let same = |(found, expected): (&u8, &Option<u8>)| {
+                let matches = |(found, expected): (&u8, &Option<u8>)| {
                     expected.is_none_or(|expected| expected == *found)
                 };
-                assert!(found.iter().zip(expected).all(same), "other contents");
+                assert!(found.iter().zip(expected).all(matches), "the contents match the model");
                 Ok(())
             }
             Operation::Fill { offset, size, value } => buffer.fill(offset, value, size),
@@ -165,7 +168,7 @@ impl Pair {
         let plan = fault.map(|call| FaultPlan::none().fail_any(call, 0x1000));
         let simulation = self.machine.simulation.clone();
         simulation.set_faults(plan.unwrap_or_default());
-        let answer = self.perform(operation);
+        let result = self.perform(operation);
         let failed_calls = simulation.failed_calls();
         let failed = !failed_calls.is_empty();
         // Memory of this process that a fill copies from stays pinned.
@@ -173,20 +176,20 @@ impl Pair {
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
             // Other threads of the process may use the addresses.
-            self.model.maximum += answer.map_or(0, |()| steps * STEP);
-        } else if failed && answer.is_err() {
+            self.model.maximum += result.map_or(0, |()| steps * STEP);
+        } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {
                 // Copies before the failed one are not rolled back.
                 self.model.bytes[offset..offset + size].fill(None);
             }
         } else {
             let expected = self.model.apply(operation);
-            assert_eq!(answer.is_ok(), expected, "{answer:?}");
+            assert_eq!(result.is_ok(), expected, "{result:?}");
         }
-        self.agree();
+        self.assert_equal();
     }
 
-    fn agree(&self) {
+    fn assert_equal(&self) {
         let Self { model, buffer, machine, .. } = self;
         let mapped = model.bytes.len().next_multiple_of(STEP);
         assert_eq!(

@@ -54,7 +54,7 @@ fn paged_buffers_accept_any_size() {
 }
 
 #[test]
-fn three_gibibytes_in_pages_and_in_one_run() {
+fn pages_of_three_gibibytes_map_and_unmap() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(4 << 30));
         for zero in [false, true] {
@@ -75,10 +75,11 @@ fn three_gibibytes_in_pages_and_in_one_run() {
             drop(buffer);
             machine.assert_empty();
         }
-        let beyond = PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
-        let full = beyond.map(0..4096).unwrap_err();
-        let full = matches!(full.kind(), ErrorKind::OutOfMemory { .. });
-        assert!(full && beyond.statistics().mapped == 0, "{generation}");
+        let too_large =
+            PagedBuffer::builder(8 << 30).reserve(&machine.vmm, &machine.on(0)).unwrap();
+        let error = too_large.map(0..4096).unwrap_err();
+        let is_out_of_memory = matches!(error.kind(), ErrorKind::OutOfMemory { .. });
+        assert!(is_out_of_memory && too_large.statistics().mapped == 0, "{generation}");
         assert_eq!(machine.used_by(0), 0, "{generation}");
     }
 }
@@ -97,20 +98,20 @@ fn unmapped_pages_are_empty_and_reserved() {
             let address = buffer.address_of(page).unwrap();
             assert_untouchable(address.get(), PAGE, generation);
             assert!(machine.simulation.page(0, address.get()).is_none(), "{generation}");
-            let refused = Err(page_error(page, Problem::PageNotMapped));
+            let not_mapped = Err(page_error(page, Problem::PageNotMapped));
             assert_eq!(
                 buffer.read(page * PAGE, &mut [0]).map_err(Error::into_kind),
-                refused,
+                not_mapped,
                 "{generation}"
             );
             assert_eq!(
                 buffer.write(page * PAGE, &[0]).map_err(Error::into_kind),
-                refused,
+                not_mapped,
                 "{generation}"
             );
             assert_eq!(
                 buffer.fill(page * PAGE, 0, 4).map_err(Error::into_kind),
-                refused,
+                not_mapped,
                 "{generation}"
             );
         }
@@ -155,22 +156,26 @@ fn zero_page_backs_unmapped_pages() {
             assert_eq!(
                 loading_from(address),
                 crate::process::End::Success,
-                "{generation}: no fault"
+                "{generation}: loads do not fault"
             );
-            assert_eq!(storing_at(address), FAULT, "{generation}: but to store");
-            let entry = machine.simulation.page(0, address).expect("for GPUs, too");
+            assert_eq!(storing_at(address), FAULT, "{generation}: stores fault");
+            let entry = machine.simulation.page(0, address).expect("GPUs have the zero page, too");
             assert_eq!((entry.readable, entry.writable), (true, false), "{generation}");
             assert_eq!(
                 buffer.write(page * PAGE, &[1]).map_err(Error::into_kind),
                 Err(page_error(page, Problem::PageNotMapped))
             );
         }
-        let mut both = [1; 2];
-        buffer.read(4 * PAGE - 1, &mut both).unwrap();
-        assert_eq!(both, [7, 0], "{generation}: over the edge");
+        let mut bytes_at_edge = [1; 2];
+        buffer.read(4 * PAGE - 1, &mut bytes_at_edge).unwrap();
+        assert_eq!(bytes_at_edge, [7, 0], "{generation}: across the end of a mapped page");
         assert_eq!(buffer.statistics().zero, 14, "{generation}");
         let ready = buffer.statistics().ready;
-        assert_eq!(machine.used_by(0), (3 + ready) * PAGE, "{generation}: two and the zero page");
+        assert_eq!(
+            machine.used_by(0),
+            (3 + ready) * PAGE,
+            "{generation}: two pages and the zero page"
+        );
         assert_eq!(machine.used_by(0), buffer.statistics().memory(), "{generation}");
 
         // A GPU's store to the zero page is detected.
@@ -192,17 +197,20 @@ fn invalid_ranges_are_rejected() {
         let buffer = buffer(&machine, zero);
         buffer.map(4..8).unwrap();
         let calls = machine.simulation.all_calls();
-        let none = |page| Err(page_error(page, Problem::OutOfRange(16)));
-        assert_eq!(buffer.map(15..17).map_err(Error::into_kind), none(16));
-        assert_eq!(buffer.map(20..21).map_err(Error::into_kind), none(20));
+        let out_of_range = |page| Err(page_error(page, Problem::OutOfRange(16)));
+        assert_eq!(buffer.map(15..17).map_err(Error::into_kind), out_of_range(16));
+        assert_eq!(buffer.map(20..21).map_err(Error::into_kind), out_of_range(20));
         assert_eq!(
             buffer.map(usize::MAX - 1..usize::MAX).map_err(Error::into_kind),
-            none(usize::MAX - 1)
+            out_of_range(usize::MAX - 1)
         );
-        assert_eq!(buffer.unmap(7..17).map_err(Error::into_kind), none(16));
-        assert_eq!(buffer.state(16).map(drop).map_err(Error::into_kind), none(16));
-        assert_eq!(buffer.state(usize::MAX).map(drop).map_err(Error::into_kind), none(usize::MAX));
-        assert_eq!(buffer.address_of(16).map(drop).map_err(Error::into_kind), none(16));
+        assert_eq!(buffer.unmap(7..17).map_err(Error::into_kind), out_of_range(16));
+        assert_eq!(buffer.state(16).map(drop).map_err(Error::into_kind), out_of_range(16));
+        assert_eq!(
+            buffer.state(usize::MAX).map(drop).map_err(Error::into_kind),
+            out_of_range(usize::MAX)
+        );
+        assert_eq!(buffer.address_of(16).map(drop).map_err(Error::into_kind), out_of_range(16));
         assert_eq!(
             buffer.map(2..5).map_err(Error::into_kind),
             Err(page_error(4, Problem::PageMapped))
@@ -216,9 +224,9 @@ fn invalid_ranges_are_rejected() {
             Err(page_error(8, Problem::PageNotMapped))
         );
         #[allow(clippy::reversed_empty_ranges, reason = "what a caller may pass")]
-        for nothing in [4..4, 9..9, 16..16, 9..2] {
-            buffer.map(nothing.clone()).expect("no page is mapped");
-            buffer.unmap(nothing).expect("no page is unmapped");
+        for empty in [4..4, 9..9, 16..16, 9..2] {
+            buffer.map(empty.clone()).expect("no page is mapped");
+            buffer.unmap(empty).expect("no page is unmapped");
         }
         let end = out_of_bounds(16 * PAGE - 1, 2, 16 * PAGE);
         assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind), Err(end));
@@ -226,17 +234,21 @@ fn invalid_ranges_are_rejected() {
         assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(end));
         assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not called");
     }
-    let refuse = |options: hsa_vmm::buffer::PagedBuilder, properties: &AllocationProperties| {
+    let reserve_error = |options: hsa_vmm::buffer::PagedBuilder,
+                         properties: &AllocationProperties| {
         options.reserve(&machine.vmm, properties).unwrap_err()
     };
-    let on = machine.on(0);
-    assert_eq!(refuse(PagedBuffer::builder(0), &on).problem(), Some(Problem::Zero));
+    let properties = machine.on(0);
+    assert_eq!(reserve_error(PagedBuffer::builder(0), &properties).problem(), Some(Problem::Zero));
     assert_eq!(
-        refuse(PagedBuffer::builder(1).with_page_size(0), &on).problem(),
+        reserve_error(PagedBuffer::builder(1).with_page_size(0), &properties).problem(),
         Some(Problem::Zero)
     );
-    assert_eq!(refuse(PagedBuffer::builder(usize::MAX), &on).problem(), Some(Problem::Overflow));
-    refuse(PagedBuffer::builder(1), &AllocationProperties::on(machine.cpu(0)));
+    assert_eq!(
+        reserve_error(PagedBuffer::builder(usize::MAX), &properties).problem(),
+        Some(Problem::Overflow)
+    );
+    reserve_error(PagedBuffer::builder(1), &AllocationProperties::properties(machine.cpu(0)));
     machine.assert_empty();
 }
 
@@ -254,15 +266,23 @@ fn grants_hold_for_later_pages() {
                 let address = buffer.address_of(page).unwrap();
                 machine.vmm.get_access(peer, address).ok()
             };
-            let idle = zero.then_some(Access::Read);
-            let all = |mapped| [Some(mapped), Some(mapped), idle, idle, Some(mapped)];
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::ReadWrite), "{generation}, {zero}");
+            let unmapped = zero.then_some(Access::Read);
+            let expected = |mapped| [Some(mapped), Some(mapped), unmapped, unmapped, Some(mapped)];
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(access),
+                expected(Access::ReadWrite),
+                "{generation}, {zero}"
+            );
             buffer.grant(&[peer], Access::Read).unwrap();
-            assert_eq!([0, 1, 2, 3, 4].map(access), all(Access::Read), "{generation}, {zero}");
+            assert_eq!([0, 1, 2, 3, 4].map(access), expected(Access::Read), "{generation}, {zero}");
             buffer.revoke(&[peer]).unwrap();
-            let idle = zero.then_some(Access::None);
+            let unmapped = zero.then_some(Access::None);
             let none = Some(Access::None);
-            assert_eq!([0, 1, 2, 3, 4].map(access), [none, none, idle, idle, none], "{generation}");
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(access),
+                [none, none, unmapped, unmapped, none],
+                "{generation}"
+            );
             buffer.map(8..9).unwrap();
             for page in 0..9 {
                 let address = buffer.address_of(page).unwrap().get();
@@ -277,7 +297,7 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only with its addresses. The buffer reuses it, and never uses more.
+/// ROCm 7.2 frees memory only with its addresses. The buffer reuses unmapped memory, so that usage does not grow.
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
@@ -285,11 +305,11 @@ fn unreleased_memory_is_reused() {
         let buffer = buffer(&machine, zero);
         let used = || machine.simulation.usage().vram_used[0];
         buffer.map(0..4).unwrap();
-        let most = used();
+        let used_first = used();
         for round in 0..50 {
             buffer.unmap(0..4).unwrap();
             buffer.map(round % 12..round % 12 + 4).unwrap();
-            assert_eq!(used(), most, "round {round}");
+            assert_eq!(used(), used_first, "round {round}");
             buffer.unmap(round % 12..round % 12 + 4).unwrap();
             assert_eq!(buffer.statistics().ready, 4);
             buffer.map(0..4).unwrap();
@@ -307,13 +327,19 @@ fn statistics_count_pages() {
     buffer.map(0..10).unwrap();
     buffer.unmap(2..6).unwrap();
     buffer.map(5..6).unwrap();
-    let found = buffer.statistics();
-    assert_eq!((found.pages, found.page_size), (16, PAGE));
-    assert_eq!((found.mapped, found.zero, found.ahead, found.lost), (7, 9, 0, 0));
-    assert_eq!((found.most_mapped, found.maps, found.unmaps), (10, 11, 4));
-    assert_eq!((found.found_ahead, found.mapped_ahead, found.failures_ahead), (0, 0, 0));
-    assert!(!found.thread_runs);
-    let text = found.to_string();
+    let statistics = buffer.statistics();
+    assert_eq!((statistics.pages, statistics.page_size), (16, PAGE));
+    assert_eq!(
+        (statistics.mapped, statistics.zero, statistics.ahead, statistics.lost),
+        (7, 9, 0, 0)
+    );
+    assert_eq!((statistics.most_mapped, statistics.maps, statistics.unmaps), (10, 11, 4));
+    assert_eq!(
+        (statistics.found_ahead, statistics.mapped_ahead, statistics.failures_ahead),
+        (0, 0, 0)
+    );
+    assert!(!statistics.thread_runs);
+    let text = statistics.to_string();
     assert!(
         text.starts_with("7 of 16 pages mapped (at most 10), 0 shared, 0 ahead, 9 zero"),
         "{text}"

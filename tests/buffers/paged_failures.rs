@@ -2,7 +2,8 @@
 //! pages are reported.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
+    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    fail_one_call,
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
@@ -22,7 +23,7 @@ struct Buffers {
 }
 
 impl Setup for Buffers {
-    type State = (Vec<PageState>, Below);
+    type State = (Vec<PageState>, RuntimeState);
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
@@ -43,14 +44,14 @@ impl Setup for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let mut below = Below::of(&self.machine);
+        let mut runtime = RuntimeState::of(&self.machine);
         // Memory that the runtime failed to release is kept for the next page.
         let ready: usize = self.buffers().iter().map(|buffer| buffer.statistics().ready).sum();
-        below.usage.handles -= ready;
-        below.usage.vram_used[0] -= (ready * PAGE) as u64;
+        runtime.usage.handles -= ready;
+        runtime.usage.vram_used[0] -= (ready * PAGE) as u64;
         let states = self.buffers().into_iter();
-        let states = states.flat_map(|it| (0..PAGES).map(|page| it.state(page).unwrap()));
-        (states.collect(), below)
+        let states = states.flat_map(|buffer| (0..PAGES).map(|page| buffer.state(page).unwrap()));
+        (states.collect(), runtime)
     }
 }
 
@@ -67,13 +68,13 @@ impl Buffers {
                 let expected = match buffer.state(page).unwrap() {
                     PageState::Lost => continue,
                     PageState::Empty => {
-                        assert!(number == 0, "{when}: page {page} shows nothing");
+                        assert!(number == 0, "{when}: page {page} does not show the zero page");
                         continue;
                     }
                     PageState::Zero => 0,
                     PageState::Mapped if (1..4).contains(&page) => page as u8 + 10,
                     PageState::Mapped | PageState::Ahead => continue,
-                    other => panic!("{other:?}"),
+                    state => panic!("{state:?}"),
                 };
                 buffer.read(page * PAGE, &mut bytes).unwrap_or_else(|e| panic!("{when}: {e}"));
                 assert!(exchanged || bytes == [expected; 9], "{when}: page {page}: {bytes:?}");
@@ -81,7 +82,7 @@ impl Buffers {
         }
     }
 
-    fn end(self) {
+    fn close(self) {
         let Self { plain, zero, machine } = self;
         drop((plain, zero));
         machine.close();
@@ -112,12 +113,12 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 ];
 
 /// Returns whether an operation succeeds although this function fails.
-fn is_survived(name: &str, function: &str) -> bool {
+fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The memory is kept for the next page, or until the end.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // Only drops fail; without aligned reservations it is retried.
+        // Only drops call the first two. Without aligned reservations, the library retries the third.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -133,16 +134,16 @@ fn one_failure_changes_nothing() {
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        let failures = one_call(ACTS, statuses, |mut failed| {
-            if failed.answer.is_ok() {
-                let survived = is_survived(failed.name, failed.function);
-                assert!(survived, "{}: it succeeded", failed.when);
+        let failures = fail_one_call(ACTS, statuses, |mut failed| {
+            if failed.result.is_ok() {
+                let survived = tolerates_failure(failed.name, failed.function);
+                assert!(survived, "{}: the operation succeeded", failed.when);
             } else {
                 failed.assert_unchanged();
                 failed.setup.assert_contents(false, &failed.when);
-                failed.again();
+                failed.repeat();
             }
-            failed.setup.end();
+            failed.setup.close();
         });
         println!("{failures} failures");
         assert!(failures > 1000, "only {failures}");
@@ -153,33 +154,34 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_report_lost_pages() {
     // Another thread might take addresses that a runtime gives up for a moment.
     alone(|| {
-        let (mut lost, mut quarantined) = (0, 0);
-        // Three configurations, because this takes long and the others behave alike.
-        let three = configurations().into_iter().step_by(2);
-        let ends = all_calls_from_one_on(three, ACTS, |mut failed| {
-            let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
+        let (mut losses, mut quarantined) = (0, 0);
+        // Every second configuration, because the test takes long and the others behave alike.
+        let selected = configurations().into_iter().step_by(2);
+        let runs = fail_all_calls_from(selected, ACTS, |mut failed| {
+            let (name, when, result) = (failed.name, &failed.when, &failed.result);
             let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
             quarantined += usize::from(in_quarantine);
-            let missing: usize = failed.setup.buffers().iter().map(|it| it.statistics().lost).sum();
-            if missing > 0 {
-                lost += 1;
-                let reported = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
-                assert!(reported, "{when}: {answer:?}");
-                let again = (failed.act)(&mut failed.setup).unwrap_err();
-                let refused = matches!(
-                    again.kind(),
+            let lost_pages: usize =
+                failed.setup.buffers().iter().map(|buffer| buffer.statistics().lost).sum();
+            if lost_pages > 0 {
+                losses += 1;
+                let reported = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
+                assert!(reported, "{when}: {result:?}");
+                let repeated = (failed.act)(&mut failed.setup).unwrap_err();
+                let is_rejected = matches!(
+                    repeated.kind(),
                     ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }
                         | ErrorKind::Quarantined { .. }
                 );
-                assert!(refused || name.starts_with("move"), "{when}: {again}");
+                assert!(is_rejected || name.starts_with("move"), "{when}: {repeated}");
             }
             if !in_quarantine {
-                let exchanged = name == EXCHANGE && answer.is_ok();
+                let exchanged = name == EXCHANGE && result.is_ok();
                 failed.setup.assert_contents(exchanged, when);
-                failed.setup.end();
+                failed.setup.close();
             }
         });
-        println!("{ends} runtimes that failed: {lost} lost pages, {quarantined} quarantines");
-        assert!(ends > 300 && lost > 20 && quarantined > 5, "{ends}, {lost}, {quarantined}");
+        println!("{runs} runtimes that failed: {losses} lost pages, {quarantined} quarantines");
+        assert!(runs > 300 && losses > 20 && quarantined > 5, "{runs}, {losses}, {quarantined}");
     });
 }

@@ -32,8 +32,9 @@ fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     }
 }
 
-fn ahead(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
-    move |found| found.ahead == pages
+/// Returns a condition: this number of pages is mapped ahead.
+fn ahead_is(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
+    move |statistics| statistics.ahead == pages
 }
 
 #[test]
@@ -42,10 +43,10 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         let machine = Machine::new(config);
         let buffer = buffer(&machine, 3);
         buffer.map(10..12).unwrap();
-        wait_for(&buffer, ahead(3));
+        wait_for(&buffer, ahead_is(3));
         assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{generation}");
         assert_eq!(buffer.state(15), Ok(PageState::Empty), "{generation}");
-        // They are not in use yet.
+        // Pages mapped ahead cannot be accessed before they are requested.
         assert_eq!(
             buffer.read(12 * PAGE, &mut [0]).map_err(Error::into_kind),
             Err(page_error(12, Problem::PageNotMapped))
@@ -54,13 +55,13 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         buffer.map(12..14).unwrap();
         buffer.write(13 * PAGE, &[5]).unwrap();
         assert_eq!(buffer.statistics().found_ahead, 2, "{generation}");
-        wait_for(&buffer, ahead(3));
-        let more = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
-        assert_eq!(more, 2, "{generation}: only the thread has granted anything");
+        wait_for(&buffer, ahead_is(3));
+        let grants = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
+        assert_eq!(grants, 2, "{generation}: only the thread has granted access");
         // A page that was not mapped ahead.
         buffer.map(60..63).unwrap();
-        wait_for(&buffer, ahead(4));
-        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last there is");
+        wait_for(&buffer, ahead_is(4));
+        assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last page");
         drop(buffer);
         machine.assert_empty();
     }
@@ -73,10 +74,10 @@ fn pooled_pages_need_no_new_memory() {
         let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(3);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-        wait_for(&buffer, |found| found.ready == 3);
+        wait_for(&buffer, |statistics| statistics.ready == 3);
         let plan = FaultPlan::none().always(CREATE, 0x1008);
         machine.simulation.set_faults(plan);
-        // At any page: nothing is mapped before it is requested.
+        // Any page can use the pool. No page is mapped before it is requested.
         for pages in [5..6, 0..2] {
             assert_eq!(buffer.state(pages.start), Ok(PageState::Empty), "{generation}");
             buffer.map(pages.clone()).unwrap();
@@ -95,20 +96,20 @@ fn unmap_removes_pages_ahead() {
     let buffer = buffer(&machine, 4);
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
-    wait_for(&buffer, ahead(8));
+    wait_for(&buffer, ahead_is(8));
     // The sequence becomes shorter; four pages after its last page stay mapped ahead.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};
     assert_eq!(states, [Mapped, Empty, Empty, Ahead, Ahead, Empty, Empty]);
     buffer.unmap(0..6).unwrap();
-    wait_for(&buffer, ahead(4));
+    wait_for(&buffer, ahead_is(4));
     buffer.unmap(20..22).unwrap();
     assert_eq!(buffer.state(22), Ok(PageState::Empty));
     buffer.trim().unwrap();
     assert_eq!((buffer.statistics().ahead, machine.used_by(0)), (0, 0));
     buffer.map(0..1).unwrap();
-    wait_for(&buffer, ahead(4));
+    wait_for(&buffer, ahead_is(4));
     buffer.trim().unwrap();
     assert_eq!((buffer.statistics().ahead, machine.used_by(0)), (0, PAGE));
 }
@@ -120,19 +121,19 @@ fn thread_failure_is_reported_and_harmless() {
             let machine = Machine::new(config.clone());
             let buffer = buffer(&machine, 2);
             // The caller makes the first call, the thread all later ones.
-            let plan = (2..50).fold(FaultPlan::none(), |it, n| it.fail(function, n, 0x1000));
+            let plan = (2..50).fold(FaultPlan::none(), |plan, n| plan.fail(function, n, 0x1000));
             machine.simulation.set_faults(plan);
             buffer.map(0..1).unwrap();
-            wait_for(&buffer, |found| found.failures_ahead == 1);
-            let found = buffer.statistics();
-            let failure = found.last_failure_ahead.clone().expect("it is kept");
+            wait_for(&buffer, |statistics| statistics.failures_ahead == 1);
+            let statistics = buffer.statistics();
+            let failure = statistics.last_failure_ahead.clone().expect("the failure is recorded");
             assert!(matches!(failure.kind(), ErrorKind::Runtime { .. }), "{generation}: {failure}");
-            assert!(found.to_string().contains("failed 1 times"), "{found}");
-            assert!(found.thread_runs && found.ahead == 0, "{generation}, {function}");
+            assert!(statistics.to_string().contains("failed 1 times"), "{statistics}");
+            assert!(statistics.thread_runs && statistics.ahead == 0, "{generation}, {function}");
             machine.simulation.set_faults(FaultPlan::none());
-            // It continues after the next request.
+            // The thread continues after the next request.
             buffer.map(1..2).unwrap();
-            wait_for(&buffer, ahead(2));
+            wait_for(&buffer, ahead_is(2));
             assert_eq!(buffer.statistics().failures_ahead, 1, "{generation}");
             drop(buffer);
             machine.assert_empty();
@@ -147,7 +148,7 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
     let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, 0x1000);
     machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", 0x1000));
     buffer.map(0..1).unwrap();
-    wait_for(&buffer, |found| found.failures_ahead == 1);
+    wait_for(&buffer, |statistics| statistics.failures_ahead == 1);
     machine.simulation.set_faults(FaultPlan::none());
     let quarantine = machine.vmm.quarantine();
     let quarantine: Vec<_> = quarantine.iter().map(|entry| entry.address).collect();
@@ -165,12 +166,12 @@ fn pages_ahead_are_released_when_memory_is_short() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
-        wait_for(&buffer, ahead(3));
-        buffer.map(20..26).unwrap_or_else(|error| panic!("{generation}: eight in all: {error}"));
+        wait_for(&buffer, ahead_is(3));
+        buffer.map(20..26).unwrap_or_else(|error| panic!("{generation}: eight pages fit: {error}"));
         assert_eq!(buffer.statistics().mapped, 8, "{generation}");
-        wait_for(&buffer, |found| found.failures_ahead > 0);
-        let full = buffer.map(40..41).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
+        wait_for(&buffer, |statistics| statistics.failures_ahead > 0);
+        let error = buffer.map(40..41).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         buffer.unmap(0..2).unwrap();
         buffer.map(40..42).unwrap();
         drop(buffer);
@@ -184,9 +185,9 @@ fn requested_pages_ahead_are_not_released() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
         let buffer = buffer(&machine, 3);
         buffer.map(0..2).unwrap();
-        wait_for(&buffer, ahead(3));
-        let full = buffer.map(2..10).unwrap_err();
-        assert!(matches!(full.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {full}");
+        wait_for(&buffer, ahead_is(3));
+        let error = buffer.map(2..10).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
         let states: Vec<_> = (1..6).map(|page| buffer.state(page).unwrap()).collect();
         use PageState::{Ahead, Empty, Mapped};
         assert_eq!(states, [Mapped, Ahead, Ahead, Ahead, Empty], "{generation}");
@@ -198,14 +199,16 @@ fn requested_pages_ahead_are_not_released() {
     }
 }
 
-/// Returns the number of threads of that name in this process.
+/// Returns the number of threads with this name in this process.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
-    names.filter(|found| found.as_ref().is_ok_and(|found| found.trim() == name)).count()
+    names
+        .filter(|statistics| statistics.as_ref().is_ok_and(|statistics| statistics.trim() == name))
+        .count()
 }
 
-/// Waits until this process has `count` threads that map ahead.
+/// Waits until this process has `expected` threads that map ahead.
 #[track_caller]
 fn wait_for_threads(expected: usize) {
     let begun = Instant::now();
@@ -224,9 +227,9 @@ fn thread_ends_with_the_buffer() {
                 buffer.map(0..round + 1).unwrap();
             }
             if round % 3 == 0 {
-                wait_for(&buffer, |found| found.ahead > 0 || round % 2 == 1);
+                wait_for(&buffer, |statistics| statistics.ahead > 0 || round % 2 == 1);
             }
-            // A thread sets its own name, and is still listed for a moment after it was joined.
+            // A new thread sets its name late, and a joined thread stays listed for a moment.
             wait_for_threads(1);
             drop(buffer);
             machine.assert_empty();
@@ -243,7 +246,7 @@ fn zero_page_buffers_only_create_memory_ahead() {
         let buffer = options.with_zero_page().reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.map(0..2).unwrap();
-        wait_for(&buffer, |found| found.ready == 3);
+        wait_for(&buffer, |statistics| statistics.ready == 3);
         assert_eq!((buffer.statistics().ahead, buffer.statistics().zero), (0, 14), "{generation}");
         let mut byte = [1];
         buffer.read(2 * PAGE, &mut byte).unwrap();
@@ -277,14 +280,20 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
                     });
                 }
                 for _ in 0..30 {
-                    let found = buffer.statistics();
-                    assert!(found.mapped <= 15 && found.lost == 0, "{generation}: {found}");
+                    let statistics = buffer.statistics();
+                    assert!(
+                        statistics.mapped <= 15 && statistics.lost == 0,
+                        "{generation}: {statistics}"
+                    );
                     buffer.trim().unwrap();
                 }
             });
             buffer.trim().unwrap();
-            let found = buffer.statistics();
-            assert_eq!((found.mapped, found.ahead, found.maps, found.unmaps), (0, 0, 900, 900));
+            let statistics = buffer.statistics();
+            assert_eq!(
+                (statistics.mapped, statistics.ahead, statistics.maps, statistics.unmaps),
+                (0, 0, 900, 900)
+            );
             machine.vmm.check().unwrap();
             drop(buffer);
             machine.assert_empty();
@@ -292,20 +301,20 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
     });
 }
 
-/// The child of a fork lacks the thread: it must not wait for it, nor for a lock that it held.
+/// A forked child does not have the thread. It must not wait for the thread, nor for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {
     alone(|| {
         let machine = Machine::new(Config::mi300x(1));
         let mut buffer = Some(buffer(&machine, 5));
         for round in 0..40 {
-            let inner = buffer.as_ref().unwrap();
+            let parent_buffer = buffer.as_ref().unwrap();
             let first = round % 30;
-            inner.map(first..first + 1).unwrap();
-            // The thread is in any state at the fork.
+            parent_buffer.map(first..first + 1).unwrap();
+            // The fork may happen in any state of the thread.
             let end = in_child(|| {
                 let buffer = buffer.take().unwrap();
-                let answers = [
+                let results = [
                     buffer.map(50..51),
                     buffer.unmap(first..first + 1),
                     buffer.trim(),
@@ -319,10 +328,10 @@ fn forked_child_can_drop_and_exit() {
                     buffer.move_pages(first..first + 1, &buffer, 51),
                     buffer.exchange_pages(first..first + 1, &buffer, 51),
                 ];
-                for (number, answer) in answers.into_iter().enumerate() {
+                for (number, result) in results.into_iter().enumerate() {
                     let forked = |error: &Error| matches!(error.kind(), ErrorKind::Forked);
-                    let refused = matches!(&answer, Err(error) if forked(error));
-                    assert!(refused, "{number}: {answer:?}");
+                    let is_forked = matches!(&result, Err(error) if forked(error));
+                    assert!(is_forked, "{number}: {result:?}");
                 }
                 assert_eq!(buffer.statistics(), PagedStatistics::default());
                 drop(buffer);

@@ -24,8 +24,11 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-fn agrees(found: &[u8], known: &[Option<u8>]) -> bool {
-    found.iter().zip(known).all(|(byte, known)| known.is_none_or(|known| known == *byte))
+fn matches_model(found: &[u8], expected: &[Option<u8>]) -> bool {
+    found
+        .iter()
+        .zip(expected)
+        .all(|(byte, expected)| expected.is_none_or(|expected| expected == *byte))
 }
 
 #[derive(Clone, Debug)]
@@ -74,26 +77,28 @@ struct Model {
 }
 
 impl Model {
-    fn all(&self, buffer: usize, first: usize, count: usize, mapped: bool) -> bool {
+    /// Returns whether all pages of a range are mapped, or all are not.
+    fn all_have_state(&self, buffer: usize, first: usize, count: usize, mapped: bool) -> bool {
         first + count <= PAGES
             && self.pages[buffer][first..first + count].iter().all(|page| page.is_some() == mapped)
     }
 
-    /// Checks the arguments of moving, exchanging and sharing; returns the other buffer.
-    fn other(&self, run: (usize, usize), to: usize, across: bool, mapped: bool) -> Option<usize> {
-        let ((first, count), other) = (run, usize::from(across));
-        let apart = across || first + count <= to || to + count <= first;
-        let possible =
-            apart && self.all(0, first, count, true) && self.all(other, to, count, mapped);
-        possible.then_some(other)
+    /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer.
+    fn target(&self, run: (usize, usize), to: usize, across: bool, mapped: bool) -> Option<usize> {
+        let ((first, count), target) = (run, usize::from(across));
+        let disjoint = across || first + count <= to || to + count <= first;
+        let possible = disjoint
+            && self.all_have_state(0, first, count, true)
+            && self.all_have_state(target, to, count, mapped);
+        possible.then_some(target)
     }
 
-    /// Returns the contents of a page of the first buffer.
+    /// Returns a byte of the first buffer.
     fn byte(&self, at: usize) -> Option<u8> {
         self.pages[0][at / PAGE].map_or(Some(0), |memory| self.memory[memory][at % PAGE])
     }
 
-    /// Returns what a read returns, if it should succeed.
+    /// Returns the expected bytes of a read, or `None` if it should fail.
     fn bytes(&self, offset: usize, size: usize, zeros: bool) -> Option<Bytes> {
         let end = offset + size;
         if end > PAGES * PAGE {
@@ -114,18 +119,18 @@ impl Model {
         }
     }
 
-    /// Returns the number of pages with the memory of a page.
+    /// Returns the number of pages with the same memory as this page; 0 if it is not mapped.
     fn users(&self, buffer: usize, page: usize) -> usize {
         let memory = self.pages[buffer][page];
-        let same = |other: &&Option<usize>| other.is_some() && **other == memory;
-        self.pages.iter().flatten().filter(same).count()
+        let has_same_memory = |other: &&Option<usize>| other.is_some() && **other == memory;
+        self.pages.iter().flatten().filter(has_same_memory).count()
     }
 
-    /// Applies an operation. Returns what a read returns, or `None` if the operation should be rejected.
+    /// Applies an operation. Returns the expected bytes of a read, or `None` if the operation should be rejected.
     fn apply(&mut self, operation: &PageOperation) -> Option<Bytes> {
         match *operation {
             PageOperation::Map(first, count) => {
-                if !self.all(0, first, count, false) {
+                if !self.all_have_state(0, first, count, false) {
                     return None;
                 }
                 for page in first..first + count {
@@ -134,7 +139,7 @@ impl Model {
                 }
             }
             PageOperation::Unmap(first, count) => {
-                if !self.all(0, first, count, true) {
+                if !self.all_have_state(0, first, count, true) {
                     return None;
                 }
                 self.pages[0][first..first + count].fill(None);
@@ -151,23 +156,23 @@ impl Model {
                 return self.bytes(offset, size, self.zeros[0]);
             }
             PageOperation::Move { first, count, to, across } => {
-                let other = self.other((first, count), to, across, false)?;
+                let target = self.target((first, count), to, across, false)?;
                 for page in 0..count {
-                    self.pages[other][to + page] = self.pages[0][first + page].take();
+                    self.pages[target][to + page] = self.pages[0][first + page].take();
                 }
             }
             PageOperation::Share { first, count, to, across } => {
-                let other = self.other((first, count), to, across, false)?;
+                let target = self.target((first, count), to, across, false)?;
                 for page in 0..count {
-                    self.pages[other][to + page] = self.pages[0][first + page];
+                    self.pages[target][to + page] = self.pages[0][first + page];
                 }
             }
             PageOperation::Exchange { first, count, to, across } => {
-                let other = self.other((first, count), to, across, true)?;
+                let target = self.target((first, count), to, across, true)?;
                 for page in 0..count {
-                    let mine = self.pages[0][first + page].take();
-                    self.pages[0][first + page] = self.pages[other][to + page].take();
-                    self.pages[other][to + page] = mine;
+                    let page_memory = self.pages[0][first + page].take();
+                    self.pages[0][first + page] = self.pages[target][to + page].take();
+                    self.pages[target][to + page] = page_memory;
                 }
             }
             PageOperation::Trim => {}
@@ -176,6 +181,7 @@ impl Model {
     }
 }
 
+/// Two buffers and their model.
 struct Pair {
     model: Model,
     buffers: [PagedBuffer; 2],
@@ -197,18 +203,18 @@ impl Pair {
         Self { model: Model { pages, memory: Vec::new(), zeros }, buffers, machine }
     }
 
-    /// Applies an operation to both. A call may only fail if the model then stays unchanged.
+    /// Applies an operation to the buffers and the model. If it fails because of `fault`, neither changes.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
         let before = self.model.clone();
         let expected = self.model.apply(operation);
         self.machine.simulation.set_faults(faults);
-        let (answer, found) = self.ask(operation);
+        let (result, found) = self.perform(operation);
         let failed = !self.machine.simulation.failed_calls().is_empty();
         self.machine.simulation.set_faults(FaultPlan::none());
-        match (expected, &answer) {
-            (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
+        match (expected, &result) {
+            (None, result) => assert!(result.is_err(), "{operation:?} should fail"),
             (Some(_), Err(error)) => {
                 assert!(failed, "{operation:?}: {error}");
                 assert!(!matches!(error.kind(), ErrorKind::PagesLost { .. }), "{error}");
@@ -218,16 +224,16 @@ impl Pair {
                     self.model.write(page * PAGE, [None; PAGE]);
                 }
             }
-            (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
+            (Some(expected), Ok(())) => assert!(matches_model(&found, &expected), "{operation:?}"),
         }
-        self.agree();
+        self.assert_equal();
     }
 
-    fn ask(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
+    fn perform(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
         let buffer = &self.buffers[0];
-        let other = |across| &self.buffers[usize::from(across)];
+        let target = |across| &self.buffers[usize::from(across)];
         let mut found = Vec::new();
-        let answer = match *operation {
+        let result = match *operation {
             PageOperation::Map(first, count) => buffer.map(first..first + count),
             PageOperation::Unmap(first, count) => buffer.unmap(first..first + count),
             PageOperation::Write { offset, size, seed } => buffer.write(offset, &text(size, seed)),
@@ -239,41 +245,46 @@ impl Pair {
                 buffer.read(offset, &mut found)
             }
             PageOperation::Move { first, count, to, across } => {
-                buffer.move_pages(first..first + count, other(across), to)
+                buffer.move_pages(first..first + count, target(across), to)
             }
             PageOperation::Share { first, count, to, across } => {
-                buffer.share_pages(first..first + count, other(across), to)
+                buffer.share_pages(first..first + count, target(across), to)
             }
             PageOperation::Exchange { first, count, to, across } => {
-                buffer.exchange_pages(first..first + count, other(across), to)
+                buffer.exchange_pages(first..first + count, target(across), to)
             }
             PageOperation::Trim => buffer.trim(),
         };
-        (answer, found)
+        (result, found)
     }
 
-    fn agree(&self) {
+    fn assert_equal(&self) {
         self.machine.vmm.check().unwrap();
         let Self { model, buffers, .. } = self;
         for (number, buffer) in buffers.iter().enumerate() {
             let mapped: Vec<usize> = model.pages[number].iter().flatten().copied().collect();
             let distinct: HashSet<usize> = mapped.iter().copied().collect();
             let shared = (0..PAGES).filter(|&page| model.users(number, page) > 1).count();
-            let found = buffer.statistics();
-            assert_eq!((found.mapped, found.lost), (mapped.len(), 0));
-            assert_eq!((found.shared, found.repeated), (shared, mapped.len() - distinct.len()));
+            let statistics = buffer.statistics();
+            assert_eq!((statistics.mapped, statistics.lost), (mapped.len(), 0));
+            assert_eq!(
+                (statistics.shared, statistics.repeated),
+                (shared, mapped.len() - distinct.len())
+            );
             for page in 0..PAGES {
                 assert_eq!(buffer.page_users(page), Ok(model.users(number, page)), "page {page}");
                 let mut bytes = vec![0xee; PAGE];
-                let known = model.pages[number][page].map(|memory| &model.memory[memory]);
+                let expected = model.pages[number][page].map(|memory| &model.memory[memory]);
                 let zero = model.zeros[number];
-                match (buffer.read(page * PAGE, &mut bytes), known) {
-                    (Ok(()), Some(known)) => assert!(agrees(&bytes, known), "page {page}"),
+                match (buffer.read(page * PAGE, &mut bytes), expected) {
+                    (Ok(()), Some(expected)) => {
+                        assert!(matches_model(&bytes, expected), "page {page}")
+                    }
                     (Ok(()), None) => {
                         assert!(zero && bytes.iter().all(|byte| *byte == 0), "page {page}");
                     }
-                    (Err(error), known) => {
-                        assert!(!zero && known.is_none(), "page {page}: {error}");
+                    (Err(error), expected) => {
+                        assert!(!zero && expected.is_none(), "page {page}: {error}");
                         assert_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped));
                     }
                 }
@@ -338,14 +349,14 @@ fn pause_operation() -> impl Strategy<Value = PauseOperation> {
 
 /// The expected state of a pausable buffer.
 #[derive(Clone)]
-struct Sleeper {
+struct PausableModel {
     bytes: Bytes,
     paused: bool,
     access: [Access; 3],
 }
 
-impl Sleeper {
-    /// Returns whether an operation should succeed, and what a read returns.
+impl PausableModel {
+    /// Applies an operation. Returns the expected bytes of a read, or `None` if the operation should be rejected.
     fn apply(&mut self, operation: &PauseOperation) -> Option<Bytes> {
         let may = |size: usize, access| size == 0 || self.access[0] >= access;
         match *operation {
@@ -391,17 +402,18 @@ fn pausable_buffer_matches_a_vector() {
     alone(|| {
         TestRunner::new(config())
             .run(&(0..4usize, operations), |(generation, operations)| {
-                sleep(generation, &operations);
+                check_pausable(generation, &operations);
                 Ok(())
             })
             .unwrap();
     });
 }
 
-fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
+fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
     let machine = Machine::new(generations()[generation].1.clone());
     let mut buffer = PausableBuffer::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
-    let mut model = Sleeper { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
+    let mut model =
+        PausableModel { bytes: vec![None; SIZE], paused: false, access: [Access::None; 3] };
     let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
     for (operation, fault) in operations {
         let before = model.clone();
@@ -410,7 +422,7 @@ fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
             fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
         machine.simulation.set_faults(fault);
         let mut found = Vec::new();
-        let answer = match *operation {
+        let result = match *operation {
             PauseOperation::Pause(contents) => buffer.pause(contents),
             PauseOperation::Resume => buffer.resume(),
             PauseOperation::ResumeAnywhere => buffer.resume_anywhere().map(drop),
@@ -423,10 +435,10 @@ fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
         };
         let failed = !machine.simulation.failed_calls().is_empty();
         machine.simulation.set_faults(FaultPlan::none());
-        match (expected, answer) {
-            (None, answer) => assert!(answer.is_err(), "{operation:?} works"),
-            (Some(known), Ok(())) => assert!(agrees(&found, &known), "{operation:?}"),
-            // The buffer is paused anyway.
+        match (expected, result) {
+            (None, result) => assert!(result.is_err(), "{operation:?} should fail"),
+            (Some(expected), Ok(())) => assert!(matches_model(&found, &expected), "{operation:?}"),
+            // The buffer is paused although the call failed.
             (Some(_), Err(error))
                 if !before.paused && matches!(error.kind(), ErrorKind::AddressLost { .. }) =>
             {
@@ -452,7 +464,7 @@ fn sleep(generation: usize, operations: &[(PauseOperation, Option<u64>)]) {
     buffer.grant(&agents[..1], Access::Read).unwrap();
     let mut found = vec![0; SIZE];
     buffer.read(0, &mut found).unwrap();
-    assert!(agrees(&found, &model.bytes), "in the end");
+    assert!(matches_model(&found, &model.bytes), "after all operations");
     drop(buffer);
     // Memory whose unpinning failed stays pinned.
     machine.assert_nothing_held();

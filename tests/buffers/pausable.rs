@@ -15,6 +15,7 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
+/// Runs a function in a forked child, which has one thread.
 pub fn alone(act: impl FnOnce()) {
     assert_eq!(in_child(act), End::Success);
 }
@@ -38,7 +39,7 @@ pub fn contents(buffer: &PausableBuffer) -> Vec<u8> {
     bytes
 }
 
-fn vram(machine: &Machine) -> u64 {
+fn used_vram(machine: &Machine) -> u64 {
     machine.simulation.usage().vram_used[0]
 }
 
@@ -53,12 +54,12 @@ fn resume_restores_contents_and_address() {
                 buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
                 let (address, extent) = (buffer.address(), buffer.extent());
                 assert!(extent >= size && extent - size < machine.granule(), "{when}");
-                assert_eq!(vram(&machine), extent as u64, "{when}");
+                assert_eq!(used_vram(&machine), extent as u64, "{when}");
 
                 buffer.pause(Contents::Save).unwrap();
                 assert!(buffer.is_paused() && buffer.holds_addresses(), "{when}");
                 assert_eq!((buffer.address(), buffer.saved()), (address, size), "{when}");
-                assert_eq!(vram(&machine), 0, "{when}: the memory is given back");
+                assert_eq!(used_vram(&machine), 0, "{when}: the memory is freed");
                 assert_eq!(machine.vmm.reservations(), [(address, extent)], "{when}");
                 assert_untouchable(address.get(), extent, &when);
 
@@ -73,17 +74,17 @@ fn resume_restores_contents_and_address() {
                 }
 
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!((buffer.saved(), vram(&machine)), (0, 0), "{when}");
+                assert_eq!((buffer.saved(), used_vram(&machine)), (0, 0), "{when}");
                 buffer.resume().unwrap();
                 buffer.write(size - 1, &[7]).unwrap();
                 if size >= 32 {
                     buffer.fill(8, 0x0403_0201, 16).unwrap();
                     let found = &contents(&buffer)[8..24];
                     assert_eq!(found, [1, 2, 3, 4].repeat(4), "{when}");
-                    let beyond = out_of_bounds(size - 3, 4, size);
+                    let expected_error = out_of_bounds(size - 3, 4, size);
                     assert_eq!(
                         buffer.fill(size - 3, 0, 4).map_err(Error::into_kind),
-                        Err(beyond),
+                        Err(expected_error),
                         "{when}"
                     );
                 }
@@ -105,15 +106,15 @@ fn pause_releases_three_gibibytes() {
             let address = buffer.address();
             for _ in 0..3 {
                 buffer.write(size - 5, b"there").unwrap();
-                assert_eq!(vram(&machine), size as u64, "{generation}");
+                assert_eq!(used_vram(&machine), size as u64, "{generation}");
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!(vram(&machine), 0, "{generation}");
+                assert_eq!(used_vram(&machine), 0, "{generation}");
                 buffer.resume().unwrap();
                 assert_eq!(buffer.address(), address, "{generation}");
             }
-            let beyond = buffer.write(size - 4, b"there");
+            let result = buffer.write(size - 4, b"there");
             let expected = out_of_bounds(size - 4, 5, size);
-            assert_eq!(beyond.map_err(Error::into_kind), Err(expected), "{generation}");
+            assert_eq!(result.map_err(Error::into_kind), Err(expected), "{generation}");
         }
     });
 }
@@ -123,8 +124,8 @@ fn many_pauses_change_nothing() {
     alone(|| {
         for (generation, config) in generations() {
             // More rounds if addresses are freed and reserved again.
-            let most = if config.generation == Generation::B { 10_000 } else { 1_000 };
-            let rounds = hsa_rocr::test::share(10_000).min(most) as u32;
+            let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
+            let rounds = hsa_rocr::test::share(10_000).min(limit) as u32;
             let machine = Machine::new(config);
             let mut buffer = filled(&machine, 5000);
             let address = buffer.address();
@@ -153,12 +154,9 @@ fn many_pauses_change_nothing() {
                 }
             }
             assert_eq!(Some(state(&machine)), before, "{generation}");
-            // Heaps and stacks change; a leak would add one in each round.
+            // Heaps and stacks change; a leak would add a region in each round.
             let now = regions().len();
-            assert!(
-                now < mapped + 100,
-                "{generation}: {now} regions of addresses, there were {mapped}"
-            );
+            assert!(now < mapped + 100, "{generation}: {now} regions, before {mapped}");
             assert_eq!(buffer.address(), address, "{generation}");
             machine.vmm.check().unwrap();
             drop(buffer);
@@ -229,17 +227,17 @@ fn grants_while_paused_apply_on_resume() {
     alone(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(with_two_cpus(config));
-            let other = Machine::new(Config::mi300x(1));
+            let other_machine = Machine::new(Config::mi300x(1));
             let mut buffer = filled(&machine, 100);
             buffer.pause(Contents::Save).unwrap();
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
             buffer.revoke(&[machine.cpu(0)]).unwrap();
             assert_eq!(buffer.access(machine.cpu(0)), Ok(Access::None), "{generation}");
-            let foreign = buffer.grant(&[other.gpu(0)], Access::Read).unwrap_err();
-            assert_eq!(foreign.problem(), Some(Problem::UnknownAgent), "{generation}");
+            let error = buffer.grant(&[other_machine.gpu(0)], Access::Read).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::UnknownAgent), "{generation}");
             assert!(
-                buffer.revoke(&[other.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
+                buffer.revoke(&[other_machine.gpu(0)]).is_err() && buffer.revoke(&[]).is_err(),
                 "{generation}"
             );
             buffer.resume().unwrap();
@@ -249,7 +247,7 @@ fn grants_while_paused_apply_on_resume() {
                 let found = machine.vmm.get_access(agent, buffer.address());
                 assert_eq!(found, Ok(expected), "{generation}");
             }
-            // Another CPU has read access, which this process's view has, too.
+            // Another CPU has read access, so that this process's view can be read.
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
@@ -260,13 +258,13 @@ fn grants_while_paused_apply_on_resume() {
 fn pause_saves_without_owner_access() {
     alone(|| {
         for (generation, config) in generations() {
-            for usual in [Access::None, Access::Read] {
+            for owner_access in [Access::None, Access::Read] {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
                 let machine = Machine::new(config);
                 let mut buffer =
                     PausableBuffer::create(&machine.vmm, 5000, &machine.on(0)).unwrap();
                 buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-                buffer.grant(&[machine.gpu(0)], usual).unwrap();
+                buffer.grant(&[machine.gpu(0)], owner_access).unwrap();
                 buffer.write(0, &pattern(5000, 9)).unwrap();
                 let page = || {
                     let page = machine.simulation.page(0, buffer_address(&machine));
@@ -278,10 +276,13 @@ fn pause_saves_without_owner_access() {
                 assert_eq!(
                     page(),
                     before,
-                    "{generation}, {usual}: what the owner's page table says"
+                    "{generation}, {owner_access}: the owner's page-table entry"
                 );
-                assert_eq!(machine.vmm.get_access(machine.gpu(0), buffer.address()), Ok(usual));
-                assert!(contents(&buffer) == pattern(5000, 9), "{generation}, {usual}");
+                assert_eq!(
+                    machine.vmm.get_access(machine.gpu(0), buffer.address()),
+                    Ok(owner_access)
+                );
+                assert!(contents(&buffer) == pattern(5000, 9), "{generation}, {owner_access}");
                 drop(buffer);
                 machine.assert_empty();
             }
@@ -298,13 +299,14 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled(machine, size);
     // The first reservation is the window for saving the contents.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
-    let lost = buffer.pause(Contents::Save).unwrap_err();
+    let error = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     let (address, size) = (buffer.address(), buffer.extent());
-    let ErrorKind::AddressLost { address: at, size: of, cause } = lost.kind() else {
-        panic!("{lost}");
+    let ErrorKind::AddressLost { address: lost_address, size: lost_size, cause } = error.kind()
+    else {
+        panic!("{error}");
     };
-    assert_eq!((*at, *of), (address, size));
+    assert_eq!((*lost_address, *lost_size), (address, size));
     assert!(matches!(cause.kind(), ErrorKind::OutOfMemory { .. }), "{cause}");
     buffer
 }
@@ -315,17 +317,17 @@ fn lost_addresses_keep_the_contents() {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
-        assert_eq!((buffer.saved(), vram(&machine)), (5000, 0), "the memory is given back");
+        assert_eq!((buffer.saved(), used_vram(&machine)), (5000, 0), "the memory is freed");
         let (address, extent) = (buffer.address(), buffer.extent());
 
-        // Another reservation has the addresses now.
+        // Another reservation takes the addresses.
         let taken = Reservation::builder(extent).exactly_at(address).reserve(&machine.vmm).unwrap();
         for _ in 0..2 {
-            let lost = buffer.resume().unwrap_err();
-            assert!(matches!(lost.kind(), ErrorKind::AddressLost { .. }), "{lost}");
-            assert!(lost.to_string().contains("anywhere"), "{lost}");
+            let error = buffer.resume().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::AddressLost { .. }), "{error}");
+            assert!(error.to_string().contains("anywhere"), "{error}");
             assert!(buffer.is_paused() && !buffer.holds_addresses());
-            assert_eq!((buffer.saved(), vram(&machine)), (5000, 0));
+            assert_eq!((buffer.saved(), used_vram(&machine)), (5000, 0));
         }
         drop(taken);
         buffer.resume().unwrap();
@@ -374,8 +376,8 @@ fn create_rejects_bad_arguments() {
     };
     assert_eq!(create(0, &machine.on(0)).problem(), Some(Problem::Zero));
     assert_eq!(create(usize::MAX, &machine.on(0)).problem(), Some(Problem::Overflow));
-    let huge = create(1 << 45, &machine.on(0));
-    assert!(matches!(huge.kind(), ErrorKind::OutOfMemory { .. }), "{huge}");
+    let error = create(1 << 45, &machine.on(0));
+    assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
     let on_cpu = AllocationProperties::on(machine.cpu(0));
     create(1, &on_cpu);
     let nowhere = AllocationProperties::at(Location::Unknown);
@@ -389,10 +391,10 @@ fn forked_child_cannot_use_the_buffer() {
         let machine = Machine::new(Config::mi300x(1));
         let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));
         paused.pause(Contents::Save).unwrap();
-        let mut both = Some((resident, paused));
+        let mut buffers = Some((resident, paused));
         let end = in_child(|| {
-            let (mut resident, mut paused) = both.take().unwrap();
-            let answers = [
+            let (mut resident, mut paused) = buffers.take().unwrap();
+            let results = [
                 resident.read(0, &mut [0]),
                 resident.write(0, &[0]),
                 resident.grant(&[machine.gpu(0)], Access::Read),
@@ -404,14 +406,14 @@ fn forked_child_cannot_use_the_buffer() {
                 paused.resume_anywhere().map(drop),
                 resident.pause(Contents::Drop),
             ];
-            for (number, answer) in answers.into_iter().enumerate() {
+            for (number, result) in results.into_iter().enumerate() {
                 let forked = |error: &Error| matches!(error.kind(), ErrorKind::Forked);
-                let refused = matches!(&answer, Err(error) if forked(error));
-                assert!(refused, "{number}: {answer:?}");
+                let is_forked = matches!(&result, Err(error) if forked(error));
+                assert!(is_forked, "{number}: {result:?}");
             }
         });
         assert_eq!(end, End::Success);
-        (resident, paused) = both.take().unwrap();
+        (resident, paused) = buffers.take().unwrap();
         paused.resume().unwrap();
         for buffer in [resident, paused] {
             assert!(contents(&buffer) == pattern(5000, 1));

@@ -1,7 +1,8 @@
 //! Each native call of pausing and resuming fails in turn: the buffers do not change.
 
 use crate::failing_calls::{
-    Act, Below, ERROR, OUT_OF_RESOURCES, Setup, all_calls_from_one_on, configurations, one_call,
+    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    fail_one_call,
 };
 use crate::machine::Machine;
 use crate::pausable::{alone, contents, filled, pattern};
@@ -22,7 +23,7 @@ struct Buffers {
 
 impl Setup for Buffers {
     /// For each buffer: whether it is paused, whether it holds its addresses, its saved contents, its address.
-    type State = ([(bool, bool, usize, Address); 2], Below);
+    type State = ([(bool, bool, usize, Address); 2], RuntimeState);
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
@@ -36,14 +37,15 @@ impl Setup for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let buffers = [&self.resident, &self.paused]
-            .map(|it| (it.is_paused(), it.holds_addresses(), it.saved(), it.address()));
-        (buffers, Below::of(&self.machine))
+        let buffers = [&self.resident, &self.paused].map(|buffer| {
+            (buffer.is_paused(), buffer.holds_addresses(), buffer.saved(), buffer.address())
+        });
+        (buffers, RuntimeState::of(&self.machine))
     }
 }
 
 impl Buffers {
-    /// Resumes both, and checks their contents unless they were discarded.
+    /// Resumes both buffers, and checks the contents unless they were dropped.
     fn assert_contents(&mut self, dropped: bool, when: &str) {
         for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
             if buffer.is_paused() {
@@ -57,7 +59,7 @@ impl Buffers {
         }
     }
 
-    fn end(self, when: &str) {
+    fn close(self, when: &str) {
         let Self { resident, paused, machine } = self;
         drop((resident, paused));
         assert_eq!(machine.vmm.quarantine(), [], "{when}");
@@ -65,11 +67,11 @@ impl Buffers {
     }
 }
 
-const DROPS: &str = "pause and drop";
+const PAUSE_AND_DROP: &str = "pause and drop";
 
 const ACTS: &[(&str, Act<Buffers>)] = &[
     ("pause and save", |s| s.resident.pause(Contents::Save)),
-    (DROPS, |s| s.resident.pause(Contents::Drop)),
+    (PAUSE_AND_DROP, |s| s.resident.pause(Contents::Drop)),
     ("resume", |s| s.paused.resume()),
     ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
@@ -79,11 +81,11 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 ];
 
 /// Returns whether an operation succeeds although this function fails.
-fn is_survived(name: &str, function: &str) -> bool {
+fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // Leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // Only drops fail.
+        // Only drops call these.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             name.starts_with("make")
         }
@@ -94,12 +96,14 @@ fn is_survived(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     alone(|| {
-        let mut lost = 0;
+        let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
-        let failures = one_call(ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(ACTS, statuses, |mut failed| {
             let (name, function, when) = (failed.name, failed.function, failed.when.clone());
-            match &failed.answer {
-                Ok(()) => assert!(is_survived(name, function), "{when}: it succeeded"),
+            match &failed.result {
+                Ok(()) => {
+                    assert!(tolerates_failure(name, function), "{when}: the operation succeeded")
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
                     assert!(
                         name.starts_with("pause") && failed.configuration == "generation B",
@@ -108,49 +112,52 @@ fn one_failure_changes_nothing() {
                     assert!(function.contains("address_reserve"), "{when}");
                     assert!(!failed.setup.resident.holds_addresses(), "{when}");
                     assert_eq!(failed.setup.machine.used_by(0), 0, "{when}");
-                    failed.setup.assert_contents(name == DROPS, &when);
-                    lost += 1;
+                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &when);
+                    losses += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
-                    failed.again();
-                    failed.setup.assert_contents(name == DROPS, &when);
+                    failed.repeat();
+                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &when);
                 }
             }
-            failed.setup.end(&when);
+            failed.setup.close(&when);
         });
-        println!("{failures} failures, {lost} lost addresses");
-        assert!(failures > 400 && lost == 4, "{failures} failures, {lost} lost addresses");
+        println!("{failures} failures, {losses} lost addresses");
+        assert!(failures > 400 && losses == 4, "{failures} failures, {losses} lost addresses");
     });
 }
 
 #[test]
 fn repeated_failures_lose_no_contents() {
     alone(|| {
-        let mut kept = 0;
-        let ends = all_calls_from_one_on(configurations(), ACTS, |mut failed| {
-            let (name, when, answer) = (failed.name, &failed.when, &failed.answer);
-            let quarantined = |answer: &Result<(), Error>| matches!(answer, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
+        let mut kept_paused = 0;
+        let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
+            let (name, when, result) = (failed.name, &failed.when, &failed.result);
+            let quarantined = |result: &Result<(), Error>| matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
             let quarantine = failed.setup.machine.vmm.quarantine();
-            let places = [failed.setup.resident.address(), failed.setup.paused.address()];
-            if quarantine.iter().all(|entry| !places.contains(&entry.address)) {
+            let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
+            if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
                 // Paused after a failed rollback, the buffer still has its memory and contents.
-                let lost = matches!(&answer, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
-                let fails = answer.is_err() && !lost;
-                kept += usize::from(fails && failed.setup.resident.is_paused());
-                failed.setup.assert_contents(name == DROPS && !fails, when);
+                let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
+                let fails = result.is_err() && !is_lost;
+                kept_paused += usize::from(fails && failed.setup.resident.is_paused());
+                failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, when);
                 // The window for the copy may be quarantined.
                 if quarantine.is_empty() {
-                    failed.setup.end(when);
+                    failed.setup.close(when);
                 }
             } else {
-                // The buffer is unusable, but no call waits.
-                let again = (failed.act)(&mut failed.setup);
-                let known = quarantined(answer) || quarantined(&again);
-                assert!(known || name.starts_with("make"), "{when}: {answer:?}, then {again:?}");
+                // The buffer is unusable, but no call blocks.
+                let repeated = (failed.act)(&mut failed.setup);
+                let is_reported = quarantined(result) || quarantined(&repeated);
+                assert!(
+                    is_reported || name.starts_with("make"),
+                    "{when}: {result:?}, then {repeated:?}"
+                );
             }
         });
-        println!("{ends} runtimes that kept failing, {kept} buffers that kept their memory");
-        assert!(ends > 200 && kept > 0, "{ends}, {kept}");
+        println!("{runs} runtimes that kept failing, {kept_paused} buffers that kept their memory");
+        assert!(runs > 200 && kept_paused > 0, "{runs}, {kept_paused}");
     });
 }

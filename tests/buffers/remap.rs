@@ -23,16 +23,16 @@ fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
 }
 
 /// Maps adjacent granules, each with memory of its own that contains its number.
-fn run(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
+fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
     for number in 0..granules {
         let handle = machine.create(gpu, granule);
-        let there = at(base, number * granule);
-        machine.map(there, granule, handle);
+        let address = at(base, number * granule);
+        machine.map(address, granule, handle);
         machine.vmm.release(handle).unwrap();
-        machine.grant(there, granule, machine.cpu(0), Access::ReadWrite);
-        machine.vmm.write(there, &[first + number as u8; 8]).unwrap();
+        machine.grant(address, granule, machine.cpu(0), Access::ReadWrite);
+        machine.vmm.write(address, &[first + number as u8; 8]).unwrap();
     }
     base
 }
@@ -52,34 +52,36 @@ fn exchange_swaps_memory_and_keeps_access() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
-                let (one, other) = (run(&machine, 3, 0, 10), run(&machine, 3, 1, 20));
+                let (first, second) =
+                    (map_granules(&machine, 3, 0, 10), map_granules(&machine, 3, 1, 20));
                 let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
-                vmm.set_access(one, 3 * granule, &[access(gpu, Access::ReadWrite)]).unwrap();
-                vmm.set_access(one, granule, &[access(cpu, Access::Read)]).unwrap();
-                vmm.set_access(other, 3 * granule, &[access(peer, Access::Read)]).unwrap();
+                vmm.set_access(first, 3 * granule, &[access(gpu, Access::ReadWrite)]).unwrap();
+                vmm.set_access(first, granule, &[access(cpu, Access::Read)]).unwrap();
+                vmm.set_access(second, 3 * granule, &[access(peer, Access::Read)]).unwrap();
                 let before = vmm.mappings();
-                vmm.exchange(one, other, 3 * granule).unwrap();
+                vmm.exchange(first, second, 3 * granule).unwrap();
                 assert_eq!(
                     vmm.mappings(),
                     before,
                     "{generation}: addresses, sizes and access are the same"
                 );
                 for number in 0..3 {
-                    let (here, there) = (at(one, number * granule), at(other, number * granule));
-                    assert_eq!(byte(&machine, here), 20 + number as u8, "{generation}");
-                    assert_eq!(byte(&machine, there), 10 + number as u8, "{generation}");
-                    assert_eq!(page(&machine, 0, here), (true, true), "{generation}");
-                    assert_eq!(page(&machine, 1, here), (false, false), "{generation}");
-                    assert_eq!(page(&machine, 0, there), (false, false), "{generation}");
-                    assert_eq!(page(&machine, 1, there), (true, false), "{generation}");
+                    let (in_first, in_second) =
+                        (at(first, number * granule), at(second, number * granule));
+                    assert_eq!(byte(&machine, in_first), 20 + number as u8, "{generation}");
+                    assert_eq!(byte(&machine, in_second), 10 + number as u8, "{generation}");
+                    assert_eq!(page(&machine, 0, in_first), (true, true), "{generation}");
+                    assert_eq!(page(&machine, 1, in_first), (false, false), "{generation}");
+                    assert_eq!(page(&machine, 0, in_second), (false, false), "{generation}");
+                    assert_eq!(page(&machine, 1, in_second), (true, false), "{generation}");
                 }
-                vmm.write(one, b"no").expect_err("the CPU may only read there");
-                // A part of one range and a part of another, in one reservation.
-                vmm.exchange(at(one, 2 * granule), at(one, granule), granule).unwrap();
-                assert_eq!(byte(&machine, at(one, granule)), 22, "{generation}");
-                assert_eq!(byte(&machine, at(one, 2 * granule)), 21, "{generation}");
+                vmm.write(first, b"no").expect_err("the CPU has read access only");
+                // Exchanges two parts of one reservation.
+                vmm.exchange(at(first, 2 * granule), at(first, granule), granule).unwrap();
+                assert_eq!(byte(&machine, at(first, granule)), 22, "{generation}");
+                assert_eq!(byte(&machine, at(first, 2 * granule)), 21, "{generation}");
                 vmm.check().unwrap();
-                for base in [one, other] {
+                for base in [first, second] {
                     vmm.unmap(base, 3 * granule).unwrap();
                     vmm.address_free(base, 3 * granule).unwrap();
                 }
@@ -97,7 +99,7 @@ fn relocate_moves_memory_with_its_access() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
-                let from = run(&machine, 3, 0, 10);
+                let from = map_granules(&machine, 3, 0, 10);
                 let to = machine.reserve(4 * granule);
                 let (gpu, peer) = (machine.gpu(0), machine.gpu(1));
                 let descriptors = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
@@ -112,7 +114,7 @@ fn relocate_moves_memory_with_its_access() {
                 assert_eq!(page(&machine, 1, moved), (true, false), "{generation}");
                 assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
                 assert_untouchable(from.get(), 3 * granule, generation);
-                vmm.address_free(from, 3 * granule).expect("nothing is in it any more");
+                vmm.address_free(from, 3 * granule).expect("nothing is mapped in the reservation");
                 // Within a reservation.
                 vmm.relocate(to, at(to, granule), granule).unwrap();
                 assert_eq!(byte(&machine, to), 10, "{generation}");
@@ -132,53 +134,68 @@ fn exchange_and_relocate_reject_bad_ranges() {
     config.peer_access = false;
     let machine = machine(config);
     let (vmm, granule) = (&machine.vmm, machine.granule());
-    let one = run(&machine, 3, 0, 10);
-    let peers = run(&machine, 1, 1, 20);
+    let base = map_granules(&machine, 3, 0, 10);
+    let peers = map_granules(&machine, 1, 1, 20);
     vmm.set_access(peers, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
     let double = machine.mapped(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
     let calls = machine.simulation.all_calls();
-    let second = at(one, granule);
+    let second = at(base, granule);
     let null = Address::NULL;
     let (to, from, size) = (Argument::Destination, Argument::Source, Argument::Size);
     type Expected = (Argument, fn(Problem) -> bool);
-    let overlaps: Expected = (from, |it| it == Problem::Overlapping);
-    let not_mapped_from: Expected = (from, |it| matches!(it, Problem::NotMapped(_)));
+    let overlaps: Expected = (from, |problem| problem == Problem::Overlapping);
+    let not_mapped_from: Expected = (from, |problem| matches!(problem, Problem::NotMapped(_)));
     let exchanges: [(Address, Address, usize, Expected); 10] = [
-        (one, second, 2 * granule, overlaps),
-        (one, one, granule, overlaps),
-        (one, double, 2 * granule, (from, |it| it == Problem::DifferentLayout)),
-        (one, double, granule, (size, |it| matches!(it, Problem::SplitsMapping(_)))),
-        (one, empty, granule, not_mapped_from),
-        (empty, one, granule, (to, |it| matches!(it, Problem::NotMapped(_)))),
-        (null, one, granule, (to, |it| it == Problem::Null)),
-        (one, null, granule, (from, |it| it == Problem::Null)),
-        (one, second, 0, (size, |it| it == Problem::Zero)),
-        (one, peers, granule, (Argument::Agent, |it| matches!(it, Problem::Unreachable(_)))),
+        (base, second, 2 * granule, overlaps),
+        (base, base, granule, overlaps),
+        (base, double, 2 * granule, (from, |problem| problem == Problem::DifferentLayout)),
+        (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
+        (base, empty, granule, not_mapped_from),
+        (empty, base, granule, (to, |problem| matches!(problem, Problem::NotMapped(_)))),
+        (null, base, granule, (to, |problem| problem == Problem::Null)),
+        (base, null, granule, (from, |problem| problem == Problem::Null)),
+        (base, second, 0, (size, |problem| problem == Problem::Zero)),
+        (
+            base,
+            peers,
+            granule,
+            (Argument::Agent, |problem| matches!(problem, Problem::Unreachable(_))),
+        ),
     ];
-    for (number, (to, from, size, (argument, is_it))) in exchanges.into_iter().enumerate() {
-        vmm.set_access(one, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
+    for (number, (to, from, size, (argument, is_expected))) in exchanges.into_iter().enumerate() {
+        vmm.set_access(base, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
         let calls = machine.simulation.all_calls();
-        let error = vmm.exchange(to, from, size).expect_err("refused");
+        let error = vmm.exchange(to, from, size).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
-        assert!(error.problem().is_some_and(is_it), "{number}: {error}");
+        assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
     }
     let moves: [(Address, Address, usize, Expected); 7] = [
-        (one, peers, granule, (to, |it| matches!(it, Problem::AlreadyMapped(_)))),
-        (second, one, 2 * granule, overlaps),
+        (base, peers, granule, (to, |problem| matches!(problem, Problem::AlreadyMapped(_)))),
+        (second, base, 2 * granule, overlaps),
         (empty, empty, granule, overlaps),
-        (empty, at(one, 4 * granule), granule, (from, |it| it == Problem::NotReserved)),
-        (at(empty, 2 * granule), one, 2 * granule, (to, |it| it == Problem::NotReserved)),
-        (at(empty, 1), one, granule, (to, |it| matches!(it, Problem::NotAligned { .. }))),
-        (empty, double, granule, (size, |it| matches!(it, Problem::SplitsMapping(_)))),
+        (empty, at(base, 4 * granule), granule, (from, |problem| problem == Problem::NotReserved)),
+        (
+            at(empty, 2 * granule),
+            base,
+            2 * granule,
+            (to, |problem| problem == Problem::NotReserved),
+        ),
+        (
+            at(empty, 1),
+            base,
+            granule,
+            (to, |problem| matches!(problem, Problem::NotAligned { .. })),
+        ),
+        (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
     ];
     drop(calls);
     let calls = machine.simulation.all_calls();
-    for (number, (to, from, size, (argument, is_it))) in moves.into_iter().enumerate() {
-        let error = vmm.relocate(to, from, size).expect_err("refused");
+    for (number, (to, from, size, (argument, is_expected))) in moves.into_iter().enumerate() {
+        let error = vmm.relocate(to, from, size).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
-        assert!(error.problem().is_some_and(is_it), "{number}: {error}");
+        assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
     }
     assert_eq!(machine.simulation.all_calls(), calls);
     vmm.check().unwrap();
@@ -190,11 +207,11 @@ fn owned_mappings_follow_their_memory() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
-        let mapping = |place: usize| {
+        let mapping = |index: usize| {
             let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
-            let mapping = reservation.map(place * granule, &memory).unwrap();
+            let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-            mapping.write(0, &[place as u8; 4]).unwrap();
+            mapping.write(0, &[index as u8; 4]).unwrap();
             mapping
         };
         let byte = |mapping: &Mapping| {
@@ -202,29 +219,36 @@ fn owned_mappings_follow_their_memory() {
             mapping.read(0, &mut bytes).unwrap();
             bytes[0]
         };
-        let (mut one, mut other) = (mapping(0), mapping(1));
-        let handles = [&one, &other].map(|mapping| mapping.allocation().handle());
-        one.exchange(&mut other).unwrap();
-        assert_eq!([byte(&one), byte(&other)], [1, 0], "{generation}");
-        assert_eq!([&other, &one].map(|it| it.allocation().handle()), handles, "{generation}");
+        let (mut first, mut second) = (mapping(0), mapping(1));
+        let handles = [&first, &second].map(|mapping| mapping.allocation().handle());
+        first.exchange(&mut second).unwrap();
+        assert_eq!([byte(&first), byte(&second)], [1, 0], "{generation}");
+        assert_eq!(
+            [&second, &first].map(|mapping| mapping.allocation().handle()),
+            handles,
+            "{generation}"
+        );
 
-        let elsewhere = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
-        let Rejected { value: one, error } =
-            one.relocate(&elsewhere, 2 * granule).expect_err("beyond the end");
+        let other_reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
+        let Rejected { value: first, error } =
+            first.relocate(&other_reservation, 2 * granule).expect_err("beyond the end");
         assert_eq!(error.argument(), Some(Argument::Offset), "{generation}: {error}");
-        let Rejected { value: one, error } =
-            one.relocate(&reservation, granule).expect_err("the other mapping is in the way");
+        let Rejected { value: first, error } =
+            first.relocate(&reservation, granule).expect_err("the other mapping is in the way");
         let problem = error.problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{generation}: {problem:?}");
-        let one = one.relocate(&elsewhere, granule).unwrap();
-        assert_eq!(one.address(), at(elsewhere.address(), granule), "{generation}");
-        assert_eq!(byte(&one), 1, "{generation}");
+        let first = first.relocate(&other_reservation, granule).unwrap();
+        assert_eq!(first.address(), at(other_reservation.address(), granule), "{generation}");
+        assert_eq!(byte(&first), 1, "{generation}");
         // The mapping keeps only its current reservation alive.
-        let gone = elsewhere.address();
-        drop((elsewhere, other));
+        let kept_address = other_reservation.address();
+        drop((other_reservation, second));
         assert!(reservation.free().is_ok(), "{generation}");
-        assert!(machine.vmm.reservations().iter().any(|&(base, _)| base == gone), "{generation}");
-        drop(one);
+        assert!(
+            machine.vmm.reservations().iter().any(|&(base, _)| base == kept_address),
+            "{generation}"
+        );
+        drop(first);
         machine.assert_empty();
     }
 }
@@ -238,22 +262,22 @@ fn stale_mapping_exchanges_nothing() {
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         reservation.map(0, &memory).unwrap()
     };
-    let (mut one, mut other, mut foreign) =
+    let (mut first, mut second, mut foreign) =
         (mapping(&machine), mapping(&machine), mapping(&foreign));
-    let error = one.exchange(&mut foreign).expect_err("of another Vmm");
+    let error = first.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    let Rejected { value: mut one, error } =
-        one.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
+    let Rejected { value: mut first, error } =
+        first.relocate(foreign.reservation(), 0).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
-    // A call by address unmapped it, and another mapped other memory there.
-    machine.vmm.unmap(other.address(), granule).unwrap();
-    let theirs = machine.create(0, granule);
-    machine.map(other.address(), granule, theirs);
-    for error in [one.exchange(&mut other), other.exchange(&mut one)] {
-        let error = error.expect_err("it is not the same mapping");
+    // Calls by address unmap `second`, and map other memory at its address.
+    machine.vmm.unmap(second.address(), granule).unwrap();
+    let new_memory = machine.create(0, granule);
+    machine.map(second.address(), granule, new_memory);
+    for error in [first.exchange(&mut second), second.exchange(&mut first)] {
+        let error = error.expect_err("`second` is stale");
         assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
     }
-    drop((one, foreign));
+    drop((first, foreign));
     machine.vmm.check().unwrap();
 }
 
@@ -271,7 +295,7 @@ fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
     buffer.write(page * PAGE + 100, &[mark]).unwrap();
 }
 
-fn marked(buffer: &PagedBuffer, page: usize) -> u8 {
+fn mark_of(buffer: &PagedBuffer, page: usize) -> u8 {
     let mut byte = [0xff];
     buffer.read(page * PAGE + 100, &mut byte).unwrap();
     byte[0]
@@ -280,53 +304,58 @@ fn marked(buffer: &PagedBuffer, page: usize) -> u8 {
 #[test]
 fn pages_move_between_buffers_and_within_one() {
     for (generation, config) in generations() {
-        for (zero_here, zero_there) in [(false, false), (true, false), (false, true), (true, true)]
+        for (zero_source, zero_target) in
+            [(false, false), (true, false), (false, true), (true, true)]
         {
             let machine = Machine::new(config.clone());
-            let (here, there) = (buffer(&machine, zero_here), buffer(&machine, zero_there));
-            there.grant(&[machine.gpu(1)], Access::ReadWrite).unwrap();
-            here.map(0..4).unwrap();
-            (0..4).for_each(|page| mark(&here, page, 10 + page as u8));
+            let (source, target) = (buffer(&machine, zero_source), buffer(&machine, zero_target));
+            target.grant(&[machine.gpu(1)], Access::ReadWrite).unwrap();
+            source.map(0..4).unwrap();
+            (0..4).for_each(|page| mark(&source, page, 10 + page as u8));
             let used = machine.used_by(0);
-            here.move_pages(1..3, &there, 5).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (11, 12), "{generation}");
-            let may = |page: usize| {
-                machine.vmm.get_access(machine.gpu(1), there.address_of(page).unwrap()).unwrap()
+            source.move_pages(1..3, &target, 5).unwrap();
+            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (11, 12), "{generation}");
+            let peer_access = |page: usize| {
+                machine.vmm.get_access(machine.gpu(1), target.address_of(page).unwrap()).unwrap()
             };
             assert_eq!(
-                may(5),
+                peer_access(5),
                 Access::ReadWrite,
                 "{generation}: agents with access to the buffer can access the page"
             );
-            let gone = here.read(PAGE + 100, &mut [0]);
-            if zero_here {
-                assert_eq!(marked(&here, 1), 0, "{generation}");
+            let result = source.read(PAGE + 100, &mut [0]);
+            if zero_source {
+                assert_eq!(mark_of(&source, 1), 0, "{generation}");
             } else {
                 assert_eq!(
-                    gone.map_err(Error::into_kind),
+                    result.map_err(Error::into_kind),
                     Err(page_error(1, Problem::PageNotMapped)),
                     "{generation}"
                 );
             }
             // Defragmentation: the remaining pages become adjacent.
-            here.move_pages(3..4, &here, 1).unwrap();
-            assert_eq!((marked(&here, 0), marked(&here, 1)), (10, 13), "{generation}");
+            source.move_pages(3..4, &source, 1).unwrap();
+            assert_eq!((mark_of(&source, 0), mark_of(&source, 1)), (10, 13), "{generation}");
             assert_eq!(
-                (here.statistics().mapped, there.statistics().mapped),
+                (source.statistics().mapped, target.statistics().mapped),
                 (2, 2),
                 "{generation}"
             );
-            assert_eq!(machine.used_by(0), used, "{generation}: no memory was made");
-            there.exchange_pages(5..7, &here, 0).unwrap();
-            assert_eq!((marked(&here, 0), marked(&here, 1)), (11, 12), "{generation}");
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (10, 13), "{generation}");
-            assert_eq!(may(6), Access::ReadWrite, "{generation}: access stays with the pages");
-            there.exchange_pages(5..6, &there, 6).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
-            // The buffer that owns the memory now is the one that releases it.
-            here.unmap(0..2).unwrap();
-            assert_eq!((marked(&there, 5), marked(&there, 6)), (13, 10), "{generation}");
-            drop((here, there));
+            assert_eq!(machine.used_by(0), used, "{generation}: no memory was created");
+            target.exchange_pages(5..7, &source, 0).unwrap();
+            assert_eq!((mark_of(&source, 0), mark_of(&source, 1)), (11, 12), "{generation}");
+            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (10, 13), "{generation}");
+            assert_eq!(
+                peer_access(6),
+                Access::ReadWrite,
+                "{generation}: pages get the access of their buffer"
+            );
+            target.exchange_pages(5..6, &target, 6).unwrap();
+            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (13, 10), "{generation}");
+            // The buffer that now owns the memory releases it.
+            source.unmap(0..2).unwrap();
+            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (13, 10), "{generation}");
+            drop((source, target));
             machine.assert_empty();
         }
     }
@@ -335,77 +364,77 @@ fn pages_move_between_buffers_and_within_one() {
 #[test]
 fn failed_moves_change_nothing() {
     let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
-    let (here, there, foreign) =
+    let (source, target, foreign) =
         (buffer(&machine, false), buffer(&machine, false), buffer(&foreign, false));
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
-    here.map(0..3).unwrap();
-    there.map(2..3).unwrap();
+    source.map(0..3).unwrap();
+    target.map(2..3).unwrap();
     let calls = machine.simulation.all_calls();
-    let foreign = here.move_pages(0..1, &foreign, 0).unwrap_err();
+    let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
     assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
-    for other in [&larger, &peers] {
+    for unsuitable in [&larger, &peers] {
         assert_eq!(
-            here.move_pages(0..1, other, 0).map_err(Error::into_kind),
+            source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
             Err(different_pages())
         );
         assert_eq!(
-            here.exchange_pages(0..1, other, 0).map_err(Error::into_kind),
+            source.exchange_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
             Err(different_pages())
         );
     }
     assert_eq!(
-        here.move_pages(2..4, &there, 4).map_err(Error::into_kind),
+        source.move_pages(2..4, &target, 4).map_err(Error::into_kind),
         Err(page_error(3, Problem::PageNotMapped))
     );
     assert_eq!(
-        here.move_pages(0..2, &there, 1).map_err(Error::into_kind),
+        source.move_pages(0..2, &target, 1).map_err(Error::into_kind),
         Err(page_error(2, Problem::PageMapped))
     );
-    let none = page_error(8, Problem::OutOfRange(8));
-    assert_eq!(here.move_pages(0..2, &there, 7).map_err(Error::into_kind), Err(none));
+    let out_of_range = page_error(8, Problem::OutOfRange(8));
+    assert_eq!(source.move_pages(0..2, &target, 7).map_err(Error::into_kind), Err(out_of_range));
     assert_eq!(
-        here.move_pages(0..2, &there, usize::MAX).map_err(Error::into_kind),
+        source.move_pages(0..2, &target, usize::MAX).map_err(Error::into_kind),
         Err(page_error(usize::MAX, Problem::OutOfRange(8)))
     );
     assert_eq!(
-        here.exchange_pages(0..1, &there, 0).map_err(Error::into_kind),
+        source.exchange_pages(0..1, &target, 0).map_err(Error::into_kind),
         Err(page_error(0, Problem::PageNotMapped))
     );
-    let overlapping = here.move_pages(0..2, &here, 1).unwrap_err();
-    assert!(overlapping.to_string().contains("overlaps"), "{overlapping}");
-    here.move_pages(1..1, &there, 2).expect("an empty range");
-    here.exchange_pages(1..1, &there, 2).expect("an empty range");
+    let error = source.move_pages(0..2, &source, 1).unwrap_err();
+    assert!(error.to_string().contains("overlaps"), "{error}");
+    source.move_pages(1..1, &target, 2).expect("an empty range");
+    source.exchange_pages(1..1, &target, 2).expect("an empty range");
     assert_eq!(machine.simulation.all_calls(), calls);
-    assert_eq!((here.statistics().mapped, there.statistics().mapped), (3, 1));
+    assert_eq!((source.statistics().mapped, target.statistics().mapped), (3, 1));
 }
 
 #[test]
 fn opposite_moves_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         let machine = Machine::new(Config::mi300x(1));
-        let (one, other) = (buffer(&machine, false), buffer(&machine, true));
-        one.map(0..2).unwrap();
-        other.map(2..4).unwrap();
-        let to_and_fro = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {
+        let (first_buffer, second_buffer) = (buffer(&machine, false), buffer(&machine, true));
+        first_buffer.map(0..2).unwrap();
+        second_buffer.map(2..4).unwrap();
+        let move_back_and_forth = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {
             for _ in 0..200 {
                 from.move_pages(first..first + 2, to, first).unwrap();
                 to.move_pages(first..first + 2, from, first).unwrap();
             }
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| to_and_fro(&one, &other, 0));
-            scope.spawn(|| to_and_fro(&other, &one, 2));
+            scope.spawn(|| move_back_and_forth(&first_buffer, &second_buffer, 0));
+            scope.spawn(|| move_back_and_forth(&second_buffer, &first_buffer, 2));
             scope.spawn(|| {
                 for _ in 0..200 {
-                    let _ = one.exchange_pages(0..2, &other, 2);
+                    let _ = first_buffer.exchange_pages(0..2, &second_buffer, 2);
                 }
             });
         });
-        assert_eq!((one.statistics().mapped, other.statistics().mapped), (2, 2));
-        drop((one, other));
+        assert_eq!((first_buffer.statistics().mapped, second_buffer.statistics().mapped), (2, 2));
+        drop((first_buffer, second_buffer));
         machine.assert_empty();
     });
 }

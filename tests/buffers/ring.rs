@@ -32,26 +32,26 @@ fn reads_and_writes_wrap_around() {
                 let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
                 ring.write(position, &text).unwrap();
-                // The same through every mapping.
+                // Every mapping shows the same bytes.
                 let mut found = vec![0; SIZE];
                 for turn in 0..4 {
                     ring.read(position % SIZE as u64 + turn * SIZE as u64, &mut found).unwrap();
                     assert!(found == text, "{release}, {times} times");
                 }
                 // A GPU reads across the end, too.
-                let elsewhere = machine.mapped(1, SIZE).0;
-                machine.grant(elsewhere, SIZE, machine.gpu(1), Access::ReadWrite);
-                machine.grant(elsewhere, SIZE, machine.cpu(0), Access::Read);
+                let copy_address = machine.mapped(1, SIZE).0;
+                machine.grant(copy_address, SIZE, machine.gpu(1), Access::ReadWrite);
+                machine.grant(copy_address, SIZE, machine.cpu(0), Access::Read);
                 let from = ring.address_of(position);
-                machine.vmm.copy(machine.gpu(1), elsewhere, from, SIZE).unwrap();
-                machine.vmm.read(elsewhere, &mut found).unwrap();
+                machine.vmm.copy(machine.gpu(1), copy_address, from, SIZE).unwrap();
+                machine.vmm.read(copy_address, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
                 // A GPU's fill wraps around, too.
-                let over = (SIZE - 8) as u64;
-                ring.fill(over, 0x0403_0201, 16).unwrap();
+                let near_end = (SIZE - 8) as u64;
+                ring.fill(near_end, 0x0403_0201, 16).unwrap();
                 let mut found = [0; 16];
-                ring.read(over, &mut found).unwrap();
+                ring.read(near_end, &mut found).unwrap();
                 assert_eq!(found[..], [1, 2, 3, 4].repeat(4), "{release}, {times} times");
             }
         }
@@ -91,20 +91,20 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Sends messages of all sizes through a ring, and compares with a queue.
+/// Sends messages of all sizes through a ring, and compares them with those of a queue.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
     let ring = RingBuffer::create(&machine.vmm, 4 * KIB, 2, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut queue = VecDeque::new();
-    let (mut written, mut taken) = (0u64, 0u64);
+    let (mut written, mut consumed) = (0u64, 0u64);
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     for _ in 0..2000 {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        let free = ring.size() - (written - taken) as usize;
+        let free = ring.size() - (written - consumed) as usize;
         let bytes: Vec<u8> = (0..(seed >> 32) as usize % (free + 1))
             .map(|byte| (seed >> 8) as u8 ^ byte as u8)
             .collect();
@@ -112,9 +112,9 @@ fn stream_passes_through_a_ring() {
         written += bytes.len() as u64;
         queue.extend(bytes);
         let mut found = vec![0; seed as u16 as usize % (queue.len() + 1)];
-        ring.read(taken, &mut found).unwrap();
-        taken += found.len() as u64;
+        ring.read(consumed, &mut found).unwrap();
+        consumed += found.len() as u64;
         assert_eq!(found, queue.drain(..found.len()).collect::<Vec<_>>());
     }
-    assert!(written > 100 * ring.size() as u64, "it went round {written:#x} bytes");
+    assert!(written > 100 * ring.size() as u64, "{written:#x} bytes passed through the ring");
 }

@@ -1,4 +1,4 @@
-//! Pages shared between paged buffers, and what `Debug` of buffers prints.
+//! Pages shared between paged buffers, and the `Debug` output of buffers.
 
 use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
@@ -26,47 +26,55 @@ fn byte(buffer: &PagedBuffer, page: usize) -> u8 {
 fn shared_memory_is_released_with_its_last_page() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (one, other) = (buffer(&machine, 0), buffer(&machine, 0));
-        one.map(0..2).unwrap();
-        one.write(0, &[1]).unwrap();
-        one.write(PAGE, &[2]).unwrap();
-        one.share_pages(0..2, &other, 4).unwrap();
-        one.share_pages(1..2, &one, 7).unwrap();
+        let (source, target) = (buffer(&machine, 0), buffer(&machine, 0));
+        source.map(0..2).unwrap();
+        source.write(0, &[1]).unwrap();
+        source.write(PAGE, &[2]).unwrap();
+        source.share_pages(0..2, &target, 4).unwrap();
+        source.share_pages(1..2, &source, 7).unwrap();
         assert_eq!(machine.vmm.usage().handles, 2, "{generation}");
-        assert_eq!([byte(&other, 4), byte(&other, 5), byte(&one, 7)], [1, 2, 2], "{generation}");
-        let found = one.statistics();
-        assert_eq!((found.mapped, found.shared, found.repeated), (3, 3, 1), "{generation}");
-        assert_eq!(found.memory(), (2 + found.ready) * PAGE, "{generation}");
+        assert_eq!(
+            [byte(&target, 4), byte(&target, 5), byte(&source, 7)],
+            [1, 2, 2],
+            "{generation}"
+        );
+        let statistics = source.statistics();
+        assert_eq!(
+            (statistics.mapped, statistics.shared, statistics.repeated),
+            (3, 3, 1),
+            "{generation}"
+        );
+        assert_eq!(statistics.memory(), (2 + statistics.ready) * PAGE, "{generation}");
 
-        one.unmap(0..2).unwrap();
-        assert_eq!(machine.vmm.usage().handles, 2, "{generation}: none had its last page");
-        assert_eq!([4, 5].map(|page| other.page_users(page)), [Ok(1), Ok(2)], "{generation}");
-        other.unmap(5..6).unwrap();
-        assert_eq!((one.page_users(7), byte(&one, 7)), (Ok(1), 2), "{generation}");
-        drop(one);
-        assert_eq!(byte(&other, 4), 1, "{generation}");
-        let kept = other.statistics().ready;
-        assert_eq!(machine.vmm.usage().handles, 1 + kept, "{generation}");
-        drop(other);
+        source.unmap(0..2).unwrap();
+        assert_eq!(machine.vmm.usage().handles, 2, "{generation}: all memory is still used");
+        assert_eq!([4, 5].map(|page| target.page_users(page)), [Ok(1), Ok(2)], "{generation}");
+        target.unmap(5..6).unwrap();
+        assert_eq!((source.page_users(7), byte(&source, 7)), (Ok(1), 2), "{generation}");
+        drop(source);
+        assert_eq!(byte(&target, 4), 1, "{generation}");
+        let ready = target.statistics().ready;
+        assert_eq!(machine.vmm.usage().handles, 1 + ready, "{generation}");
+        drop(target);
         machine.assert_empty();
     }
 }
 
 #[test]
-fn the_pool_gets_memory_only_with_its_last_page() {
+fn memory_enters_the_pool_with_its_last_page() {
     let machine = Machine::new(Config::mi300x(1));
-    let (one, other) = (buffer(&machine, 0), buffer(&machine, 3));
-    other.map(0..3).unwrap();
-    other.write(0, &[7]).unwrap();
-    other.share_pages(0..1, &one, 0).unwrap();
+    let (target, source) = (buffer(&machine, 0), buffer(&machine, 3));
+    source.map(0..3).unwrap();
+    source.write(0, &[7]).unwrap();
+    source.share_pages(0..1, &target, 0).unwrap();
     for round in 0..20 {
         // If the shared memory were in the pool, this would map it again.
-        other.unmap(0..1).unwrap();
-        other.map(0..1).unwrap();
-        other.write(0, &[round]).unwrap();
-        assert_eq!((byte(&one, 0), one.page_users(0)), (7, Ok(1)), "{round}");
+        source.unmap(0..1).unwrap();
+        source.map(0..1).unwrap();
+        source.write(0, &[round]).unwrap();
+        assert_eq!((byte(&target, 0), target.page_users(0)), (7, Ok(1)), "{round}");
     }
-    drop((one, other));
+    drop((target, source));
     machine.assert_empty();
 }
 
@@ -74,78 +82,78 @@ fn the_pool_gets_memory_only_with_its_last_page() {
 fn share_changes_nothing_when_a_call_fails() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (one, other) = (buffer(&machine, 0), buffer(&machine, 0));
-        one.map(0..3).unwrap();
-        one.write(2 * PAGE, &[3]).unwrap();
+        let (source, target) = (buffer(&machine, 0), buffer(&machine, 0));
+        source.map(0..3).unwrap();
+        source.write(2 * PAGE, &[3]).unwrap();
         for call in 1.. {
             machine.simulation.set_faults(FaultPlan::none().fail_any(call, 0x1000));
-            let answer = one.share_pages(0..3, &other, 1);
+            let result = source.share_pages(0..3, &target, 1);
             let failed = !machine.simulation.failed_calls().is_empty();
             machine.simulation.set_faults(FaultPlan::none());
             machine.vmm.check().unwrap();
             if !failed {
-                answer.unwrap();
-                assert!(call > 3, "{generation}: it maps three pages");
+                result.unwrap();
+                assert!(call > 3, "{generation}: sharing maps three pages");
                 break;
             }
-            answer.unwrap_err();
-            assert_eq!(other.state(1), Ok(PageState::Empty), "{generation}");
-            assert_eq!(one.page_users(0), Ok(1), "{generation}");
+            result.unwrap_err();
+            assert_eq!(target.state(1), Ok(PageState::Empty), "{generation}");
+            assert_eq!(source.page_users(0), Ok(1), "{generation}");
             assert_eq!(machine.vmm.usage().mappings, 3, "{generation}");
         }
-        assert_eq!((byte(&other, 3), other.page_users(3)), (3, Ok(2)), "{generation}");
-        drop((one, other));
+        assert_eq!((byte(&target, 3), target.page_users(3)), (3, Ok(2)), "{generation}");
+        drop((source, target));
         machine.assert_empty();
     }
 }
 
 #[test]
-fn share_rejects_other_buffers_and_pages() {
+fn share_rejects_unsuitable_buffers_and_pages() {
     let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1)));
-    let (one, other, foreign) = (buffer(&machine, 0), buffer(&machine, 0), buffer(&foreign, 0));
+    let (source, target, foreign) = (buffer(&machine, 0), buffer(&machine, 0), buffer(&foreign, 0));
     let vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
-    let second = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let second = second.reserve(&vmm, &machine.on(0)).unwrap();
+    let of_second_vmm = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let of_second_vmm = of_second_vmm.reserve(&vmm, &machine.on(0)).unwrap();
     let peer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let peer = peer.reserve(&machine.vmm, &machine.on(1)).unwrap();
-    one.map(0..2).unwrap();
-    other.map(2..3).unwrap();
+    source.map(0..2).unwrap();
+    target.map(2..3).unwrap();
     for (destination, first, problem) in [
-        (&other, 1, Problem::PageMapped),
-        (&other, 7, Problem::OutOfRange(8)),
+        (&target, 1, Problem::PageMapped),
+        (&target, 7, Problem::OutOfRange(8)),
         (&peer, 0, Problem::DifferentPages),
         (&foreign, 0, Problem::ForeignHandle),
-        (&second, 0, Problem::ForeignHandle),
-        (&one, 1, Problem::Overlapping),
+        (&of_second_vmm, 0, Problem::ForeignHandle),
+        (&source, 1, Problem::Overlapping),
     ] {
-        let error = one.share_pages(0..2, destination, first).unwrap_err();
+        let error = source.share_pages(0..2, destination, first).unwrap_err();
         assert_eq!(error.problem(), Some(problem), "{error}");
     }
-    let error = one.share_pages(1..3, &other, 0).unwrap_err();
+    let error = source.share_pages(1..3, &target, 0).unwrap_err();
     assert_eq!(
         (error.operation(), error.problem()),
         (Operation::SharePages, Some(Problem::PageNotMapped))
     );
-    assert_eq!(one.page_users(8).unwrap_err().problem(), Some(Problem::OutOfRange(8)));
-    assert_eq!((one.page_users(0), other.page_users(0)), (Ok(1), Ok(0)));
+    assert_eq!(source.page_users(8).unwrap_err().problem(), Some(Problem::OutOfRange(8)));
+    assert_eq!((source.page_users(0), target.page_users(0)), (Ok(1), Ok(0)));
 }
 
 #[test]
 fn share_uses_pages_that_were_mapped_ahead() {
     let machine = Machine::new(Config::mi300x(1));
-    let one = buffer(&machine, 0);
+    let source = buffer(&machine, 0);
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_pages_ahead(2);
-    let other = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
-    other.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-    one.map(0..1).unwrap();
-    one.write(0, &[9]).unwrap();
-    other.map(0..1).unwrap();
-    while other.statistics().ahead < 2 {
+    let target = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    target.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+    source.map(0..1).unwrap();
+    source.write(0, &[9]).unwrap();
+    target.map(0..1).unwrap();
+    while target.statistics().ahead < 2 {
         std::thread::yield_now();
     }
-    one.share_pages(0..1, &other, 1).unwrap();
-    assert_eq!((byte(&other, 1), other.state(1)), (9, Ok(PageState::Mapped)));
-    drop((one, other));
+    source.share_pages(0..1, &target, 1).unwrap();
+    assert_eq!((byte(&target, 1), target.state(1)), (9, Ok(PageState::Mapped)));
+    drop((source, target));
     machine.assert_empty();
 }
 
@@ -175,15 +183,16 @@ fn assert_one_line(value: &impl Debug) {
 #[test]
 fn debug_is_one_line() {
     let machine = Machine::new(Config::mi300x(1));
-    let (vmm, on) = (&machine.vmm, machine.on(0));
+    let (vmm, properties) = (&machine.vmm, machine.on(0));
     let paged = PagedBuffer::builder(64 * MIB).with_page_size(PAGE).with_zero_page();
-    let paged = paged.reserve(vmm, &on).unwrap();
+    let paged = paged.reserve(vmm, &properties).unwrap();
     paged.map(0..100).unwrap();
     assert_one_line(&paged);
-    let mut growable = GrowableBuffer::builder(64 * MIB).with_step(PAGE).reserve(vmm, &on).unwrap();
+    let mut growable =
+        GrowableBuffer::builder(64 * MIB).with_step(PAGE).reserve(vmm, &properties).unwrap();
     growable.grow(100 * PAGE).unwrap();
     assert_one_line(&growable);
     assert_one_line(&GrowableVec::<u32>::new(growable));
-    assert_one_line(&RingBuffer::create(vmm, PAGE, 50, &on).unwrap());
-    assert_one_line(&PausableBuffer::create(vmm, 5, &on).unwrap());
+    assert_one_line(&RingBuffer::create(vmm, PAGE, 50, &properties).unwrap());
+    assert_one_line(&PausableBuffer::create(vmm, 5, &properties).unwrap());
 }

@@ -1,4 +1,4 @@
-//! Sizes from one byte: rounded up internally, reported as requested.
+//! Buffers of any size from one byte on, which map whole granules.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, MIB, Machine, generations};
@@ -31,13 +31,13 @@ fn buffers_accept_any_size() {
             let mut byte = [0];
             buffer.read(size - 1, &mut byte).unwrap();
             assert_eq!(&byte, b"z", "{when}");
-            let beyond = out_of_bounds(size, 1, size);
+            let expected = out_of_bounds(size, 1, size);
             assert_eq!(
                 buffer.read(size, &mut byte).map_err(Error::into_kind),
-                Err(beyond.clone()),
+                Err(expected.clone()),
                 "{when}"
             );
-            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(beyond), "{when}");
+            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(expected), "{when}");
             buffer.resize(0).unwrap();
             assert_eq!((buffer.size(), buffer.mapped()), (0, 0), "{when}");
             assert_eq!(machine.used_by(0), 0, "{when}");
@@ -54,10 +54,10 @@ fn rings_accept_any_size() {
         for size in SIZES {
             let when = format!("{generation}, {size:#x}");
             let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.on(0)).unwrap();
-            let whole = size.next_multiple_of(4 * KIB);
-            assert_eq!((ring.size(), ring.times()), (whole, 2), "{when}");
+            let rounded = size.next_multiple_of(4 * KIB);
+            assert_eq!((ring.size(), ring.times()), (rounded, 2), "{when}");
             ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-            ring.write(whole as u64 - 1, b"ab").unwrap();
+            ring.write(rounded as u64 - 1, b"ab").unwrap();
             let mut bytes = [0; 1];
             ring.read(0, &mut bytes).unwrap();
             assert_eq!(&bytes, b"b", "{when}: data written past the end is at the beginning");
@@ -109,19 +109,19 @@ fn invalid_sizes_are_rejected() {
         assert_eq!(problem(ring.expect_err("an invalid size")), expected, "{size:#x} × {times}");
     }
     for times in [0, 1] {
-        let error = RingBuffer::create(vmm, 1, times, &properties).expect_err("no ring");
+        let error = RingBuffer::create(vmm, 1, times, &properties).expect_err("too few mappings");
         assert_eq!(error.problem(), Some(Problem::TooFewTimes));
     }
     let mut buffer = GrowableBuffer::builder(4 * MIB).reserve(vmm, &properties).unwrap();
     let maximum = 4 * MIB;
     buffer.grow(3 * MIB).unwrap();
-    for (by, wanted) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {
+    for (by, requested) in [(MIB + 1, 4 * MIB + 1), (usize::MAX, usize::MAX)] {
         let error = buffer.grow(by).expect_err("more than is reserved");
         let expected =
-            size_error(wanted, Problem::TooLarge { maximum, whole: Argument::Reservation });
+            size_error(requested, Problem::TooLarge { maximum, whole: Argument::Reservation });
         assert_eq!(error.into_kind(), expected);
     }
-    let error = buffer.shrink(3 * MIB + 1).expect_err("more than the handle");
+    let error = buffer.shrink(3 * MIB + 1).expect_err("more than the size");
     let end = 3 * MIB;
     assert_eq!(
         error.into_kind(),

@@ -1,4 +1,4 @@
-//! Vectors of values.
+//! Growable vectors of values.
 
 use crate::errors::{out_of_bounds, size_error};
 use crate::machine::{KIB, Machine, generations};
@@ -45,10 +45,14 @@ fn values_are_pushed_changed_and_popped() {
         assert_eq!((points.len(), points.buffer.address()), (1000, address), "{generation}");
         assert_eq!(points.to_vec().unwrap(), expected, "{generation}");
         points.set(341, point(7)).unwrap();
-        assert_eq!(points.get(341), Ok(point(7)), "{generation}: it lies across a step's end");
-        let mut three = [point(0); 3];
-        points.read(340, &mut three).unwrap();
-        assert_eq!(three, [point(340), point(7), point(342)], "{generation}");
+        assert_eq!(
+            points.get(341),
+            Ok(point(7)),
+            "{generation}: the value crosses the end of a step"
+        );
+        let mut middle = [point(0); 3];
+        points.read(340, &mut middle).unwrap();
+        assert_eq!(middle, [point(340), point(7), point(342)], "{generation}");
         assert_eq!(points.pop(), Ok(Some(point(999))), "{generation}");
         points.truncate(10).unwrap();
         points.truncate(10_000).unwrap();
@@ -65,14 +69,14 @@ fn indices_out_of_bounds_are_rejected() {
     words.extend(&[1, 2, 3]).unwrap();
     let end = 24;
     for (index, offset) in [(3, 24), (4, 32), (usize::MAX, usize::MAX)] {
-        let beyond = out_of_bounds(offset, 8, end);
-        assert_eq!(words.get(index).map_err(Error::into_kind), Err(beyond.clone()));
-        assert_eq!(words.set(index, 0).map_err(Error::into_kind), Err(beyond));
+        let expected_error = out_of_bounds(offset, 8, end);
+        assert_eq!(words.get(index).map_err(Error::into_kind), Err(expected_error.clone()));
+        assert_eq!(words.set(index, 0).map_err(Error::into_kind), Err(expected_error));
     }
     assert!(words.read(2, &mut [0; 2]).is_err());
-    let (wanted, maximum) = (4 * KIB + 8, 4 * KIB);
+    let (size, maximum) = (4 * KIB + 8, 4 * KIB);
     let too_many = words.extend(&[0; 510]);
-    let expected = size_error(wanted, Problem::TooLarge { maximum, whole: Argument::Reservation });
+    let expected = size_error(size, Problem::TooLarge { maximum, whole: Argument::Reservation });
     assert_eq!(too_many.map_err(Error::into_kind), Err(expected));
     assert_eq!(words.to_vec().unwrap(), [1, 2, 3]);
     words.extend(&[9; 509]).unwrap();
@@ -85,7 +89,7 @@ fn failed_writes_add_no_values() {
     let mut words = values::<u32>(&machine, 16 * KIB);
     words.extend(&[5; 1024]).unwrap();
     words.buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
-    words.push(6).expect_err("the CPU may only read");
+    words.push(6).expect_err("the CPU has read access only");
     assert_eq!((words.len(), words.buffer.mapped()), (1024, 4 * KIB));
     assert_eq!(words.to_vec().unwrap(), [5; 1024]);
 }

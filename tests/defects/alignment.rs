@@ -9,16 +9,19 @@ use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn address_on_the_runtime() {
-    UNALIGNED_ADDRESS_MAPPED.is_as_recorded("alignment::address_on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
-        raw.map(base + 16, SIZE, 0, memory).is_ok()
-    });
+    UNALIGNED_ADDRESS_MAPPED.check_on_each_release(
+        "alignment::address_on_the_runtime",
+        |fixture| {
+            let raw = Raw::start(fixture);
+            let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
+            raw.map(base + 16, SIZE, 0, memory).is_ok()
+        },
+    );
 }
 
 #[test]
 fn size_on_the_runtime() {
-    UNALIGNED_SIZE_MAPPED.is_as_recorded("alignment::size_on_the_runtime", |fixture| {
+    UNALIGNED_SIZE_MAPPED.check_on_each_release("alignment::size_on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base, PAGE - 1, 0, memory).is_ok()
@@ -34,12 +37,15 @@ fn free_addresses(raw: &Raw) -> usize {
 
 #[test]
 fn reservation_on_the_runtime() {
-    HINT_OVERRIDES_ALIGNMENT.is_as_recorded("alignment::reservation_on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let hint = free_addresses(&raw) + PAGE;
-        let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
-        !base.is_multiple_of(2 * MIB)
-    });
+    HINT_OVERRIDES_ALIGNMENT.check_on_each_release(
+        "alignment::reservation_on_the_runtime",
+        |fixture| {
+            let raw = Raw::start(fixture);
+            let hint = free_addresses(&raw) + PAGE;
+            let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
+            !base.is_multiple_of(2 * MIB)
+        },
+    );
 }
 
 #[test]
@@ -51,9 +57,9 @@ fn through_the_library() {
         let misaligned =
             [(at(base, 16), SIZE, Argument::Address), (base, PAGE - 1, Argument::Size)];
         for (address, size, argument) in misaligned {
-            let refused = vmm.map(address, size, 0, memory).unwrap_err();
-            assert_eq!(refused.argument(), Some(argument));
-            assert!(matches!(refused.problem(), Some(Problem::NotAligned { .. })), "{refused}");
+            let error = vmm.map(address, size, 0, memory).unwrap_err();
+            assert_eq!(error.argument(), Some(argument));
+            assert!(matches!(error.problem(), Some(Problem::NotAligned { .. })), "{error}");
         }
         assert_eq!(vmm.mappings(), []);
 

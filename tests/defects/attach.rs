@@ -18,37 +18,37 @@ use std::time::Duration;
 const SMALL: usize = 2 << 20;
 const LARGE: usize = 64 << 20;
 
-/// The time limit for a call that may never return. A successful one returns at once.
+/// The time limit for a call that may never return. A successful call returns at once.
 const SHORT: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Shares memory between two processes: `export` returns the handle's bytes, `import` signals and then opens
 /// them. Returns how the importer ended.
-fn pass<const BYTES: usize, K>(
-    patience: Duration,
+fn share_between_processes<const BYTES: usize, K>(
+    time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
     import: impl FnOnce([u8; BYTES], &mut dyn FnMut()) -> i32,
 ) -> End {
-    // The default since ROCm 7; 6.1 supports only sharing by the driver.
+    // 0 is the default since ROCm 7. ROCm 6.1 supports only sharing by the driver.
     set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
-    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    // Forked before a runtime is started.
+    let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+    // Forks before a runtime is started.
     let importer = Child::start(|| {
         let mut bytes = [0; BYTES];
-        theirs.read_exact(&mut bytes).unwrap();
-        import(bytes, &mut || theirs.write_all(&[1]).unwrap())
+        child_socket.read_exact(&mut bytes).unwrap();
+        import(bytes, &mut || child_socket.write_all(&[1]).unwrap())
     });
-    drop(theirs);
+    drop(child_socket);
     let (_exporter, bytes) = export();
-    ours.write_all(&bytes).unwrap();
-    ours.read_exact(&mut [0]).expect("it comes as far as that");
-    importer.wait_for(patience)
+    parent_socket.write_all(&bytes).unwrap();
+    parent_socket.read_exact(&mut [0]).expect("the importer is about to open the memory");
+    importer.wait_for(time_limit)
 }
 
 /// The status of an importer that opened the memory.
 const OPENED: i32 = 9;
 /// The status of an importer that leaked a descriptor.
-const LEFT: i32 = 10;
+const LEAKED: i32 = 10;
 
 fn words(bytes: [u8; 32]) -> [u32; 8] {
     let mut words = [0; 8];
@@ -59,64 +59,68 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
 }
 
 /// Opens memory that was freed.
-fn open_freed(fixture: &Fixture, size: usize, patience: Duration) -> End {
+fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
         let raw = Raw::start(fixture);
         let (address, words) = raw.share(size).unwrap();
         raw.free_shared(address).unwrap();
         (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
     };
-    let import = |bytes, about_to: &mut dyn FnMut()| {
+    let import = |bytes, signal: &mut dyn FnMut()| {
         let raw = Raw::start(fixture);
-        about_to();
+        signal();
         if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
     };
-    pass(patience, export, import)
+    share_between_processes(time_limit, export, import)
 }
 
 #[test]
 fn attach_waits_forever_on_the_runtime() {
     let test = "attach::attach_waits_forever_on_the_runtime";
-    FREED_MEMORY_BLOCKS.is_as_recorded(test, |fixture| match open_freed(fixture, LARGE, SHORT) {
-        End::TimedOut => true,
-        End::Success => false,
-        end => panic!("{end:?}"),
+    FREED_MEMORY_BLOCKS.check_on_each_release(test, |fixture| {
+        match open_freed(fixture, LARGE, SHORT) {
+            End::TimedOut => true,
+            End::Success => false,
+            end => panic!("{end:?}"),
+        }
     });
 }
 
 #[test]
 fn freed_memory_opens_on_the_runtime() {
     let test = "attach::freed_memory_opens_on_the_runtime";
-    FREED_MEMORY_OPENED.is_as_recorded(test, |fixture| match open_freed(fixture, SMALL, LONG) {
-        End::Failure(OPENED) => true,
-        End::Success => false,
-        end => panic!("{end:?}"),
+    FREED_MEMORY_OPENED.check_on_each_release(test, |fixture| {
+        match open_freed(fixture, SMALL, LONG) {
+            End::Failure(OPENED) => true,
+            End::Success => false,
+            end => panic!("{end:?}"),
+        }
     });
 }
 
 #[test]
 fn socket_leaks_on_the_runtime() {
     let test = "attach::socket_leaks_on_the_runtime";
-    ATTACH_LEAVES_A_SOCKET.is_as_recorded(test, |fixture| {
+    ATTACH_LEAVES_A_SOCKET.check_on_each_release(test, |fixture| {
         let export = || {
             let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
-        let import = |bytes, about_to: &mut dyn FnMut()| {
+        let import = |bytes, signal: &mut dyn FnMut()| {
             let raw = Raw::start(fixture);
-            about_to();
+            signal();
             let open_and_close = || {
                 let address = raw.attach(words(bytes), LARGE).unwrap();
                 raw.detach(address).unwrap();
                 descriptors()
             };
-            // Descriptors that it opens once and keeps do not count.
+            // Descriptors that the first attach opens and keeps do not count.
             let before = open_and_close();
-            if open_and_close() > before { LEFT } else { 0 }
+            if open_and_close() > before { LEAKED } else { 0 }
         };
-        match pass(LONG, export, import) {
-            End::Failure(LEFT) => true,
+        match share_between_processes(LONG, export, import) {
+            End::Failure(LEAKED) => true,
             End::Success => false,
             end => panic!("{end:?}"),
         }
@@ -124,29 +128,29 @@ fn socket_leaks_on_the_runtime() {
 }
 
 /// The status of an importer whose runtime accepted a wrong length.
-const BELIEVED: i32 = 11;
+const ACCEPTED: i32 = 11;
 
 #[test]
 fn forged_length_is_accepted_on_the_runtime() {
     let test = "attach::forged_length_is_accepted_on_the_runtime";
-    IPC_LENGTH_NOT_CHECKED.is_as_recorded(test, |fixture| {
+    IPC_LENGTH_NOT_CHECKED.check_on_each_release(test, |fixture| {
         let export = || {
             let raw = Raw::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
-        let import = |bytes, about_to: &mut dyn FnMut()| {
+        let import = |bytes, signal: &mut dyn FnMut()| {
             let raw = Raw::start(fixture);
-            about_to();
+            signal();
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
             // The first byte past the end is not mapped, whatever size the runtime reports.
-            let beyond = raw.pointer_info(address + LARGE);
-            assert_eq!(beyond.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
-            BELIEVED
+            let info = raw.pointer_info(address + LARGE);
+            assert_eq!(info.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
+            ACCEPTED
         };
-        match pass(LONG, export, import) {
-            End::Failure(BELIEVED) => true,
+        match share_between_processes(LONG, export, import) {
+            End::Failure(ACCEPTED) => true,
             End::Success => false,
             end => panic!("{end:?}"),
         }
@@ -161,19 +165,19 @@ fn forged_length_is_rejected_by_the_library() {
             let gpu = runtime.gpus().next().unwrap().id();
             let memory = PoolMemory::allocate(&runtime, gpu, LARGE).unwrap();
             let mut bytes = ipc.get_mem_handle(memory.address()).unwrap().to_bytes();
-            // As HIP creates it, with twice the size.
+            // The handle as HIP creates it, but with twice the size.
             bytes[32..40].copy_from_slice(&(2 * LARGE as u64).to_le_bytes());
             bytes[52..].fill(0);
             ((ipc, memory), bytes)
         };
-        let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
+        let import = |bytes: [u8; IpcHandle::SIZE], signal: &mut dyn FnMut()| {
             let (_runtime, ipc) = open(fixture);
-            about_to();
+            signal();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, Unavailable::TooLarge);
             0
         };
-        assert_eq!(pass(LONG, export, import), End::Success);
+        assert_eq!(share_between_processes(LONG, export, import), End::Success);
     });
 }
 
@@ -202,14 +206,14 @@ fn through_the_library() {
                 drop(memory);
                 (ipc, handle.to_bytes())
             };
-            let import = |bytes: [u8; IpcHandle::SIZE], about_to: &mut dyn FnMut()| {
+            let import = |bytes: [u8; IpcHandle::SIZE], signal: &mut dyn FnMut()| {
                 let (_runtime, ipc) = open(fixture);
-                about_to();
+                signal();
                 let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
                 assert_unavailable(&error, Unavailable::Freed);
                 0
             };
-            assert_eq!(pass(LONG, export, import), End::Success, "{size}");
+            assert_eq!(share_between_processes(LONG, export, import), End::Success, "{size}");
         }
     });
 }

@@ -9,10 +9,10 @@ use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {
-    ACCESS_BEYOND_THE_RANGE.is_as_recorded("beyond_the_range::on_the_runtime", |fixture| {
+    ACCESS_BEYOND_THE_RANGE.check_on_each_release("beyond_the_range::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.set_access(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
     });
 }
@@ -20,13 +20,13 @@ fn on_the_runtime() {
 #[test]
 fn second_mapping_changes_on_the_runtime() {
     let test = "beyond_the_range::second_mapping_changes_on_the_runtime";
-    ACCESS_BEYOND_THE_SECOND.is_as_recorded(test, |fixture| {
+    ACCESS_BEYOND_THE_SECOND.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         }
-        raw.set(base, SIZE + PAGE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.set_access(base, SIZE + PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + 2 * SIZE - PAGE).is_ok()
     });
 }
@@ -41,9 +41,9 @@ fn through_the_library() {
         }
         let (cpu, gpu) = (library.cpu(0), library.gpu(0));
         for size in [PAGE, SIZE - PAGE, SIZE + PAGE, 2 * SIZE - PAGE] {
-            let wanted = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
-            let refused = library.vmm.set_access(base, size, &wanted).unwrap_err();
-            assert!(matches!(refused.problem(), Some(Problem::SplitsMapping(_))), "{refused}");
+            let requested = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
+            let error = library.vmm.set_access(base, size, &requested).unwrap_err();
+            assert!(matches!(error.problem(), Some(Problem::SplitsMapping(_))), "{error}");
         }
         for address in [base, at(base, SIZE)] {
             assert_eq!(library.vmm.get_access(gpu, address).unwrap(), Access::None);

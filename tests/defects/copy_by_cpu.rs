@@ -14,19 +14,19 @@ use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The page that is copied to, and the value that the copy decrements.
+/// The destination page of the copy, and the address of the signal's value, which the copy decrements.
 static TARGET: AtomicUsize = AtomicUsize::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The thread that copies.
+static SIGNAL_VALUE: AtomicUsize = AtomicUsize::new(0);
+/// The number of the thread that copies.
 static COPY_THREAD: AtomicI32 = AtomicI32::new(0);
 /// The progress of that thread.
 static PHASE: AtomicI32 = AtomicI32::new(0);
-const HELD: i32 = 1;
-const GO_ON: i32 = 2;
-const BEYOND: i32 = 3;
+const STOPPED: i32 = 1;
+const RESUMED: i32 = 2;
+const PAST_THE_DEFECT: i32 = 3;
 
 /// The offset of the value in a signal (`amd_signal_t`).
-const VALUE: u64 = 8;
+const VALUE_OFFSET: u64 = 8;
 /// The processor's flag for single-stepping (TF).
 const TRAP: i64 = 0x100;
 
@@ -37,39 +37,39 @@ fn this_thread() -> i32 {
 
 fn protect(address: usize, protection: c_int) {
     // SAFETY: a page of this test.
-    let done = unsafe { libc::mprotect(without_provenance_mut(address), PAGE, protection) };
-    assert_eq!(done, 0);
+    let status = unsafe { libc::mprotect(without_provenance_mut(address), PAGE, protection) };
+    assert_eq!(status, 0);
 }
 
-/// Handles the first store to the target: lets it continue, in single steps if there is a value to watch.
+/// Handles the first store to the target: allows it, and single-steps the thread if there is a value to watch.
 extern "C" fn on_store(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     COPY_THREAD.store(this_thread(), Ordering::SeqCst);
     protect(TARGET.load(Ordering::SeqCst), libc::PROT_READ | libc::PROT_WRITE);
-    if COUNT.load(Ordering::SeqCst) != 0 {
+    if SIGNAL_VALUE.load(Ordering::SeqCst) != 0 {
         // SAFETY: the kernel passes these arguments to a handler.
-        unsafe { flags(context, |flags| flags | TRAP) };
+        unsafe { change_flags(context, |flags| flags | TRAP) };
     }
 }
 
 /// Handles a single step: checks whether the instruction has decremented the value.
 extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    if load(COUNT.load(Ordering::SeqCst)) != 0 {
+    if load(SIGNAL_VALUE.load(Ordering::SeqCst)) != 0 {
         return;
     }
-    PHASE.store(HELD, Ordering::SeqCst);
-    while PHASE.load(Ordering::SeqCst) != GO_ON {
+    PHASE.store(STOPPED, Ordering::SeqCst);
+    while PHASE.load(Ordering::SeqCst) != RESUMED {
         std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: as above.
-    unsafe { flags(context, |flags| flags & !TRAP) };
-    PHASE.store(BEYOND, Ordering::SeqCst);
+    unsafe { change_flags(context, |flags| flags & !TRAP) };
+    PHASE.store(PAST_THE_DEFECT, Ordering::SeqCst);
 }
 
 /// Changes the processor's flags for the code to which a handler returns.
 ///
 /// # Safety
-/// The context is the one that was passed to the handler.
-unsafe fn flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
+/// The context must be the one that was passed to the handler.
+unsafe fn change_flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
     // SAFETY: the caller's promise.
     let flags = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };
     let flags = &mut flags.gregs[libc::REG_EFL as usize];
@@ -78,8 +78,8 @@ unsafe fn flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-fn handle(signal: c_int, handler: Handler, once: c_int) {
-    // SAFETY: all zeros is an action.
+fn set_handler(signal: c_int, handler: Handler, once: c_int) {
+    // SAFETY: all zeros are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | once;
@@ -87,16 +87,16 @@ fn handle(signal: c_int, handler: Handler, once: c_int) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }
 
-/// Makes the next store to a page fault.
+/// Makes the next store to a page call [`on_store`].
 fn watch(target: usize) {
     TARGET.store(target, Ordering::SeqCst);
-    // Once: the next fault is the defect.
-    handle(libc::SIGSEGV, on_store, libc::SA_RESETHAND);
+    // Handles one fault only: a second one is the defect.
+    set_handler(libc::SIGSEGV, on_store, libc::SA_RESETHAND);
     protect(target, libc::PROT_READ);
 }
 
-/// A page of this process.
-fn page() -> usize {
+/// Maps a page of this process.
+fn map_page() -> usize {
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: the kernel chooses a free address.
@@ -107,33 +107,33 @@ fn page() -> usize {
 
 #[test]
 fn on_the_runtime() {
-    SIGNAL_USED_AFTER_COPY.is_as_recorded("copy_by_cpu::on_the_runtime", |fixture| {
+    SIGNAL_USED_AFTER_COPY.check_on_each_release("copy_by_cpu::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
-        let (to, from) = (page(), page());
+        let (to, from) = (map_page(), map_page());
         store(from, 0x5eed);
         watch(to);
-        handle(libc::SIGTRAP, on_step, 0);
+        set_handler(libc::SIGTRAP, on_step, 0);
         raw.copy_by_cpu(to, from, |signal| {
-            COUNT.store((signal + VALUE) as usize, Ordering::SeqCst);
+            SIGNAL_VALUE.store((signal + VALUE_OFFSET) as usize, Ordering::SeqCst);
         });
         assert_eq!(load(to), 0x5eed);
         assert_ne!(COPY_THREAD.load(Ordering::SeqCst), this_thread());
         let begun = Instant::now();
-        let until = |phase| {
+        let wait_for = |phase| {
             while PHASE.load(Ordering::SeqCst) != phase {
                 assert!(begun.elapsed() < Duration::from_secs(100), "phase {phase} is not reached");
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        until(HELD);
-        // The signal's memory is soon reused.
+        wait_for(STOPPED);
+        // Reuses the signal's memory, which was freed.
         for size in (16..1024).step_by(16) {
             for _ in 0..8 {
                 black_box(Vec::leak(vec![0x41u8; size]));
             }
         }
-        PHASE.store(GO_ON, Ordering::SeqCst);
-        until(BEYOND);
+        PHASE.store(RESUMED, Ordering::SeqCst);
+        wait_for(PAST_THE_DEFECT);
         std::thread::sleep(Duration::from_millis(200));
         false
     });
@@ -149,17 +149,13 @@ fn through_the_library() {
         let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu)).unwrap();
         let from = vmm.address_reserve(2 * PAGE, 0, None).unwrap();
         vmm.map(from, 2 * PAGE, 0, memory).unwrap();
-        let both = AccessDescriptor { agent: cpu, access: Access::ReadWrite };
-        vmm.set_access(from, 2 * PAGE, &[both]).unwrap();
+        let cpu_access = AccessDescriptor { agent: cpu, access: Access::ReadWrite };
+        vmm.set_access(from, 2 * PAGE, &[cpu_access]).unwrap();
         let to = from.get() + PAGE;
         vmm.write(from, b"from one page to another").unwrap();
         watch(to);
         vmm.copy(cpu, hsa_vmm::Address::new(to), from, PAGE).unwrap();
-        assert_eq!(
-            COPY_THREAD.load(Ordering::SeqCst),
-            this_thread(),
-            "a thread of the runtime copied"
-        );
+        assert_eq!(COPY_THREAD.load(Ordering::SeqCst), this_thread(), "this thread copied");
         let mut bytes = [0; 24];
         vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(to)).unwrap();
         assert_eq!(&bytes, b"from one page to another");

@@ -4,64 +4,64 @@ use crate::process::{End, in_child_with_status};
 use hsa_rocr::test::{Fixture, on_each_release};
 use hsa_rocr::{Emulation, Release};
 
-/// The behaviour of a release.
+/// Whether a release has the defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// As documented.
+pub enum Presence {
+    /// The release behaves as documented.
     No,
-    /// It has the defect.
+    /// The release has the defect.
     Yes,
-    /// It crashes with this signal.
+    /// The release crashes with this signal.
     Crash(i32),
-    /// It has the defect, and damages the process: what happens next varies, a crash included.
+    /// The release has the defect, which damages the process: later behaviour varies, and may be a crash.
     Undefined,
 }
 
 /// A defect of AMD's runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Defect {
-    /// What goes wrong.
-    pub what: &'static str,
+    /// Describes the defect.
+    pub description: &'static str,
     /// The source, besides these tests.
     pub source: &'static str,
     /// The behaviour through the library.
-    pub here: &'static str,
+    pub library: &'static str,
     /// The behaviour of 6.1.2, 6.4.3 and 7.2.4.
-    pub releases: [Found; 3],
+    pub releases: [Presence; 3],
 }
 
-/// The status of a child that found the defect.
-const SEEN: i32 = 3;
+/// The status of a child in which the defect occurred.
+const DEFECT_SHOWN: i32 = 3;
 
 impl Defect {
     /// Checks the defect on each release. Fails unless the result is the one in the table.
-    pub fn is_as_recorded(&self, test: &str, look: impl Fn(&Fixture) -> bool) {
+    pub fn check_on_each_release(&self, test: &str, shows_defect: impl Fn(&Fixture) -> bool) {
         on_each_release(test, &Emulation::gpus(2), |fixture| {
-            let end = in_child_with_status(|| if look(fixture) { SEEN } else { 0 });
+            let end = in_child_with_status(|| if shows_defect(fixture) { DEFECT_SHOWN } else { 0 });
             let found = match end {
-                End::Success => Found::No,
-                End::Failure(SEEN) => Found::Yes,
-                End::Signal(signal) => Found::Crash(signal),
+                End::Success => Presence::No,
+                End::Failure(DEFECT_SHOWN) => Presence::Yes,
+                End::Signal(signal) => Presence::Crash(signal),
                 End::Failure(_) | End::TimedOut => {
-                    panic!("{self:?}: the test itself ended {end:?}")
+                    panic!("{self:?}: the test itself failed: {end:?}")
                 }
             };
             let release = fixture.release();
             let recorded = match (self.of(release), found) {
-                (Found::Undefined, Found::Yes | Found::Crash(_)) => found,
+                (Presence::Undefined, Presence::Yes | Presence::Crash(_)) => found,
                 (recorded, _) => recorded,
             };
-            assert_eq!(found, recorded, "{}, {release} ({})", self.what, self.source);
+            assert_eq!(found, recorded, "{}, {release} ({})", self.description, self.source);
         });
     }
 
-    fn of(&self, release: Release) -> Found {
+    fn of(&self, release: Release) -> Presence {
         let [first, second, third] = self.releases;
         match release {
             Release::R6_1_2 => first,
             Release::R6_4_3 => second,
             Release::R7_2_4 => third,
-            other => panic!("{}: what {other} does is not written down", self.what),
+            release => panic!("{}: no behaviour of {release} is recorded", self.description),
         }
     }
 }

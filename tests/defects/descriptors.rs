@@ -11,30 +11,34 @@ use hsa_vmm::{Access, AgentId};
 #[test]
 fn invented_agent_on_the_runtime() {
     let test = "descriptors::invented_agent_on_the_runtime";
-    INVENTED_AGENT_CRASHES.is_as_recorded(test, |fixture| {
+    INVENTED_AGENT_CRASHES.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
+        raw.set_access(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
     });
 }
 
 #[test]
 fn write_only_on_the_runtime() {
-    WRITE_ONLY_ACCEPTED.is_as_recorded("descriptors::write_only_on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
-        assert_eq!(raw.get(base, raw.gpus[0]), Ok(WO), "in name");
-        raw.read_by(raw.gpus[0], base).is_ok()
-    });
+    WRITE_ONLY_ACCEPTED.check_on_each_release(
+        "descriptors::write_only_on_the_runtime",
+        |fixture| {
+            let raw = Raw::start(fixture);
+            let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
+            assert_eq!(raw.get_access(base, raw.gpus[0]), Ok(WO), "the recorded permission");
+            raw.read_by(raw.gpus[0], base).is_ok()
+        },
+    );
 }
 
 #[test]
 fn invented_permission_on_the_runtime() {
     let test = "descriptors::invented_permission_on_the_runtime";
-    INVENTED_PERMISSION_ACCEPTED.is_as_recorded(test, |fixture| {
+    INVENTED_PERMISSION_ACCEPTED.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        raw.set(base, SIZE, &[(raw.gpus[0], 9)]).is_ok() && raw.get(base, raw.gpus[0]) == Ok(9)
+        raw.set_access(base, SIZE, &[(raw.gpus[0], 9)]).is_ok()
+            && raw.get_access(base, raw.gpus[0]) == Ok(9)
     });
 }
 
@@ -44,23 +48,23 @@ fn through_the_library() {
         let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpu = library.gpu(0);
-        let another = Library::load(fixture.runtime());
+        let second_library = Library::load(fixture.runtime());
         let invented = [
             (AgentId::from_bits(0xabcd0), Problem::UnknownAgent),
             (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
             (AgentId::from_bits(gpu.to_bits() + 77), Problem::UnknownAgent),
-            (another.gpu(0), Problem::UnknownAgent),
+            (second_library.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invented {
             // The descriptors before it take no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
-            let refused = library.vmm.set_access(base, SIZE, &list).unwrap_err();
-            assert_eq!(refused.problem(), Some(problem), "{agent:?}");
+            let error = library.vmm.set_access(base, SIZE, &list).unwrap_err();
+            assert_eq!(error.problem(), Some(problem), "{agent:?}");
             assert_eq!(library.vmm.get_access(gpu, base).unwrap(), Access::None);
             library.vmm.get_access(agent, base).unwrap_err();
             library.vmm.revoke(base, SIZE, &[agent]).unwrap_err();
         }
-        // Neither permission can be expressed.
+        // `Access` has neither permission.
         assert_eq!([WO, 9].map(Access::from_bits), [None; 2]);
         library.vmm.check().unwrap();
     });

@@ -8,7 +8,7 @@ use hsa_vmm::Access;
 
 #[test]
 fn on_the_runtime() {
-    FILL_REFUSED.is_as_recorded("fill::on_the_runtime", |fixture| {
+    FILL_REFUSED.check_on_each_release("fill::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
         raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)

@@ -2,16 +2,16 @@
 //! old access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_untouchable, in_child};
 use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::Access;
 
-/// The kernel refuses one change of a page table, counted from 1.
-fn refused(change: u64) {
-    kernel_fails(&format!("GEM_VA#{change}=ENOMEM"));
+/// Makes the kernel refuse one change of a page table, counted from 1.
+fn refuse_change(change: u64) {
+    fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
 /// The number of page-table changes of `Raw::start`, whose scratch memory is mapped for two GPUs.
@@ -19,12 +19,12 @@ const AT_START: u64 = 2;
 
 #[test]
 fn on_the_runtime() {
-    LIST_HALF_APPLIED.is_as_recorded("half_applied::on_the_runtime", |fixture| {
-        refused(AT_START + 2);
+    LIST_HALF_APPLIED.check_on_each_release("half_applied::on_the_runtime", |fixture| {
+        refuse_change(AT_START + 2);
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
-        raw.set(base, SIZE, &list).unwrap_err();
+        raw.set_access(base, SIZE, &list).unwrap_err();
         raw.read_by(raw.gpus[0], base).is_ok()
     });
 }
@@ -32,12 +32,12 @@ fn on_the_runtime() {
 #[test]
 fn failed_change_on_the_runtime() {
     let test = "half_applied::failed_change_on_the_runtime";
-    REFUSED_CHANGE_TAKES_ACCESS.is_as_recorded(test, |fixture| {
-        // One to grant, one to revoke for the change, and the one that fails.
-        refused(AT_START + 3);
+    REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
+        // The first change grants access. The second and third revoke and grant it again; the third fails.
+        refuse_change(AT_START + 3);
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
         raw.read_by(raw.gpus[0], base) == Err(Fault)
     });
 }
@@ -48,15 +48,15 @@ fn through_the_library() {
     on_each("half_applied::through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
-                refused(change);
-                a_failing_list_changes_nothing(fixture, gpu);
+                refuse_change(change);
+                check_failing_list(fixture, gpu);
             });
             assert_eq!(end, End::Success, "change {change}, GPU {gpu}");
         }
     });
 }
 
-fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
+fn check_failing_list(fixture: &Fixture, gpu: usize) {
     let library = Library::load(fixture.runtime());
     let (base, _) = library.mapped(0, SIZE);
     let all_agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -70,7 +70,7 @@ fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
     assert_eq!(library.vmm.quarantine(), []);
     let raw = Raw::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
-    // The kernel was only out of memory for a moment.
+    // The kernel refuses no further call.
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
@@ -78,15 +78,15 @@ fn a_failing_list_changes_nothing(fixture: &Fixture, gpu: usize) {
 #[test]
 fn failed_change_through_the_library() {
     on_each("half_applied::failed_change_through_the_library", |fixture| {
-        refused(3);
+        refuse_change(3);
         let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
-        let reading = [access(library.gpu(0), Access::Read)];
-        library.vmm.set_access(base, SIZE, &reading).unwrap_err();
+        let read_only = [access(library.gpu(0), Access::Read)];
+        library.vmm.set_access(base, SIZE, &read_only).unwrap_err();
         assert_eq!(library.vmm.get_access(library.gpu(0), base).unwrap(), Access::ReadWrite);
         library.vmm.check().unwrap();
         let raw = Raw::start(fixture);
-        raw.write_by(raw.gpus[0], base.get(), 7).expect("it may still be written");
+        raw.write_by(raw.gpus[0], base.get(), 7).expect("the GPU still has write access");
     });
 }

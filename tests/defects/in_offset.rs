@@ -1,4 +1,4 @@
-//! The second half of a memory cannot be mapped: `in_offset` is accepted and ignored.
+//! The second half of an allocation cannot be mapped: `in_offset` is accepted and ignored.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -8,16 +8,16 @@ use hsa_vmm::error::{Argument, Problem};
 
 #[test]
 fn on_the_runtime() {
-    IN_OFFSET_IGNORED.is_as_recorded("in_offset::on_the_runtime", |fixture| {
+    IN_OFFSET_IGNORED.check_on_each_release("in_offset::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
-        let (half, second) = (SIZE / 2, base + SIZE / 2);
+        let (half, second_address) = (SIZE / 2, base + SIZE / 2);
         raw.map(base, half, 0, memory).unwrap();
-        raw.map(second, half, half, memory).unwrap();
-        for address in [base, second] {
-            raw.set(address, half, &[(raw.cpu, RW)]).unwrap();
+        raw.map(second_address, half, half, memory).unwrap();
+        for address in [base, second_address] {
+            raw.set_access(address, half, &[(raw.cpu, RW)]).unwrap();
         }
-        store(second, 7);
+        store(second_address, 7);
         load(base) == 7
     });
 }
@@ -30,9 +30,9 @@ fn through_the_library() {
         let half = SIZE / 2;
         library.map(base, half, memory);
         let before = (library.vmm.usage(), library.vmm.mappings());
-        let refused = library.vmm.map(at(base, half), half, half, memory).unwrap_err();
-        assert_eq!(refused.argument(), Some(Argument::Offset));
-        assert_eq!(refused.problem(), Some(Problem::MustBeZero));
+        let error = library.vmm.map(at(base, half), half, half, memory).unwrap_err();
+        assert_eq!(error.argument(), Some(Argument::Offset));
+        assert_eq!(error.problem(), Some(Problem::MustBeZero));
         assert_eq!((library.vmm.usage(), library.vmm.mappings()), before);
         library.vmm.check().unwrap();
     });

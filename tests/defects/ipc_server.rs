@@ -1,7 +1,7 @@
 //! The server thread that sends exported memory can outlive the runtime's stop.
 //!
-//! That happens in 14 of 4,000 processes. Here a signal handler delays the thread until the runtime has
-//! stopped, so that it nearly always uses its freed table.
+//! Without a delay, this happens in 14 of 4,000 processes. Here a signal handler delays the thread until the
+//! runtime has stopped, so that the thread nearly always uses the runtime's freed table.
 
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
@@ -29,12 +29,13 @@ const SIZE: usize = 2 << 20;
 /// The number of processes that may crash.
 const TRIES: usize = 5;
 
-static HELD: AtomicBool = AtomicBool::new(false);
-static OVER: AtomicBool = AtomicBool::new(false);
+static SERVER_DELAYED: AtomicBool = AtomicBool::new(false);
+static RUNTIME_STOPPED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn hold(_: libc::c_int) {
-    HELD.store(true, Ordering::SeqCst);
-    while !OVER.load(Ordering::SeqCst) {
+/// Delays the server thread until the runtime has stopped.
+extern "C" fn delay_server(_: libc::c_int) {
+    SERVER_DELAYED.store(true, Ordering::SeqCst);
+    while !RUNTIME_STOPPED.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -48,25 +49,25 @@ fn threads() -> BTreeSet<libc::pid_t> {
 }
 
 /// Starts the server, if there is one, and stops the runtime while the server is delayed.
-fn stop_past_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
+fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = threads();
     let shared = share();
     let server = threads().difference(&before).next().copied();
     if let Some(server) = server {
         // SAFETY: the handler only loads, stores and sleeps.
-        unsafe { libc::signal(libc::SIGUSR1, hold as *const () as libc::sighandler_t) };
+        unsafe { libc::signal(libc::SIGUSR1, delay_server as *const () as libc::sighandler_t) };
         // SAFETY: a thread of this process, which stays as long as the runtime does.
         let sent =
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), server, libc::SIGUSR1) };
         assert_eq!(sent, 0);
         let begun = Instant::now();
-        while !HELD.load(Ordering::SeqCst) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the server is not held up");
+        while !SERVER_DELAYED.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the server is delayed");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
     stop(shared);
-    OVER.store(true, Ordering::SeqCst);
+    RUNTIME_STOPPED.store(true, Ordering::SeqCst);
     // Waits until the server thread has ended, unless the runtime stays started.
     let begun = Instant::now();
     while server.is_some_and(|server| threads().contains(&server))
@@ -80,10 +81,10 @@ fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
-    let of = runtime.clone();
+    let runtime_of_share = runtime.clone();
     let share = move || {
-        let memory = PoolMemory::allocate(&of, gpu, SIZE).unwrap();
-        let ipc = Ipc::open(&of).unwrap();
+        let memory = PoolMemory::allocate(&runtime_of_share, gpu, SIZE).unwrap();
+        let ipc = Ipc::open(&runtime_of_share).unwrap();
         let ipc = match quirks {
             // SAFETY: a process of its own, which may crash.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
@@ -94,7 +95,7 @@ fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
         memory
     };
     // Dropping `share` drops its clones of the runtime.
-    stop_past_the_server(share, |memory| drop((memory, runtime)));
+    stop_before_the_server(share, |memory| drop((memory, runtime)));
 }
 
 /// Returns whether one of several processes crashes.
@@ -112,28 +113,31 @@ fn share_by_dma_buf() {
 
 #[test]
 fn on_the_runtime() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::on_the_runtime", |fixture| {
+    IPC_SERVER_OUTLIVES_STOP.check_on_each_release("ipc_server::on_the_runtime", |fixture| {
         share_by_dma_buf();
         crashes(|| {
             let raw = Raw::start(fixture);
-            // It would be another defect.
-            raw.end_copies().unwrap();
-            stop_past_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
+            // A mapping would show another defect.
+            raw.unmap_scratch().unwrap();
+            stop_before_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
         })
     });
 }
 
 #[test]
-fn without_the_quirk() {
-    IPC_SERVER_OUTLIVES_STOP.is_as_recorded("ipc_server::without_the_quirk", |fixture| {
-        share_by_dma_buf();
-        crashes(|| through_the_library(fixture, Some(Quirks::default())))
-    });
+fn runtime_crashes_without_the_quirk() {
+    IPC_SERVER_OUTLIVES_STOP.check_on_each_release(
+        "ipc_server::runtime_crashes_without_the_quirk",
+        |fixture| {
+            share_by_dma_buf();
+            crashes(|| through_the_library(fixture, Some(Quirks::default())))
+        },
+    );
 }
 
 #[test]
-fn with_the_quirk() {
-    on_each("ipc_server::with_the_quirk", |fixture| {
+fn runtime_keeps_running_with_the_quirk() {
+    on_each("ipc_server::runtime_keeps_running_with_the_quirk", |fixture| {
         share_by_dma_buf();
         assert!(!crashes(|| through_the_library(fixture, None)));
     });
@@ -155,45 +159,45 @@ fn started_runtime_is_reused() {
 
 /// Calls `act` while another process listens at this process's socket, as a process of the same number in
 /// another PID namespace would.
-fn beside_a_namesake<T>(act: impl FnOnce() -> T) -> T {
-    beside_a_squatter(&[], act)
+fn with_taken_name<T>(act: impl FnOnce() -> T) -> T {
+    with_taken_names(&[], act)
 }
 
-/// As [`beside_a_namesake`]; the other process also takes these abstract names.
-fn beside_a_squatter<T>(others: &[String], act: impl FnOnce() -> T) -> T {
+/// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
+fn with_taken_names<T>(others: &[String], act: impl FnOnce() -> T) -> T {
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
-    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    let namesake = Child::start(|| {
+    let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+    let listener = Child::start(|| {
         // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
-        let take = |name| {
+        let bind = |name| {
             let address = SocketAddr::from_abstract_name(name).unwrap();
             UnixListener::bind_addr(&address).unwrap()
         };
-        let _others: Vec<_> = others.iter().map(take).collect();
-        theirs.write_all(&[1]).unwrap();
-        theirs.read_exact(&mut [0]).unwrap();
+        let _others: Vec<_> = others.iter().map(bind).collect();
+        child_socket.write_all(&[1]).unwrap();
+        child_socket.read_exact(&mut [0]).unwrap();
         0
     });
-    ours.read_exact(&mut [0]).unwrap();
-    let done = act();
-    ours.write_all(&[1]).unwrap();
-    assert_eq!(namesake.wait(), End::Success);
-    done
+    parent_socket.read_exact(&mut [0]).unwrap();
+    let result = act();
+    parent_socket.write_all(&[1]).unwrap();
+    assert_eq!(listener.wait(), End::Success);
+    result
 }
 
 #[test]
 fn taken_socket_aborts_the_runtime() {
-    IPC_NAME_IN_USE_ABORTS.is_as_recorded(
+    IPC_NAME_IN_USE_ABORTS.check_on_each_release(
         "ipc_server::taken_socket_aborts_the_runtime",
         |fixture| {
             share_by_dma_buf();
-            beside_a_namesake(|| {
-                // It would be another defect.
+            with_taken_name(|| {
+                // Stopping the runtime would show another defect.
                 let raw = ManuallyDrop::new(Raw::start(fixture));
                 raw.share(SIZE).is_err()
             })
@@ -211,15 +215,15 @@ fn taken_socket_is_an_error_in_the_library() {
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
         let ipc = Ipc::open(&runtime).unwrap();
         let share = || ipc.get_mem_handle(memory.address());
-        let beside = beside_a_namesake(share);
+        let result = with_taken_name(share);
         if fixture.release() == Release::R6_1_2 {
-            // This release has no server, whatever the variable says.
-            beside.unwrap();
+            // This release has no server, even if the variable is set.
+            result.unwrap();
             return;
         }
-        let refused = beside.unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::SocketTaken(_)), "{refused}");
-        // Again after it has ended: then the name is this process's own.
+        let error = result.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SocketTaken(_)), "{error}");
+        // The other process has ended. The first call binds the name, the second uses it again.
         for _ in 0..2 {
             share().unwrap();
         }
@@ -236,16 +240,16 @@ fn forged_socket_names_are_ignored() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
         let process = std::process::id();
-        // The kernel prints names unescaped: this one claims that the socket is this process's own.
+        // The kernel prints names unescaped. This name claims that the socket belongs to this process.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
-        let refused = beside_a_squatter(&[name], || ipc.get_mem_handle(memory.address()));
+        let result = with_taken_names(&[name], || ipc.get_mem_handle(memory.address()));
         if fixture.release() == Release::R6_1_2 {
-            // This release has no server, whatever the variable says.
-            refused.unwrap();
+            // This release has no server, even if the variable is set.
+            result.unwrap();
             return;
         }
-        let refused = refused.unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::SocketTaken(_)), "{refused}");
+        let error = result.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::SocketTaken(_)), "{error}");
         ipc.get_mem_handle(memory.address()).unwrap();
     });
 }
@@ -253,37 +257,37 @@ fn forged_socket_names_are_ignored() {
 /// Shares memory at an address, has a process of another user request it from the server without
 /// acknowledging the reply, and calls `act` before that process ends. Returns `None` if the process did
 /// not get the memory.
-fn beside_an_asker<S, T>(
+fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
     act: impl FnOnce(S) -> T,
 ) -> Option<T> {
-    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    // Forked before a runtime is started.
-    let asker = Child::start(|| {
+    let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+    // Forks before a runtime is started.
+    let requester = Child::start(|| {
         become_user(NOBODY_UID);
         // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut bytes = [0; 8];
-        theirs.read_exact(&mut bytes).unwrap();
+        child_socket.read_exact(&mut bytes).unwrap();
         let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
-        let asked = impostor::ask(parent, u64::from_ne_bytes(bytes));
-        theirs.write_all(&[u8::from(asked.is_some())]).unwrap();
-        theirs.read_exact(&mut [0]).unwrap();
+        let received = impostor::ask(parent, u64::from_ne_bytes(bytes));
+        child_socket.write_all(&[u8::from(received.is_some())]).unwrap();
+        child_socket.read_exact(&mut [0]).unwrap();
         0
     });
     let (shared, address) = share();
-    ours.write_all(&(address as u64).to_ne_bytes()).unwrap();
-    let mut asked = [0];
-    ours.read_exact(&mut asked).unwrap();
-    let done = (asked[0] == 1).then(|| act(shared));
-    ours.write_all(&[1]).unwrap();
-    assert_eq!(asker.wait(), End::Success);
-    done
+    parent_socket.write_all(&(address as u64).to_ne_bytes()).unwrap();
+    let mut received = [0];
+    parent_socket.read_exact(&mut received).unwrap();
+    let result = (received[0] == 1).then(|| act(shared));
+    parent_socket.write_all(&[1]).unwrap();
+    assert_eq!(requester.wait(), End::Success);
+    result
 }
 
 /// Starts the runtime and exports memory. Returns the runtime and the address.
 fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<Raw>, usize) {
-    // Stopping it would show another defect.
+    // Stopping the runtime would show another defect.
     let raw = ManuallyDrop::new(Raw::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
     // The address to request from the server.
@@ -302,9 +306,9 @@ fn server_sends_memory_to_any_user() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_TRUSTS_ANYONE.is_as_recorded(test, |fixture| {
+    IPC_SERVER_TRUSTS_ANYONE.check_on_each_release(test, |fixture| {
         share_by_dma_buf();
-        beside_an_asker(|| start_and_share(fixture), |_| ()).is_some()
+        while_requested_by_another_user(|| start_and_share(fixture), |_| ()).is_some()
     });
 }
 
@@ -314,9 +318,9 @@ fn server_waits_for_an_acknowledgement() {
     if !may(Need::OtherUser, test) {
         return;
     }
-    IPC_SERVER_BLOCKS.is_as_recorded(test, |fixture| {
+    IPC_SERVER_BLOCKS.check_on_each_release(test, |fixture| {
         share_by_dma_buf();
-        let is_held_up = |raw| {
+        let is_blocked = |raw| {
             // The thread continues when the other process or this one has ended.
             let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
@@ -326,11 +330,11 @@ fn server_waits_for_an_acknowledgement() {
             }
             !sharing.is_finished()
         };
-        beside_an_asker(|| start_and_share(fixture), is_held_up) == Some(true)
+        while_requested_by_another_user(|| start_and_share(fixture), is_blocked) == Some(true)
     });
 }
 
-/// While the server waits for an acknowledgement, so does `get_mem_handle`, but no other call.
+/// While the server waits for an acknowledgement, `get_mem_handle` blocks, but no other call does.
 #[test]
 fn free_does_not_wait_for_the_server() {
     let test = "ipc_server::free_does_not_wait_for_the_server";
@@ -347,18 +351,18 @@ fn free_does_not_wait_for_the_server() {
             let address = memory.address().get();
             ((ipc, memory), address)
         };
-        let sharing = beside_an_asker(share, |(ipc, memory)| {
+        let sharing = while_requested_by_another_user(share, |(ipc, memory)| {
             let address = memory.address();
             let sharing = std::thread::spawn(move || ipc.get_mem_handle(address));
             std::thread::sleep(Duration::from_millis(500));
-            assert!(!sharing.is_finished(), "the server is not held up");
+            assert!(!sharing.is_finished(), "the server blocks the call");
             let begun = Instant::now();
             memory.free().unwrap();
             assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
             sharing
         });
         let Some(sharing) = sharing else {
-            // This release has no server, whatever the variable says.
+            // This release has no server, even if the variable is set.
             assert_eq!(fixture.release(), Release::R6_1_2);
             return;
         };

@@ -1,4 +1,4 @@
-//! Locked host memory: accessible to GPUs that were not named, and impossible to unlock.
+//! Locked host memory is accessible to GPUs that were not named. If it is locked twice, it stays locked.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, Raw};
@@ -14,33 +14,35 @@ fn pages() -> usize {
 
 #[test]
 fn lock_reaches_other_gpus_on_the_runtime() {
-    LOCKED_FOR_ALL_GPUS.is_as_recorded(
+    LOCKED_FOR_ALL_GPUS.check_on_each_release(
         "locked::lock_reaches_other_gpus_on_the_runtime",
         |fixture| {
-            let (raw, here) = (Raw::start(fixture), pages());
-            let there = raw.lock(here, 64, &raw.gpus[..1]).unwrap();
-            // The next page is not accessible to either of them.
-            assert_eq!(raw.read_by(raw.gpus[0], there), Ok(0x0101_0101_0101_0101));
-            raw.read_by(raw.gpus[1], there).is_ok()
+            let (raw, address) = (Raw::start(fixture), pages());
+            let device_address = raw.lock(address, 64, &raw.gpus[..1]).unwrap();
+            assert_eq!(raw.read_by(raw.gpus[0], device_address), Ok(0x0101_0101_0101_0101));
+            raw.read_by(raw.gpus[1], device_address).is_ok()
         },
     );
 }
 
 #[test]
 fn double_lock_on_the_runtime() {
-    TWICE_LOCKED_STAYS_LOCKED.is_as_recorded("locked::double_lock_on_the_runtime", |fixture| {
-        let (raw, here) = (Raw::start(fixture), pages());
-        // Memory that is locked once is unlocked.
-        raw.lock(here, PAGE, &raw.gpus).unwrap();
-        raw.unlock(here).unwrap();
-        assert!(!raw.is_locked(here));
-        raw.lock(here, PAGE, &raw.gpus).unwrap();
-        raw.lock(here, 2 * PAGE, &raw.gpus).unwrap();
-        for _ in 0..2 {
-            raw.unlock(here).unwrap();
-        }
-        raw.is_locked(here)
-    });
+    TWICE_LOCKED_STAYS_LOCKED.check_on_each_release(
+        "locked::double_lock_on_the_runtime",
+        |fixture| {
+            let (raw, address) = (Raw::start(fixture), pages());
+            // Memory that is locked once can be unlocked.
+            raw.lock(address, PAGE, &raw.gpus).unwrap();
+            raw.unlock(address).unwrap();
+            assert!(!raw.is_locked(address));
+            raw.lock(address, PAGE, &raw.gpus).unwrap();
+            raw.lock(address, 2 * PAGE, &raw.gpus).unwrap();
+            for _ in 0..2 {
+                raw.unlock(address).unwrap();
+            }
+            raw.is_locked(address)
+        },
+    );
 }
 
 #[test]
@@ -50,9 +52,9 @@ fn double_lock_through_the_library() {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
-        let here = pages();
+        let address = pages();
         let map = |size| {
-            let pointer = NonNull::new(here as *mut u8).unwrap();
+            let pointer = NonNull::new(address as *mut u8).unwrap();
             // SAFETY: the pages are leaked, and nothing uses them.
             area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(pointer) })
         };
@@ -60,8 +62,8 @@ fn double_lock_through_the_library() {
         let error = map(2 * PAGE).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
         memory.munmap().unwrap();
-        assert!(!raw.is_locked(here));
+        assert!(!raw.is_locked(address));
         map(2 * PAGE).unwrap().munmap().unwrap();
-        assert!(!raw.is_locked(here));
+        assert!(!raw.is_locked(address));
     });
 }

@@ -1,5 +1,7 @@
-//! Defects of AMD's runtime, each shown on the runtime itself, and shown not to occur through the library.
-//! `table.rs` lists them.
+//! Defects of AMD's runtime. `table.rs` lists them.
+//!
+//! Tests named `…on_the_runtime` show a defect on the runtime itself. Tests named `…through_the_library` show that
+//! the library avoids it.
 
 #[path = "../amd_runtime/mod.rs"]
 mod amd_runtime;

@@ -15,18 +15,18 @@ use std::os::fd::{FromRawFd, OwnedFd};
 #[test]
 fn large_mapping_on_the_runtime() {
     let test = "misleading_status::large_mapping_on_the_runtime";
-    TOO_LARGE_IS_OUT_OF_RESOURCES.is_as_recorded(test, |fixture| {
+    TOO_LARGE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
-        let answer = raw.map(base, 2 * SIZE, 0, memory);
-        answer.unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
+        let result = raw.map(base, 2 * SIZE, 0, memory);
+        result.unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });
 }
 
 #[test]
 fn odd_size_on_the_runtime() {
     let test = "misleading_status::odd_size_on_the_runtime";
-    ODD_SIZE_IS_OUT_OF_RESOURCES.is_as_recorded(test, |fixture| {
+    ODD_SIZE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });
@@ -35,10 +35,10 @@ fn odd_size_on_the_runtime() {
 #[test]
 fn import_on_the_runtime() {
     let test = "misleading_status::import_on_the_runtime";
-    IMPORT_HAS_ANOTHER_POOL.is_as_recorded(test, |fixture| {
+    IMPORT_HAS_ANOTHER_POOL.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let memory = raw.create(SIZE).unwrap();
-        // SAFETY: it was just created, and nothing else uses it.
+        // SAFETY: the descriptor was just created, and nothing else uses it.
         let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
         let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
         raw.pool(import).unwrap() != raw.pool(memory).unwrap()
@@ -54,9 +54,9 @@ fn through_the_library() {
         let too_large = vmm.map(base, 2 * SIZE, 0, memory).unwrap_err();
         assert!(matches!(too_large.kind(), ErrorKind::InvalidArgument { .. }), "{too_large}");
         assert_eq!(too_large.argument(), Some(Argument::Size));
-        let odd = vmm.address_reserve(PAGE - 1, 0, None).unwrap_err();
-        assert!(matches!(odd.kind(), ErrorKind::InvalidArgument { .. }), "{odd}");
-        assert_eq!(odd.argument(), Some(Argument::Size));
+        let odd_size = vmm.address_reserve(PAGE - 1, 0, None).unwrap_err();
+        assert!(matches!(odd_size.kind(), ErrorKind::InvalidArgument { .. }), "{odd_size}");
+        assert_eq!(odd_size.argument(), Some(Argument::Size));
 
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let shared = vmm.export_to_shareable_handle(memory, file).unwrap();

@@ -1,7 +1,7 @@
-//! The runtime needs file descriptors for a moment.
+//! Calls of the runtime that need a free file descriptor.
 
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
-use crate::amd_runtime::{kernel_fails, on_each};
+use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::descriptors;
 use crate::process::limit::{allow_more, no_limit};
@@ -11,21 +11,21 @@ use hsa_vmm::{Access, ErrorKind};
 #[test]
 fn grant_aborts_on_the_runtime() {
     let test = "no_descriptor::grant_aborts_on_the_runtime";
-    GRANT_WITHOUT_DESCRIPTOR_ABORTS.is_as_recorded(test, |fixture| {
+    GRANT_WITHOUT_DESCRIPTOR_ABORTS.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
         allow_more(0);
-        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
     });
 }
 
 #[test]
 fn map_leaks_descriptor_on_the_runtime() {
-    MAP_LEAKS_DESCRIPTOR.is_as_recorded(
+    MAP_LEAKS_DESCRIPTOR.check_on_each_release(
         "no_descriptor::map_leaks_descriptor_on_the_runtime",
         |fixture| {
             // The first three map the scratch memory, which two GPUs use.
-            kernel_fails("PRIME_FD_TO_HANDLE#4=ENOMEM");
+            fail_driver_calls("PRIME_FD_TO_HANDLE#4=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
             let before = descriptors();
@@ -41,13 +41,13 @@ fn grant_through_the_library() {
         let library = Library::load(fixture.runtime());
         let (base, _) = library.mapped(0, SIZE);
         let gpus = library.gpus();
-        let wanted = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];
+        let requested = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];
         allow_more(0);
-        let refused = library.vmm.set_access(base, SIZE, &wanted).unwrap_err();
-        assert!(matches!(refused.kind(), ErrorKind::OutOfDescriptors), "{refused}");
+        let error = library.vmm.set_access(base, SIZE, &requested).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
         no_limit();
         library.vmm.check().unwrap();
         assert_eq!(library.vmm.get_access(gpus[0], base).unwrap(), Access::None);
-        library.vmm.set_access(base, SIZE, &wanted).unwrap();
+        library.vmm.set_access(base, SIZE, &requested).unwrap();
     });
 }

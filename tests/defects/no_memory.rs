@@ -1,7 +1,7 @@
 //! Creating memory when none is left.
 
 use crate::amd_runtime::raw::Raw;
-use crate::amd_runtime::{kernel_fails, on_each, set_variable};
+use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};
 use crate::machine::{Library, MIB};
 use crate::table::{CREATED_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
 use hsa_vmm::ErrorKind;
@@ -10,7 +10,7 @@ const MACHINE: &str = "gpus=2,vram=64MiB";
 
 #[test]
 fn on_the_runtime() {
-    CREATED_WITHOUT_MEMORY.is_as_recorded("no_memory::on_the_runtime", |fixture| {
+    CREATED_WITHOUT_MEMORY.check_on_each_release("no_memory::on_the_runtime", |fixture| {
         set_variable("HSA_KFD", MACHINE);
         let raw = Raw::start(fixture);
         raw.create(48 * MIB).unwrap();
@@ -20,17 +20,17 @@ fn on_the_runtime() {
 
 #[test]
 fn failed_map_loses_memory_on_the_runtime() {
-    MAP_LEAKS_MEMORY.is_as_recorded(
+    MAP_LEAKS_MEMORY.check_on_each_release(
         "no_memory::failed_map_loses_memory_on_the_runtime",
         |fixture| {
             set_variable("HSA_KFD", MACHINE);
             // The first call is for the scratch memory.
-            kernel_fails("GEM_MMAP#2=ENOMEM");
+            fail_driver_calls("GEM_MMAP#2=ENOMEM");
             let raw = Raw::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
             raw.map(base, 48 * MIB, 0, memory).unwrap_err();
             raw.release(memory).unwrap();
-            // 6.1.2 would return success.
+            // 6.1.2 returns success with the handle 0 if no memory is left.
             !matches!(raw.create(48 * MIB), Ok(1..))
         },
     );
@@ -43,12 +43,12 @@ fn through_the_library() {
         let library = Library::load(fixture.runtime());
         let memory = library.create(0, 48 * MIB);
         for _ in 0..2 {
-            let refused = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();
-            assert!(matches!(refused.kind(), ErrorKind::OutOfMemory { .. }), "{refused}");
+            let error = library.vmm.create(48 * MIB, &library.on(0)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
         }
         library.vmm.release(memory).unwrap();
-        let again = library.create(0, 48 * MIB);
-        library.vmm.release(again).unwrap();
+        let memory = library.create(0, 48 * MIB);
+        library.vmm.release(memory).unwrap();
         library.assert_nothing_held();
     });
 }

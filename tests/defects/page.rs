@@ -1,6 +1,6 @@
 //! Generates `docs/defects.md` from the tables of defects and quirks.
 
-use crate::defect::Found;
+use crate::defect::Presence;
 use crate::table;
 use hsa_vmm::vmm::{Quirk, Quirks};
 use std::fmt::Write;
@@ -39,19 +39,19 @@ program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::
 |---|---|---|---|
 ";
 
-fn found(found: Found) -> &'static str {
-    match found {
-        Found::No => "",
-        Found::Yes => "yes",
-        Found::Crash(libc::SIGSEGV) => "SIGSEGV",
-        Found::Crash(libc::SIGABRT) => "SIGABRT",
-        Found::Crash(_) => "crash",
-        Found::Undefined => "yes, may crash",
+fn presence_text(presence: Presence) -> &'static str {
+    match presence {
+        Presence::No => "",
+        Presence::Yes => "yes",
+        Presence::Crash(libc::SIGSEGV) => "SIGSEGV",
+        Presence::Crash(libc::SIGABRT) => "SIGABRT",
+        Presence::Crash(_) => "crash",
+        Presence::Undefined => "yes, may crash",
     }
 }
 
 /// Returns text for a cell of a table, without links to other items' documentation.
-fn plain(text: &str) -> String {
+fn without_links(text: &str) -> String {
     let mut words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some((before, rest)) = words.split_once("](crate::") {
         let (_, after) = rest.split_once(')').expect("a link ends");
@@ -71,16 +71,17 @@ fn versions(quirk: &Quirk) -> String {
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    let mut line = |text: String| writeln!(page, "{text}").expect("a string takes all");
+    let mut line = |text: String| writeln!(page, "{text}").expect("writing to a string succeeds");
     for defect in table::ALL {
-        let [first, second, third] = defect.releases.map(found);
-        let (what, here, source) = (defect.what, defect.here, defect.source);
-        line(format!("| {what} | {first} | {second} | {third} | {here} | {source} |"));
+        let [first, second, third] = defect.releases.map(presence_text);
+        let (description, library, source) = (defect.description, defect.library, defect.source);
+        line(format!("| {description} | {first} | {second} | {third} | {library} | {source} |"));
     }
     line(MIDDLE.trim_end().to_owned());
     for quirk in Quirks::KNOWN {
-        let (name, what, versions) = (quirk.name, plain(quirk.what), versions(quirk));
-        line(format!("| `{name}` | {versions} | {what} | {} |", quirk.issue));
+        let (name, description, versions) =
+            (quirk.name, without_links(quirk.what), versions(quirk));
+        line(format!("| `{name}` | {versions} | {description} | {} |", quirk.issue));
     }
     page
 }
@@ -91,17 +92,21 @@ fn page_is_up_to_date() {
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         std::fs::write(PAGE, &page).expect("a page");
     }
-    let written = std::fs::read_to_string(PAGE).expect("docs/defects.md");
-    assert!(written == page, "docs/defects.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
+    let current = std::fs::read_to_string(PAGE).expect("docs/defects.md");
+    assert!(current == page, "docs/defects.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
 }
 
 #[test]
 fn rows_name_existing_quirks() {
     for defect in table::ALL {
-        let after_quirk = defect.here.split_once("quirk").map_or("", |(_, after)| after);
+        let after_quirk = defect.library.split_once("quirk").map_or("", |(_, after)| after);
         for name in after_quirk.split('`').skip(1).step_by(2) {
             assert!(Quirks::KNOWN.iter().any(|quirk| quirk.name == name), "{name}");
         }
-        assert!(!defect.here.is_empty() && !defect.here.contains('|'), "{}", defect.what);
+        assert!(
+            !defect.library.is_empty() && !defect.library.contains('|'),
+            "{}",
+            defect.description
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `get_access` also answers for the address past the end of a mapping, and not for a CPU.
+//! `get_access` succeeds for the address past the end of a mapping, and fails for a CPU.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE};
@@ -9,23 +9,26 @@ use hsa_vmm::error::Problem;
 
 #[test]
 fn on_the_runtime() {
-    ACCESS_PAST_THE_END.is_as_recorded("past_the_end::on_the_runtime", |fixture| {
+    ACCESS_PAST_THE_END.check_on_each_release("past_the_end::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
-        raw.set(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
-        raw.get(base + SIZE + 1, raw.gpus[0]).expect_err("that is not mapped, and known not to be");
-        raw.get(base + SIZE, raw.gpus[0]) == Ok(RW)
+        raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
+        raw.get_access(base + SIZE + 1, raw.gpus[0]).expect_err("the address is not mapped");
+        raw.get_access(base + SIZE, raw.gpus[0]) == Ok(RW)
     });
 }
 
 #[test]
 fn cpu_on_the_runtime() {
-    ACCESS_OF_CPU_NOT_REPORTED.is_as_recorded("past_the_end::cpu_on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
-        raw.get(base, raw.cpu).is_err()
-    });
+    ACCESS_OF_CPU_NOT_REPORTED.check_on_each_release(
+        "past_the_end::cpu_on_the_runtime",
+        |fixture| {
+            let raw = Raw::start(fixture);
+            let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+            raw.get_access(base, raw.cpu).is_err()
+        },
+    );
 }
 
 #[test]
@@ -35,12 +38,12 @@ fn through_the_library() {
         let base = library.reserve(2 * SIZE);
         library.map(base, SIZE, library.create(0, SIZE));
         let (cpu, gpu) = (library.cpu(0), library.gpu(0));
-        let wanted = [access(cpu, Access::Read), access(gpu, Access::ReadWrite)];
-        library.vmm.set_access(base, SIZE, &wanted).unwrap();
+        let requested = [access(cpu, Access::Read), access(gpu, Access::ReadWrite)];
+        library.vmm.set_access(base, SIZE, &requested).unwrap();
         let end = at(base, SIZE);
         for agent in [cpu, gpu] {
-            let refused = library.vmm.get_access(agent, end).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotMapped(end)));
+            let error = library.vmm.get_access(agent, end).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::NotMapped(end)));
         }
         let last = at(base, SIZE - 1);
         assert_eq!(library.vmm.get_access(cpu, last).unwrap(), Access::Read);

@@ -1,4 +1,4 @@
-//! Memory behind reserved addresses at which nothing is mapped.
+//! Memory of reserved addresses at which nothing is mapped.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -10,7 +10,7 @@ use hsa_vmm::Access;
 #[test]
 fn writable_on_the_runtime() {
     let test = "reservation_contents::writable_on_the_runtime";
-    RESERVATION_CAN_BE_WRITTEN.is_as_recorded(test, |fixture| {
+    RESERVATION_CAN_BE_WRITTEN.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let base = raw.reserve(SIZE).unwrap();
         let access = permissions(base, SIZE).unwrap();
@@ -22,22 +22,22 @@ fn writable_on_the_runtime() {
     });
 }
 
-/// Returns whether GPU memory is mapped at some of these addresses, even without access: the kernel does
-/// not free it before.
-fn is_memory_there(base: usize) -> bool {
-    let pieces = permissions(base, SIZE).unwrap_or_default();
-    pieces.iter().any(|(_, _, permissions)| permissions.ends_with('s'))
+/// Returns whether GPU memory is mapped in the range, even without access. The kernel does not free mapped
+/// memory.
+fn has_gpu_memory(base: usize) -> bool {
+    let parts = permissions(base, SIZE).unwrap_or_default();
+    parts.iter().any(|(_, _, permissions)| permissions.ends_with('s'))
 }
 
 #[test]
 fn memory_stays_on_the_runtime() {
     let test = "reservation_contents::memory_stays_on_the_runtime";
-    MEMORY_KEPT_AFTER_UNMAP.is_as_recorded(test, |fixture| {
+    MEMORY_KEPT_AFTER_UNMAP.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         raw.release(memory).unwrap();
-        is_memory_there(base)
+        has_gpu_memory(base)
     });
 }
 
@@ -54,10 +54,10 @@ fn through_the_library() {
             library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
             library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
             library.vmm.write(base, b"text").unwrap();
-            assert!(is_memory_there(base.get()), "or this test would see nothing");
+            assert!(has_gpu_memory(base.get()), "mapped memory is detected");
             library.vmm.unmap(base, SIZE).unwrap();
             library.vmm.release(memory).unwrap();
-            assert!(!is_memory_there(base.get()));
+            assert!(!has_gpu_memory(base.get()));
         }
     });
 }

@@ -7,7 +7,7 @@ use crate::table::RETAIN_INSIDE_REFUSED;
 
 #[test]
 fn on_the_runtime() {
-    RETAIN_INSIDE_REFUSED.is_as_recorded("retain_inside::on_the_runtime", |fixture| {
+    RETAIN_INSIDE_REFUSED.check_on_each_release("retain_inside::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, memory) = raw.mapped(SIZE, &[]);
         assert_eq!(raw.retain(base), Ok(memory));

@@ -12,7 +12,7 @@ use hsa_vmm::Access;
 #[test]
 fn unmap_of_two_on_the_runtime() {
     let test = "several_mappings::unmap_of_two_on_the_runtime";
-    UNMAP_OF_SEVERAL_REFUSED.is_as_recorded(test, |fixture| {
+    UNMAP_OF_SEVERAL_REFUSED.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
@@ -26,20 +26,21 @@ fn unmap_of_two_on_the_runtime() {
 #[test]
 fn set_access_of_two_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_on_the_runtime";
-    ACCESS_OF_SEVERAL_ABORTS.is_as_recorded(test, |fixture| {
+    ACCESS_OF_SEVERAL_ABORTS.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let base = raw.reserve(3 * SIZE).unwrap();
         for number in 0..2 {
             raw.map(base + number * SIZE, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         }
-        raw.set(base, 2 * SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW), (raw.cpu, RW)]).unwrap();
+        raw.set_access(base, 2 * SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW), (raw.cpu, RW)])
+            .unwrap();
         for number in 0..2 {
             store(base + number * SIZE, number as u64 + 7);
             for &gpu in &raw.gpus {
                 assert_eq!(raw.read_by(gpu, base + number * SIZE), Ok(number as u64 + 7));
             }
         }
-        assert_untouchable(base + 2 * SIZE, SIZE, "behind them");
+        assert_untouchable(base + 2 * SIZE, SIZE, "after the mappings");
         false
     });
 }
@@ -47,11 +48,11 @@ fn set_access_of_two_on_the_runtime() {
 #[test]
 fn unnamed_agents_lose_access_on_the_runtime() {
     let test = "several_mappings::unnamed_agents_lose_access_on_the_runtime";
-    UNNAMED_AGENTS_LOSE_ACCESS.is_as_recorded(test, |fixture| {
+    UNNAMED_AGENTS_LOSE_ACCESS.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
-        raw.get(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
+        raw.set_access(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
+        raw.get_access(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
     });
 }
 
@@ -65,7 +66,7 @@ fn through_the_library() {
             library.map(at(base, number * SIZE), SIZE, library.create(number % 2, SIZE));
         }
         let agents = [library.gpu(0), library.cpu(0), library.gpu(1)];
-        // Granted one after the other, one changed; no agent loses access.
+        // Grants one agent after the other, then changes one's access. No agent loses access.
         for agent in agents {
             vmm.set_access(base, 3 * SIZE, &[access(agent, Access::ReadWrite)]).unwrap();
         }
@@ -81,7 +82,8 @@ fn through_the_library() {
         }
         vmm.unmap(base, 2 * SIZE).unwrap();
         assert_eq!(vmm.usage().mappings, 1);
-        raw.get(base.get(), raw.gpus[0]).expect_err("the runtime has unmapped the first two");
-        assert_eq!(raw.get(at(base, 2 * SIZE).get(), raw.gpus[0]), Ok(RW));
+        raw.get_access(base.get(), raw.gpus[0])
+            .expect_err("the runtime has unmapped the first two");
+        assert_eq!(raw.get_access(at(base, 2 * SIZE).get(), raw.gpus[0]), Ok(RW));
     });
 }

@@ -8,7 +8,7 @@ use hsa_vmm::{Access, Runtime};
 
 #[test]
 fn on_the_runtime() {
-    SHUTDOWN_CRASHES.is_as_recorded("shutdown::on_the_runtime", |fixture| {
+    SHUTDOWN_CRASHES.check_on_each_release("shutdown::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
         raw.shut_down().unwrap();
@@ -34,7 +34,7 @@ fn through_the_library() {
             assert_eq!(library.vmm.usage().mappings, 2);
             drop(library);
         }
-        // The runtime has stopped: it can start again.
+        // The runtime has stopped, and can start again.
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         assert_eq!(runtime.gpus().count(), 2);

@@ -1,4 +1,4 @@
-//! The value of a released handle names memory that is created later.
+//! The value of a released handle refers to memory that is created later.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
@@ -9,19 +9,22 @@ use hsa_vmm::{Error, HandleType};
 
 #[test]
 fn on_the_runtime() {
-    STALE_HANDLE_NAMES_NEW_MEMORY.is_as_recorded("stale_handle::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let stale = raw.create(SIZE).unwrap();
-        raw.release(stale).unwrap();
-        let (mine, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
-        store(mine, 7);
-        let theirs = raw.reserve(SIZE).unwrap();
-        if raw.map(theirs, SIZE, 0, stale).is_err() {
-            return false;
-        }
-        raw.set(theirs, SIZE, &[(raw.cpu, RW)]).unwrap();
-        load(theirs) == 7
-    });
+    STALE_HANDLE_NAMES_NEW_MEMORY.check_on_each_release(
+        "stale_handle::on_the_runtime",
+        |fixture| {
+            let raw = Raw::start(fixture);
+            let stale = raw.create(SIZE).unwrap();
+            raw.release(stale).unwrap();
+            let (new_base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+            store(new_base, 7);
+            let stale_base = raw.reserve(SIZE).unwrap();
+            if raw.map(stale_base, SIZE, 0, stale).is_err() {
+                return false;
+            }
+            raw.set_access(stale_base, SIZE, &[(raw.cpu, RW)]).unwrap();
+            load(stale_base) == 7
+        },
+    );
 }
 
 #[test]
@@ -35,14 +38,14 @@ fn through_the_library() {
             vmm.release(stale).unwrap();
             let new = library.create(0, SIZE);
             assert_ne!(new, stale);
-            let answers: [Result<(), Error>; 4] = [
+            let results: [Result<(), Error>; 4] = [
                 vmm.map(base, SIZE, 0, stale),
                 vmm.release(stale),
                 vmm.export_to_shareable_handle(stale, file).map(drop),
                 vmm.allocation_properties(stale).map(drop),
             ];
-            for answer in answers {
-                assert_eq!(answer.unwrap_err().problem(), Some(Problem::Released));
+            for result in results {
+                assert_eq!(result.unwrap_err().problem(), Some(Problem::Released));
             }
             // The new memory has not lost a reference.
             library.map(base, SIZE, new);

@@ -5,16 +5,20 @@
 //! `core/runtime/runtime.cpp` of 2025; `#n` is an issue of ROCm/rocm-systems.
 
 use crate::defect::Defect;
-use crate::defect::Found::{Crash, No, Undefined, Yes};
+use crate::defect::Presence::{Crash, No, Undefined, Yes};
 use libc::{SIGABRT, SIGSEGV};
 
-/// A row of the table.
+/// Defines the rows of the table.
 macro_rules! defects {
-    ($($name:ident: [$($found:expr),*], $what:literal, $source:literal, $here:literal;)*) => {
+    ($($name:ident: [$($presence:expr),*], $description:literal, $source:literal, $library:literal;)*) => {
         $(
-            #[doc = $what]
-            pub const $name: Defect =
-                Defect { what: $what, source: $source, here: $here, releases: [$($found),*] };
+            #[doc = $description]
+            pub const $name: Defect = Defect {
+                description: $description,
+                source: $source,
+                library: $library,
+                releases: [$($presence),*],
+            };
         )*
 
         /// Every row.
@@ -37,7 +41,7 @@ defects! {
         "as above";
     ACCESS_OF_SEVERAL_ABORTS: [Crash(SIGABRT), No, No],
         "set_access to two mappings aborts the process if the list contains a CPU",
-        "runtime.cpp of 6.1: of each mapping it maps the size of both; fixed by ROCR-Runtime 8f1b0566",
+        "runtime.cpp of 6.1: maps each mapping with the size of both; fixed by ROCR-Runtime 8f1b0566",
         "called once for each mapping: quirk `set_access_of_several_fails`";
     LIST_HALF_APPLIED: [Yes, Yes, Yes],
         "if a later agent of the list is refused, the earlier ones keep their new access",
@@ -176,7 +180,7 @@ defects! {
         "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU",
         "the properties name the owner";
     CREATED_WITHOUT_MEMORY: [Yes, No, No],
-        "handle_create without free memory succeeds, with a handle of nothing",
+        "handle_create without free memory succeeds, and returns a handle that refers to no memory",
         "amd_memory_region.cpp of 6.1, AllocateImpl: returns before checking",
         "an error: out of memory";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],

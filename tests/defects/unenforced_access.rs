@@ -9,11 +9,11 @@ use hsa_vmm::agent::Enforcement;
 
 #[test]
 fn on_the_runtime() {
-    REVOKE_KEEPS_PAGE_TABLE.is_as_recorded("unenforced_access::on_the_runtime", |fixture| {
+    REVOKE_KEEPS_PAGE_TABLE.check_on_each_release("unenforced_access::on_the_runtime", |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RW)]);
-        raw.set(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
-        assert_eq!(raw.get(base, raw.gpus[1]), Ok(NONE), "in name");
+        raw.set_access(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
+        assert_eq!(raw.get_access(base, raw.gpus[1]), Ok(NONE), "the recorded permission");
         raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
     });
 }
@@ -21,7 +21,7 @@ fn on_the_runtime() {
 #[test]
 fn read_only_on_the_runtime() {
     let test = "unenforced_access::read_only_on_the_runtime";
-    READ_ONLY_IS_WRITABLE.is_as_recorded(test, |fixture| {
+    READ_ONLY_IS_WRITABLE.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RO), (raw.cpu, RW)]);
         raw.write_by(raw.gpus[1], base, 7).is_ok() && load(base) == 7
@@ -35,27 +35,27 @@ fn through_the_library() {
         let vmm = &library.vmm;
         let (base, _) = library.mapped(0, SIZE);
         let [cpu, owner, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
-        let all = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
-        vmm.set_access(base, SIZE, &all).unwrap();
+        let grants = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
+        vmm.set_access(base, SIZE, &grants).unwrap();
         vmm.write(base, &42u64.to_ne_bytes()).unwrap();
         let raw = Raw::start(fixture);
-        assert_eq!(raw.read_by(raw.gpus[1], base.get()), Ok(42), "while it may");
+        assert_eq!(raw.read_by(raw.gpus[1], base.get()), Ok(42), "the peer has access");
 
         vmm.revoke(base, SIZE, &[peer]).unwrap();
         assert_eq!(vmm.get_access(peer, base).unwrap(), Access::None);
-        // The other agents keep their access, and the memory its contents.
+        // The other agents keep their access, and the memory keeps its contents.
         assert_eq!(raw.read_by(raw.gpus[0], base.get()), Ok(42));
         raw.write_by(raw.gpus[0], base.get(), 43).unwrap();
         let mut number = [0; 8];
         vmm.read(base, &mut number).unwrap();
         assert_eq!(u64::from_ne_bytes(number), 43);
-        // The GPU has really lost the access.
+        // The GPU's page table has no entry any more.
         vmm.copy(peer, base, base, 8).unwrap_err();
         assert_eq!(raw.read_by(raw.gpus[1], base.get()), Err(Fault));
     });
 }
 
-/// The library reports that the hardware does not enforce it, and rejects its own copies.
+/// The library reports that read-only access is not enforced, and rejects copies that would write.
 #[test]
 fn read_only_through_the_library() {
     on_each("unenforced_access::read_only_through_the_library", |fixture| {

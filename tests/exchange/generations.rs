@@ -21,76 +21,77 @@ pub enum Role {
 
 const ALL: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
 /// The offset at which each process writes.
-const PLACES: [usize; 3] = [0, 4096, 8192];
+const OFFSETS: [usize; 3] = [0, 4096, 8192];
 const LAST: usize = 12288;
 const WORDS: [&str; 3] = ["parent", "child", "grandchild"];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A process's ends of its channels to the others. Its own entry is empty.
+/// A process's ends of its channels to the other processes. The entry of the process itself is empty.
 type Ends = [Option<Channel>; 3];
 
-fn connected() -> [Option<Ends>; 3] {
+fn connect_all() -> [Option<Ends>; 3] {
     let mut ends: [Ends; 3] = Default::default();
-    for (one, other) in [(0, 1), (1, 2), (0, 2)] {
-        let (here, there) = Channel::pair().unwrap();
-        ends[one][other] = Some(here.with_timeout(TIMEOUT));
-        ends[other][one] = Some(there.with_timeout(TIMEOUT));
+    for (first, second) in [(0, 1), (1, 2), (0, 2)] {
+        let (first_channel, second_channel) = Channel::pair().unwrap();
+        ends[first][second] = Some(first_channel.with_timeout(TIMEOUT));
+        ends[second][first] = Some(second_channel.with_timeout(TIMEOUT));
     }
     ends.map(Some)
 }
 
-/// Sends memory from the parent to the grandchild, and other memory back. All write, and all read it. Then one
-/// process is killed, and the other two continue to use both.
+/// Sends memory from the parent to the grandchild, and other memory back. Every process writes and reads both. Then
+/// one process is killed, and the other two continue to use both memories.
 pub fn share_among_generations(open: Open<'_>, killed: Role) {
-    let (mut reported, report) = UnixStream::pair().unwrap();
-    reported.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let mut ends = connected();
-    let parent = Child::start(|| be(0, &mut ends, &report, open, killed));
+    let (mut reports, report) = UnixStream::pair().unwrap();
+    reports.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut ends = connect_all();
+    let parent = Child::start(|| run_process(0, &mut ends, &report, open, killed));
     drop((ends, report));
-    let dies = End::Signal(libc::SIGKILL);
-    let expected = if killed == Role::Parent { dies } else { End::Success };
+    let killed_end = End::Signal(libc::SIGKILL);
+    let expected = if killed == Role::Parent { killed_end } else { End::Success };
     assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
-    // No process waits for an orphan, so it reports success itself.
-    let mut well = Vec::new();
-    reported.read_to_end(&mut well).unwrap();
-    well.sort_unstable();
-    let left: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
-    assert_eq!(well, left, "{killed:?} is killed");
+    // No process waits for an orphan, so that each process reports success itself.
+    let mut succeeded = Vec::new();
+    reports.read_to_end(&mut succeeded).unwrap();
+    succeeded.sort_unstable();
+    let survivors: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
+    assert_eq!(succeeded, survivors, "{killed:?} is killed");
 }
 
-/// Runs one of the processes.
-fn be(
-    own: usize,
-    all: &mut [Option<Ends>; 3],
+/// Runs the process with this index, after it has started its child.
+fn run_process(
+    index: usize,
+    all_ends: &mut [Option<Ends>; 3],
     mut report: &UnixStream,
     open: Open<'_>,
     killed: Role,
 ) -> i32 {
-    let child = (own < 2).then(|| Child::start(|| be(own + 1, all, report, open, killed)));
-    let ends = all[own].take().unwrap();
-    // Only its own process may hold an end, so that the others detect its end.
-    *all = Default::default();
+    let child = (index < 2)
+        .then(|| Child::start(|| run_process(index + 1, all_ends, report, open, killed)));
+    let ends = all_ends[index].take().unwrap();
+    // Drops the other processes' channels, so that the end of a process is detected.
+    *all_ends = Default::default();
     let to = |role: usize| ends[role].as_ref().unwrap();
 
     let library = open();
-    let (down, up) = match own {
+    let (down, up) = match index {
         0 => {
-            let down = View::make(&library, 0);
-            down.write(PLACES[0], WORDS[0]);
+            let down = View::create(&library, 0);
+            down.write(OFFSETS[0], WORDS[0]);
             down.send(&library, to(1), "down");
             let up = View::receive(&library, to(1), "up");
-            up.write(PLACES[0], WORDS[0]);
+            up.write(OFFSETS[0], WORDS[0]);
             send_word(to(1), "written");
             (down, up)
         }
         1 => {
             let down = View::receive(&library, to(0), "down");
-            down.holds(PLACES[0], WORDS[0]);
-            down.write(PLACES[1], WORDS[1]);
+            down.assert_text(OFFSETS[0], WORDS[0]);
+            down.write(OFFSETS[1], WORDS[1]);
             down.send(&library, to(2), "down");
             let up = View::receive(&library, to(2), "up");
-            up.holds(PLACES[2], WORDS[2]);
-            up.write(PLACES[1], WORDS[1]);
+            up.assert_text(OFFSETS[2], WORDS[2]);
+            up.write(OFFSETS[1], WORDS[1]);
             up.send(&library, to(0), "up");
             receive_word(to(0), "written");
             send_word(to(2), "written");
@@ -98,53 +99,53 @@ fn be(
         }
         _ => {
             let down = View::receive(&library, to(1), "down");
-            down.write(PLACES[2], WORDS[2]);
-            let up = View::make(&library, 1);
-            up.write(PLACES[2], WORDS[2]);
+            down.write(OFFSETS[2], WORDS[2]);
+            let up = View::create(&library, 1);
+            up.write(OFFSETS[2], WORDS[2]);
             up.send(&library, to(1), "up");
             receive_word(to(1), "written");
             (down, up)
         }
     };
     for view in [&down, &up] {
-        for (place, word) in PLACES.into_iter().zip(WORDS) {
-            view.holds(place, word);
+        for (offset, word) in OFFSETS.into_iter().zip(WORDS) {
+            view.assert_text(offset, word);
         }
     }
 
-    if ALL[own] == killed {
-        // After the others have read everything.
-        for other in (0..3).filter(|&other| other != own) {
-            receive_word(to(other), "seen");
+    if ALL[index] == killed {
+        // Waits until the other processes have read everything.
+        for peer in (0..3).filter(|&peer| peer != index) {
+            receive_word(to(peer), "seen");
         }
         // SAFETY: kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let killed = ALL.iter().position(|&role| role == killed).unwrap();
     send_word(to(killed), "seen");
-    let gone = to(killed).receive_descriptor().map(drop).unwrap_err();
-    assert!(matches!(gone.kind(), ErrorKind::Disconnected(_)), "{gone}");
-    let other = 3 - own - killed;
+    let error = to(killed).receive_descriptor().map(drop).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Disconnected(_)), "{error}");
+    let peer = 3 - index - killed;
     for view in [&down, &up] {
-        if own < other {
+        if index < peer {
             view.write(LAST, "after");
-            send_word(to(other), "written");
-            receive_word(to(other), "returned");
-            view.holds(LAST, "again");
+            send_word(to(peer), "written");
+            receive_word(to(peer), "returned");
+            view.assert_text(LAST, "again");
         } else {
-            receive_word(to(other), "written");
-            view.holds(LAST, "after");
+            receive_word(to(peer), "written");
+            view.assert_text(LAST, "after");
             view.write(LAST, "again");
-            send_word(to(other), "returned");
+            send_word(to(peer), "returned");
         }
     }
     drop((down, up));
     library.assert_nothing_held();
     if let Some(child) = child {
-        let dies = End::Signal(libc::SIGKILL);
-        let expected = if killed == own + 1 { dies } else { End::Success };
-        assert_eq!(child.wait(), expected, "the child of {}", WORDS[own]);
+        let killed_end = End::Signal(libc::SIGKILL);
+        let expected = if killed == index + 1 { killed_end } else { End::Success };
+        assert_eq!(child.wait(), expected, "the child of {}", WORDS[index]);
     }
-    report.write_all(&[own as u8]).unwrap();
+    report.write_all(&[index as u8]).unwrap();
     0
 }

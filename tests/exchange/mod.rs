@@ -1,4 +1,4 @@
-//! Tests of memory sent between processes, each with its own library, for any runtime.
+//! Tests of memory sent between processes, each of which loads the library itself. They run on any runtime.
 
 mod generations;
 mod untrusted;
@@ -22,7 +22,7 @@ struct View {
 }
 
 impl View {
-    fn make(library: &Library, gpu: usize) -> Self {
+    fn create(library: &Library, gpu: usize) -> Self {
         Self::of(library, Allocation::create(&library.vmm, SIZE, &library.on(gpu)).unwrap())
     }
 
@@ -35,8 +35,8 @@ impl View {
     fn of(library: &Library, memory: Allocation) -> Self {
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
-        let all: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        mapping.grant(&all, Access::ReadWrite).unwrap();
+        let agents: Vec<_> = library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        mapping.grant(&agents, Access::ReadWrite).unwrap();
         Self { mapping, memory }
     }
 
@@ -49,7 +49,7 @@ impl View {
     }
 
     #[track_caller]
-    fn holds(&self, offset: usize, text: &str) {
+    fn assert_text(&self, offset: usize, text: &str) {
         let mut found = vec![0; text.len()];
         self.mapping.read(offset, &mut found).unwrap();
         assert_eq!(String::from_utf8_lossy(&found), text, "at {offset}");
@@ -62,7 +62,7 @@ fn send_word(channel: &Channel, word: &str) {
     channel.send_descriptor(std::io::stderr(), &description).unwrap();
 }
 
-/// Receives a word.
+/// Fails unless the next received word is this one.
 #[track_caller]
 fn receive_word(channel: &Channel, word: &str) {
     assert_eq!(channel.receive_descriptor().unwrap().1.name, word);

@@ -16,24 +16,24 @@ pub fn share_with_another_user(open: Open<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    for each in [folder.path(), &path] {
+    for entry in [folder.path(), &path] {
         use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(each, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(entry, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
-    let own = geteuid().as_raw();
+    let own_user = geteuid().as_raw();
     let sender = Child::start(|| {
         let library = open();
         become_user(NOBODY_UID);
-        let mine = View::make(&library, 0);
-        mine.write(0, "theirs");
-        // The kernel records the user who connects: the other end is not of this user either.
+        let view = View::create(&library, 0);
+        view.write(0, "theirs");
+        // For this process, too, the other end belongs to another user.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_untrusted(strict.send(&library.vmm, &mine.memory, "strict"), own, NOBODY_UID);
-        let channel = with_trust(connect(&path), Trust::User(own));
-        mine.send(&library, &channel, "memory");
+        assert_untrusted(strict.send(&library.vmm, &view.memory, "strict"), own_user, NOBODY_UID);
+        let channel = with_trust(connect(&path), Trust::User(own_user));
+        view.send(&library, &channel, "memory");
         receive_word(&channel, "written");
-        mine.holds(4096, "yours");
-        let offer = Offer::of(&mine.memory).unwrap();
+        view.assert_text(4096, "yours");
+        let offer = Offer::of(&view.memory).unwrap();
         send_word(&channel, &offer.ticket().to_string());
         receive_word(&channel, "fetched");
         0
@@ -43,18 +43,18 @@ pub fn share_with_another_user(open: Open<'_>) {
         drop(listener.accept().unwrap());
         let (socket, _) = listener.accept().unwrap();
         let strict = Channel::over(socket.try_clone().unwrap());
-        assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own);
-        // The message was not read.
+        assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own_user);
+        // The rejected channel has not read the message.
         let channel = with_trust(socket, Trust::User(NOBODY_UID));
-        let theirs = View::receive(&library, &channel, "memory");
-        theirs.holds(0, "theirs");
-        theirs.write(4096, "yours");
+        let view = View::receive(&library, &channel, "memory");
+        view.assert_text(0, "theirs");
+        view.write(4096, "yours");
         send_word(&channel, "written");
         let ticket = channel.receive_descriptor().unwrap().1.name;
         let ticket: Ticket = ticket.parse().unwrap();
-        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY_UID, own);
+        assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY_UID, own_user);
         let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY_UID)).unwrap();
-        View::of(&library, fetched).holds(0, "theirs");
+        View::of(&library, fetched).assert_text(0, "theirs");
         send_word(&channel, "fetched");
         0
     });
@@ -70,8 +70,8 @@ fn with_trust(socket: UnixStream, trust: Trust) -> Channel {
 }
 
 #[track_caller]
-fn assert_untrusted<T>(answer: Result<T, Error>, user: u32, trusted: u32) {
-    let Err(error) = answer else { panic!("another user was trusted") };
+fn assert_untrusted<T>(result: Result<T, Error>, user: u32, trusted: u32) {
+    let Err(error) = result else { panic!("another user was trusted") };
     let (ErrorKind::Untrusted(found)
     | ErrorKind::Unavailable { reason: Unavailable::Untrusted(found), .. }) = *error.kind()
     else {
@@ -80,10 +80,10 @@ fn assert_untrusted<T>(answer: Result<T, Error>, user: u32, trusted: u32) {
     assert_eq!(found, UntrustedUser { user: Some(user), trusted }, "{error}");
 }
 
-/// The error of a ticket in another PID namespace than that of process 1.
+/// Fails unless the error is that process 1 is in another PID namespace.
 #[track_caller]
-fn assert_elsewhere<T>(answer: Result<T, Error>) {
-    let Err(error) = answer else { panic!("the number means another process") };
+fn assert_other_namespace<T>(result: Result<T, Error>) {
+    let Err(error) = result else { panic!("a ticket of another namespace was accepted") };
     let kind = ErrorKind::Unavailable { process: 1, reason: Unavailable::OtherNamespace };
     assert_eq!(*error.kind(), kind);
 }
@@ -92,43 +92,43 @@ fn assert_elsewhere<T>(answer: Result<T, Error>) {
 /// names another process, which is an error. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: Open<'_>) {
-    let (here, there) = Channel::pair().unwrap();
+    let (outside_channel, inside_channel) = Channel::pair().unwrap();
     let inside = Child::start(|| {
         new_pid_namespace();
         let first = Child::start(|| {
             assert_eq!(std::process::id(), 1, "the first in its namespace");
             let library = open();
-            let mine = View::make(&library, 0);
-            mine.write(0, "inside");
-            // The other end has no number here: the kernel reports 0.
-            mine.send(&library, &there, "memory");
-            receive_word(&there, "written");
-            mine.holds(4096, "outside");
-            // `/proc` still shows the outer namespace, where process 1 is another.
-            assert_elsewhere(Offer::of(&mine.memory));
+            let view = View::create(&library, 0);
+            view.write(0, "inside");
+            // The other end has no process number in this namespace: the kernel reports 0.
+            view.send(&library, &inside_channel, "memory");
+            receive_word(&inside_channel, "written");
+            view.assert_text(4096, "outside");
+            // `/proc` still shows the outer namespace, where process 1 is a different process.
+            assert_other_namespace(Offer::of(&view.memory));
             own_proc();
-            let offer = Offer::of(&mine.memory).unwrap();
+            let offer = Offer::of(&view.memory).unwrap();
             let ticket = offer.ticket();
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
-            assert_eq!(second, End::Success, "within the namespace");
-            send_word(&there, &ticket.to_string());
-            receive_word(&there, "refused");
+            assert_eq!(second, End::Success, "a ticket is valid within the namespace");
+            send_word(&inside_channel, &ticket.to_string());
+            receive_word(&inside_channel, "refused");
             0
         });
         i32::from(first.wait() != End::Success)
     });
     let outside = Child::start(|| {
         let library = open();
-        let theirs = View::receive(&library, &here, "memory");
-        theirs.holds(0, "inside");
-        theirs.write(4096, "outside");
-        send_word(&here, "written");
-        let ticket: Ticket = here.receive_descriptor().unwrap().1.name.parse().unwrap();
+        let view = View::receive(&library, &outside_channel, "memory");
+        view.assert_text(0, "inside");
+        view.write(4096, "outside");
+        send_word(&outside_channel, "written");
+        let ticket: Ticket = outside_channel.receive_descriptor().unwrap().1.name.parse().unwrap();
         assert_eq!(ticket.process, 1);
-        assert_elsewhere(ticket.fetch(&library.vmm, Trust::Anyone));
-        send_word(&here, "refused");
+        assert_other_namespace(ticket.fetch(&library.vmm, Trust::Anyone));
+        send_word(&outside_channel, "refused");
         0
     });
-    drop((here, there));
+    drop((outside_channel, inside_channel));
     assert_eq!([inside.wait(), outside.wait()], [End::Success; 2]);
 }

@@ -6,6 +6,7 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
+/// A simulated machine, and the reservations and handles that were created on it.
 pub struct Executor {
     pub machine: Machine,
     pub reservations: Vec<Address>,
@@ -28,8 +29,10 @@ impl Executor {
         let mut executor = Self { machine, reservations, handles, agents, file: None, granule };
         let mut model = Model::default();
         for &operation in sequence {
-            let done = executor.execute(operation);
-            done.unwrap_or_else(|error| panic!("{sequence:?} works: {operation:?}: {error}"));
+            let result = executor.execute(operation);
+            result.unwrap_or_else(|error| {
+                panic!("{sequence:?} succeeds when nothing fails: {operation:?}: {error}")
+            });
             model = model.after(operation);
             executor.tag(&model);
         }
@@ -44,19 +47,19 @@ impl Executor {
         at(self.reservations[reservation], slot * self.granule)
     }
 
-    fn range(&self, place: SlotRange) -> (Address, usize) {
-        (self.address(place.reservation, place.slot), place.slots * self.granule)
+    fn range(&self, range: SlotRange) -> (Address, usize) {
+        (self.address(range.reservation, range.slot), range.slots * self.granule)
     }
 
-    /// Executes an operation by the library.
+    /// Executes an operation with the library.
     pub fn execute(&mut self, operation: Operation) -> Result<(), Error> {
         let vmm = &self.machine.vmm;
         match operation {
             Operation::Reserve | Operation::ReserveAligned => {
                 let alignment = if operation == Operation::Reserve { 0 } else { 16 << 20 };
-                let made = vmm.address_reserve(self.reservation_size(), alignment, None)?;
-                assert_eq!(made.get() % alignment.max(1), 0, "it is aligned");
-                self.reservations.push(made);
+                let base = vmm.address_reserve(self.reservation_size(), alignment, None)?;
+                assert_eq!(base.get() % alignment.max(1), 0, "the reservation is aligned");
+                self.reservations.push(base);
             }
             Operation::Free(reservation) => {
                 let base = self.reservations[reservation];
@@ -66,27 +69,28 @@ impl Executor {
                 self.handles.push(vmm.create(self.granule, &self.machine.on(agent - 1))?);
             }
             Operation::Release(handle) => vmm.release(self.handles[handle])?,
-            Operation::Map(handle, place) => {
-                let (address, size) = self.range(place);
+            Operation::Map(handle, range) => {
+                let (address, size) = self.range(range);
                 vmm.map(address, size, 0, self.handles[handle])?;
             }
-            Operation::Unmap(place) => {
-                let (address, size) = self.range(place);
+            Operation::Unmap(range) => {
+                let (address, size) = self.range(range);
                 vmm.unmap(address, size)?;
             }
-            Operation::SetAccess(place, list) => {
-                let (address, size) = self.range(place);
-                let grant = |&(agent, what): &(usize, _)| access(self.agents[agent], what);
+            Operation::SetAccess(range, list) => {
+                let (address, size) = self.range(range);
+                let grant =
+                    |&(agent, permission): &(usize, _)| access(self.agents[agent], permission);
                 let list: Vec<_> = list.iter().map(grant).collect();
                 vmm.set_access(address, size, &list)?;
             }
-            Operation::Revoke(place, agents) => {
-                let (address, size) = self.range(place);
+            Operation::Revoke(range, agents) => {
+                let (address, size) = self.range(range);
                 let agents: Vec<_> = agents.iter().map(|&agent| self.agents[agent]).collect();
                 vmm.revoke(address, size, &agents)?;
             }
-            Operation::Retain(place) => {
-                let handle = vmm.retain_allocation_handle(self.range(place).0)?;
+            Operation::Retain(range) => {
+                let handle = vmm.retain_allocation_handle(self.range(range).0)?;
                 assert!(self.handles.contains(&handle), "the handle that was mapped");
             }
             Operation::Export(handle) => {
@@ -96,14 +100,14 @@ impl Executor {
                 let file = self.file.as_ref().expect("something was exported");
                 self.handles.push(vmm.import_from_shareable_handle(file, FILE)?);
             }
-            // Next to the tags.
-            Operation::Fill(place) => {
-                let (address, size) = self.range(place);
+            // Fills next to the tags.
+            Operation::Fill(range) => {
+                let (address, size) = self.range(range);
                 let (address, size) = (at(address, 64), size - 64);
                 vmm.fill(address, 0x0101_0101, size.min(128))?;
             }
-            Operation::Copy(place) => {
-                let (address, _) = self.range(place);
+            Operation::Copy(range) => {
+                let (address, _) = self.range(range);
                 let agent = self.copier(address);
                 vmm.copy(agent, at(address, 128), at(address, 64), 16)?;
             }
@@ -111,15 +115,15 @@ impl Executor {
         Ok(())
     }
 
-    fn copier(&self, address: Address) -> AgentId {
-        let writes = |agent: &&AgentId| {
+    fn writing_gpu(&self, address: Address) -> AgentId {
+        let can_write = |agent: &&AgentId| {
             let access = self.machine.vmm.get_access(**agent, address);
             access == Ok(hsa_vmm::Access::ReadWrite)
         };
-        *self.agents[1..].iter().find(writes).expect("a GPU may write")
+        *self.agents[1..].iter().find(can_write).expect("a GPU may write")
     }
 
-    /// Has the CPU write the number of the memory to it, where it has access.
+    /// Writes each memory's tag with the CPU, where the CPU has write access.
     pub fn tag(&self, model: &Model) {
         for mapping in &model.mappings {
             if mapping.access[crate::model::CPU] == hsa_vmm::Access::ReadWrite {
@@ -133,7 +137,7 @@ impl Executor {
     /// Unmaps, releases and frees everything by the library's calls. Fails if anything is left.
     pub fn release_all(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
-        let failed = |error: Error| format!("taking it apart: {error}");
+        let failed = |error: Error| format!("releasing everything: {error}");
         for mapping in vmm.mappings() {
             vmm.unmap(mapping.address, mapping.size).map_err(failed)?;
         }
@@ -145,11 +149,11 @@ impl Executor {
         for (base, size) in vmm.reservations() {
             vmm.address_free(base, size).map_err(failed)?;
         }
-        let left = vmm.usage();
-        if (left.reservations, left.handles, left.mappings) == (0, 0, 0) {
+        let usage = vmm.usage();
+        if (usage.reservations, usage.handles, usage.mappings) == (0, 0, 0) {
             Ok(())
         } else {
-            Err(format!("taken apart, and still there: {left:?}"))
+            Err(format!("not released: {usage:?}"))
         }
     }
 
@@ -160,10 +164,10 @@ impl Executor {
         plan: FaultPlan,
     ) -> (Result<(), Error>, Vec<(&'static str, u64)>) {
         self.machine.simulation.set_faults(plan);
-        let answer = self.execute(operation);
+        let result = self.execute(operation);
         let failed = self.machine.simulation.failed_calls();
         self.machine.simulation.set_faults(FaultPlan::none());
-        (answer, failed)
+        (result, failed)
     }
 }
 

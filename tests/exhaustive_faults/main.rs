@@ -2,9 +2,9 @@
 //! operation fails with every status, alone and with later ones; so do `mmap`, `mprotect` and the allocation
 //! of descriptors. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Of sequences that reach the same state before the last operation, one is tried: up to four operations,
-//! with `HSA_VMM_LONG=1` up to five. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to that many
-//! operations.
+//! Sequences have up to four operations, with `HSA_VMM_LONG=1` up to five. If several sequences reach the same
+//! state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
+//! to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -26,7 +26,7 @@ use search::Search;
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a kind of machine. Fails if there are fewer runs than `at_least` at the default depth.
+/// Tests a kind of machine. Fails if there are fewer runs than `floor` at the default depth.
 fn search(name: &'static str, config: Config, floor: u64) {
     if process::ran_alone() {
         return;
@@ -34,9 +34,9 @@ fn search(name: &'static str, config: Config, floor: u64) {
     let begun = Instant::now();
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
     let floor = if is_long() { floor } else { floor / 10 };
-    let reported = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
+    let variable = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth =
-        reported.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
+        variable.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
@@ -54,46 +54,62 @@ fn generation(generation: Generation) -> Config {
 }
 
 #[test]
-fn before_aligned_reservations() {
+fn faults_change_nothing_before_aligned_reservations() {
     search("6.1", generation(Generation::A).with_extension(4), 5_000);
 }
 
 #[test]
-fn in_generation_a() {
+fn faults_in_generation_a_change_nothing() {
     search("generation A", generation(Generation::A), 5_000);
 }
 
 #[test]
-fn in_generation_b() {
+fn faults_in_generation_b_change_nothing() {
     search("generation B", generation(Generation::B), 5_000);
 }
 
 #[test]
-fn in_generation_c() {
+fn faults_in_generation_c_change_nothing() {
     search("generation C", generation(Generation::C), 5_000);
 }
 
 #[test]
-fn in_generation_d() {
+fn faults_in_generation_d_change_nothing() {
     search("generation D", generation(Generation::D), 5_000);
 }
 
 #[test]
-fn in_generation_a_with_runtime_cpu_access() {
-    search("generation A, by the runtime", without_cpu_mapping(generation(Generation::A)), 5_000);
+fn faults_in_generation_a_with_runtime_cpu_access() {
+    search(
+        "generation A, CPU access by the runtime",
+        without_cpu_mapping(generation(Generation::A)),
+        5_000,
+    );
 }
 
 #[test]
-fn in_generation_b_with_runtime_cpu_access() {
-    search("generation B, by the runtime", without_cpu_mapping(generation(Generation::B)), 5_000);
+fn faults_in_generation_b_with_runtime_cpu_access() {
+    search(
+        "generation B, CPU access by the runtime",
+        without_cpu_mapping(generation(Generation::B)),
+        5_000,
+    );
 }
 
 #[test]
-fn in_generation_c_with_runtime_cpu_access() {
-    search("generation C, by the runtime", without_cpu_mapping(generation(Generation::C)), 5_000);
+fn faults_in_generation_c_with_runtime_cpu_access() {
+    search(
+        "generation C, CPU access by the runtime",
+        without_cpu_mapping(generation(Generation::C)),
+        5_000,
+    );
 }
 
 #[test]
-fn in_generation_d_with_runtime_cpu_access() {
-    search("generation D, by the runtime", without_cpu_mapping(generation(Generation::D)), 5_000);
+fn faults_in_generation_d_with_runtime_cpu_access() {
+    search(
+        "generation D, CPU access by the runtime",
+        without_cpu_mapping(generation(Generation::D)),
+        5_000,
+    );
 }

@@ -1,6 +1,6 @@
-//! The state after a sequence of operations, and the operations that can follow. It models just enough of
-//! HIP's documents to skip operations that fail before the runtime is called, and sequences that differ
-//! from others only in names.
+//! The state after a sequence of operations, and the operations that can follow. The model implements just
+//! enough of HIP's documents to skip operations that fail before the runtime is called, and sequences that
+//! differ from others only in names.
 
 use hsa_vmm::Access;
 
@@ -42,7 +42,7 @@ pub enum Operation {
     Copy(SlotRange),
 }
 
-/// The lists of access to set: more for all agents, less, and one agent before or after the other.
+/// The lists of access to set: for all agents, more or less for one agent, and mixed.
 const GRANTS: &[&[(usize, Access)]] = &[
     &[(GPUS[0], Access::ReadWrite), (GPUS[1], Access::ReadWrite), (CPU, Access::ReadWrite)],
     &[(CPU, Access::Read)],
@@ -53,7 +53,7 @@ const GRANTS: &[&[(usize, Access)]] = &[
     &[(GPUS[0], Access::None), (CPU, Access::Read)],
 ];
 
-const REVOKED: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
+const REVOKED_AGENTS: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleState {
@@ -74,13 +74,13 @@ pub struct MappingState {
 /// The state so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// For each reservation ever made, whether it still exists.
+    /// For each reservation ever created, whether it still exists.
     pub reservations: Vec<bool>,
     pub handles: Vec<HandleState>,
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// The memory that the CPU could write its tag to.
+    /// The memory to which the CPU has written its tag.
     pub written: Vec<usize>,
 }
 
@@ -88,7 +88,7 @@ impl Model {
     /// Returns whether physical memory is alive: referenced or mapped.
     pub fn is_alive(&self, handle: usize) -> bool {
         let mapped = self.mappings.iter().any(|mapping| mapping.handle == handle);
-        mapped || self.handles.get(handle).is_some_and(|it| it.references > 0)
+        mapped || self.handles.get(handle).is_some_and(|state| state.references > 0)
     }
 
     /// Returns the mappings of a range, by slot.
@@ -97,11 +97,11 @@ impl Model {
         self.mappings.iter().filter(inside)
     }
 
-    fn may(&self, range: SlotRange, agent: usize, access: Access) -> bool {
+    fn can_access(&self, range: SlotRange, agent: usize, access: Access) -> bool {
         self.mappings_at(range).all(|mapping| mapping.access[agent] >= access)
     }
 
-    fn is_touched(&self, reservation: usize) -> bool {
+    fn has_mappings(&self, reservation: usize) -> bool {
         self.mappings.iter().any(|mapping| mapping.reservation == reservation)
     }
 
@@ -122,7 +122,7 @@ impl Model {
         if alive < 2 && self.reservations.len() < 3 {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
         }
-        let empty = |&index: &usize| self.reservations[index] && !self.is_touched(index);
+        let empty = |&index: &usize| self.reservations[index] && !self.has_mappings(index);
         // Empty reservations differ only in their names, so that one of them is enough.
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
@@ -145,10 +145,10 @@ impl Model {
     }
 
     fn map_next(&self, all: &mut Vec<Operation>) {
-        let mut untouched = false;
+        let mut has_empty = false;
         for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
             // One empty reservation represents all of them.
-            if !self.is_touched(reservation) && std::mem::replace(&mut untouched, true) {
+            if !self.has_mappings(reservation) && std::mem::replace(&mut has_empty, true) {
                 continue;
             }
             for slot in 0..SLOTS {
@@ -173,27 +173,30 @@ impl Model {
             slots: 1,
         };
         let mut ranges: Vec<SlotRange> = self.mappings.iter().map(range).collect();
-        let whole = |slots: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*slots };
-        let full =
-            |slots: &SlotRange| slots.slot == 0 && self.mappings_at(whole(slots)).count() == SLOTS;
-        let wholes: Vec<SlotRange> = ranges.iter().filter(|slots| full(slots)).map(whole).collect();
-        ranges.extend(wholes);
+        let all_slots = |slots: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*slots };
+        let is_full = |slots: &SlotRange| {
+            slots.slot == 0 && self.mappings_at(all_slots(slots)).count() == SLOTS
+        };
+        let full_ranges: Vec<SlotRange> =
+            ranges.iter().filter(|slots| is_full(slots)).map(all_slots).collect();
+        ranges.extend(full_ranges);
         ranges
     }
 
     fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
         all.push(Operation::Unmap(range));
         let changes = |list: &&&[(usize, Access)]| {
-            let differs =
-                |it: &MappingState| list.iter().any(|&(agent, to)| it.access[agent] != to);
+            let differs = |mapping: &MappingState| {
+                list.iter().any(|&(agent, to)| mapping.access[agent] != to)
+            };
             self.mappings_at(range).any(differs)
         };
         all.extend(GRANTS.iter().filter(changes).map(|list| Operation::SetAccess(range, list)));
-        all.extend(REVOKED.iter().map(|agents| Operation::Revoke(range, agents)));
+        all.extend(REVOKED_AGENTS.iter().map(|agents| Operation::Revoke(range, agents)));
         if range.slots == 1 {
             all.push(Operation::Retain(range));
         }
-        let writers = GPUS.iter().filter(|&&gpu| self.may(range, gpu, Access::ReadWrite));
+        let writers = GPUS.iter().filter(|&&gpu| self.can_access(range, gpu, Access::ReadWrite));
         if writers.clone().next().is_some() {
             let owned = |mapping: &MappingState| {
                 let owner = self.handles[mapping.handle].gpu;
@@ -206,13 +209,13 @@ impl Model {
         }
     }
 
-    /// Returns whether the state changes: after other operations no new sequence is needed.
+    /// Returns whether sequences end with this operation, because it leads to no new state.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_))
     }
 
-    /// The state after an operation that [`next`](Self::next) named.
+    /// Returns the state after an operation that [`next`](Self::next) has returned.
     pub fn after(&self, operation: Operation) -> Self {
         let mut next = self.clone();
         match operation {
@@ -228,23 +231,27 @@ impl Model {
                 next.mappings.push(MappingState { reservation, slot, handle, access });
                 next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
             }
-            Operation::Unmap(range) => next.mappings.retain(|it| !is_inside(&it, range)),
+            Operation::Unmap(range) => next.mappings.retain(|mapping| !is_inside(&mapping, range)),
             Operation::SetAccess(range, list) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
+                for mapping in
+                    next.mappings.iter_mut().filter(|mapping| is_inside(&&**mapping, range))
+                {
                     for &(agent, access) in list {
                         mapping.access[agent] = access;
                     }
                 }
             }
             Operation::Revoke(range, agents) => {
-                for mapping in next.mappings.iter_mut().filter(|it| is_inside(&&**it, range)) {
+                for mapping in
+                    next.mappings.iter_mut().filter(|mapping| is_inside(&&**mapping, range))
+                {
                     for &agent in agents {
                         mapping.access[agent] = Access::None;
                     }
                 }
             }
             Operation::Retain(range) => {
-                let handle = self.mappings_at(range).next().expect("it is mapped").handle;
+                let handle = self.mappings_at(range).next().expect("the range is mapped").handle;
                 next.handles[handle].references += 1;
             }
             Operation::Export(handle) => next.exported = Some(handle),
@@ -255,8 +262,10 @@ impl Model {
             }
             Operation::Fill(_) | Operation::Copy(_) => {}
         }
-        let tagged = next.mappings.iter().filter(|it| it.access[CPU] == Access::ReadWrite);
-        let tagged: Vec<usize> = tagged.map(|it| next.handles[it.handle].memory).collect();
+        let tagged =
+            next.mappings.iter().filter(|mapping| mapping.access[CPU] == Access::ReadWrite);
+        let tagged: Vec<usize> =
+            tagged.map(|mapping| next.handles[mapping.handle].memory).collect();
         next.written.extend(tagged);
         next.written.sort_unstable();
         next.written.dedup();

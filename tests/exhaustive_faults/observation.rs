@@ -4,7 +4,7 @@ use crate::executor::{Executor, tag_of};
 use crate::machine::at;
 use crate::model::{AGENTS, CPU, GPUS, Model, Operation, SLOTS};
 use crate::process;
-use hsa_vmm::simulation::Usage as Native;
+use hsa_vmm::simulation::Usage as RuntimeUsage;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Access, Address};
 
@@ -19,7 +19,7 @@ pub struct Observation {
     access: Vec<[Access; AGENTS]>,
     /// For each mapping and GPU: the permissions in its page table.
     pages: Vec<[(bool, bool); GPUS.len()]>,
-    /// For each mapping and GPU: whether there is an entry. With AMD's driver it would allow everything.
+    /// For each mapping and GPU: whether there is an entry. With AMD's driver an entry allows all access.
     entries: Vec<[bool; GPUS.len()]>,
     /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
@@ -39,7 +39,7 @@ impl Observation {
         let (mut access, mut contents) = (Vec::new(), Vec::new());
         let (mut pages, mut entries) = (Vec::new(), Vec::new());
         for mapping in &mappings {
-            let granted = granted(executor, mapping)?;
+            let granted = agents_access(executor, mapping)?;
             access.push(granted);
             let entry = |gpu| executor.machine.simulation.page(gpu - 1, mapping.address.get());
             let allowed = |gpu| entry(gpu).map(|page| (page.readable, page.writable));
@@ -53,9 +53,9 @@ impl Observation {
                 tag.iter().all(|byte| *byte == tag[0]).then_some(tag[0])
             });
         }
-        let native = executor.machine.simulation.usage();
-        let descriptors = process::descriptors() - native.descriptors;
-        let Native { reservations, handles, allocations, vram_used, .. } = native;
+        let runtime_usage = executor.machine.simulation.usage();
+        let descriptors = process::descriptors() - runtime_usage.descriptors;
+        let RuntimeUsage { reservations, handles, allocations, vram_used, .. } = runtime_usage;
         Ok(Self {
             process: process_access(executor, &vmm.reservations())?,
             reservations: vmm.reservations(),
@@ -65,7 +65,7 @@ impl Observation {
             pages,
             entries,
             contents,
-            runtime: (reservations, handles, native.mappings, allocations, vram_used),
+            runtime: (reservations, handles, runtime_usage.mappings, allocations, vram_used),
             descriptors,
             mappings,
         })
@@ -76,34 +76,34 @@ impl Observation {
         self.quarantine.len()
     }
 
-    /// Returns the first difference.
-    pub fn difference(&self, after: &Self) -> Result<(), String> {
-        fn differ<T: std::fmt::Debug + PartialEq>(what: &str, a: &T, b: &T) -> Result<(), String> {
-            if a == b { Ok(()) } else { Err(format!("{what} changed: {a:x?} is now {b:x?}")) }
+    /// Fails with the first difference.
+    pub fn check_unchanged(&self, after: &Self) -> Result<(), String> {
+        fn compare<T: std::fmt::Debug + PartialEq>(name: &str, a: &T, b: &T) -> Result<(), String> {
+            if a == b { Ok(()) } else { Err(format!("{name} changed: {a:x?} is now {b:x?}")) }
         }
-        differ("the list of reservations", &self.reservations, &after.reservations)?;
-        differ("the list of mappings", &self.mappings, &after.mappings)?;
-        differ("usage", &self.usage, &after.usage)?;
-        differ("get_access", &self.access, &after.access)?;
-        differ("the GPUs' page tables", &self.pages, &after.pages)?;
+        compare("the list of reservations", &self.reservations, &after.reservations)?;
+        compare("the list of mappings", &self.mappings, &after.mappings)?;
+        compare("usage", &self.usage, &after.usage)?;
+        compare("get_access", &self.access, &after.access)?;
+        compare("the GPUs' page tables", &self.pages, &after.pages)?;
         self.entries_may_only_go(after)?;
-        differ("this process's mappings", &self.process, &after.process)?;
-        differ("the contents", &self.contents, &after.contents)?;
-        differ("what the runtime holds", &self.runtime, &after.runtime)?;
-        differ("the number of descriptors", &self.descriptors, &after.descriptors)?;
-        differ("the quarantine", &self.quarantine, &after.quarantine)
+        compare("this process's mappings", &self.process, &after.process)?;
+        compare("the contents", &self.contents, &after.contents)?;
+        compare("the runtime's usage", &self.runtime, &after.runtime)?;
+        compare("the number of descriptors", &self.descriptors, &after.descriptors)?;
+        compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Returns whether only forbidden GPUs have lost their entries. A GPU that was forbidden access keeps its
-    /// entry until the memory is mapped again, which a rollback may do. No other GPU may lose or gain an entry.
-    fn entries_may_only_go(&self, after: &Self) -> Result<(), String> {
+    /// Fails unless only GPUs whose access was set to none have lost entries. Such a GPU keeps its entry until the
+    /// memory is mapped again, which a rollback may do. No other GPU may lose or gain an entry.
+    fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
-                let (had, has) = (entries[index], after.entries[mapping][index]);
-                let was_to_have = self.access[mapping][gpu] != Access::None;
-                if has && !had || had && !has && was_to_have {
+                let (before, now) = (entries[index], after.entries[mapping][index]);
+                let had_access = self.access[mapping][gpu] != Access::None;
+                if now && !before || before && !now && had_access {
                     return Err(format!(
-                        "GPU {gpu}'s entry of {:?} was {had}, is {has}",
+                        "GPU {gpu}'s entry of {:?} was {before}, is {now}",
                         self.mappings[mapping]
                     ));
                 }
@@ -112,16 +112,16 @@ impl Observation {
         Ok(())
     }
 
-    /// Returns the same state without memory of this process that the runtime has pinned.
-    pub fn difference_but_for_pinned(&self, after: &Self) -> Result<(), String> {
+    /// Fails with the first difference, but ignores memory of this process that the runtime has pinned.
+    pub fn check_unchanged_except_pinned(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
-        self.difference(&after)
+        self.check_unchanged(&after)
     }
 
-    /// Compares with the model.
-    pub fn agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
-        let fail = |what: String| Err(format!("not what the model says: {what}"));
+    /// Fails unless the state is the model's.
+    pub fn check_against(&self, executor: &Executor, model: &Model) -> Result<(), String> {
+        let fail = |difference: String| Err(format!("differs from the model: {difference}"));
         let reserved = model.reservations.iter().filter(|&&alive| alive).count();
         let alive = (0..model.handles.len()).filter(|&handle| model.is_alive(handle)).count();
         let mapped = model.mappings.len();
@@ -135,34 +135,43 @@ impl Observation {
         if !self.quarantine.is_empty() {
             return fail(format!("something is in quarantine: {:?}", self.quarantine));
         }
-        let address = |it: &crate::model::MappingState| executor.address(it.reservation, it.slot);
-        let mut expected: Vec<_> = model.mappings.iter().map(|it| (address(it), it)).collect();
+        let address = |mapping: &crate::model::MappingState| {
+            executor.address(mapping.reservation, mapping.slot)
+        };
+        let mut expected: Vec<_> =
+            model.mappings.iter().map(|mapping| (address(mapping), mapping)).collect();
         expected.sort_by_key(|&(address, _)| address.get());
         for (index, &(address, mapping)) in expected.iter().enumerate() {
             if self.mappings[index].address != address {
                 return fail(format!("nothing is mapped at {address}"));
             }
             if self.access[index] != mapping.access {
-                return fail(format!("get_access says {:?} of {mapping:?}", self.access[index]));
+                return fail(format!(
+                    "get_access returns {:?} for {mapping:?}",
+                    self.access[index]
+                ));
             }
-            let may = |gpu: usize| {
+            let expected_permissions = |gpu: usize| {
                 let access = mapping.access[gpu];
                 (access >= Access::Read, access == Access::ReadWrite)
             };
-            if self.pages[index] != GPUS.map(may) {
-                return fail(format!("the GPUs may {:?} in {mapping:?}", self.pages[index]));
+            if self.pages[index] != GPUS.map(expected_permissions) {
+                return fail(format!(
+                    "the GPUs' permissions are {:?} for {mapping:?}",
+                    self.pages[index]
+                ));
             }
             let memory = model.handles[mapping.handle].memory;
             let tag = if model.written.contains(&memory) { tag_of(memory) } else { 0 };
-            let seen = (mapping.access[CPU] != Access::None).then_some(tag);
-            if self.contents[index] != seen {
-                return fail(format!("{mapping:?} holds {:?}", self.contents[index]));
+            let expected_contents = (mapping.access[CPU] != Access::None).then_some(tag);
+            if self.contents[index] != expected_contents {
+                return fail(format!("{mapping:?} contains {:?}", self.contents[index]));
             }
         }
-        self.process_agrees_with(executor, model)
+        self.check_process(executor, model)
     }
 
-    fn process_agrees_with(&self, executor: &Executor, model: &Model) -> Result<(), String> {
+    fn check_process(&self, executor: &Executor, model: &Model) -> Result<(), String> {
         for (index, (base, _)) in self.reservations.iter().enumerate() {
             let mut expected = [Access::None; SLOTS];
             for mapping in &model.mappings {
@@ -173,8 +182,8 @@ impl Observation {
                 }
             }
             if self.process[index] != expected {
-                let seen = &self.process[index];
-                return Err(format!("this process may {seen:?} instead of {expected:?}"));
+                let found = &self.process[index];
+                return Err(format!("this process's access is {found:?} instead of {expected:?}"));
             }
         }
         Ok(())
@@ -182,15 +191,15 @@ impl Observation {
 }
 
 /// Returns the access of each agent, which must be equal at the first and at the last byte.
-fn granted(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
+fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; AGENTS], String> {
     let vmm = &executor.machine.vmm;
     let last = at(mapping.address, mapping.size - 1);
     let mut granted = [Access::None; AGENTS];
     for (agent, entry) in executor.agents.iter().zip(&mut granted) {
-        let answers = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
-        match answers {
+        let results = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
+        match results {
             [Ok(first), Ok(second)] if first == second => *entry = first,
-            _ => return Err(format!("get_access inside {mapping:?} says {answers:?}")),
+            _ => return Err(format!("get_access inside {mapping:?} returns {results:?}")),
         }
     }
     Ok(granted)
@@ -206,7 +215,7 @@ fn process_access(
     }
     let regions = process::regions();
     let granule = executor.reservation_size() / SLOTS;
-    let at = |address: usize| {
+    let access_at = |address: usize| {
         let hole = || format!("{address:#x} of a reservation is not mapped");
         let region = regions.iter().find(|region| (region.start..region.end).contains(&address));
         let permissions = &region.ok_or_else(hole)?.permissions;
@@ -217,10 +226,10 @@ fn process_access(
             _ => Err(format!("{address:#x} of a reservation is {permissions}")),
         }
     };
-    let of = |&(base, size): &(Address, usize)| {
-        (base.get()..base.get() + size).step_by(granule).map(at).collect()
+    let accesses = |&(base, size): &(Address, usize)| {
+        (base.get()..base.get() + size).step_by(granule).map(access_at).collect()
     };
-    reservations.iter().map(of).collect()
+    reservations.iter().map(accesses).collect()
 }
 
 /// Checks the state after an operation has quarantined a range: the range is listed and never used again, and
@@ -239,32 +248,34 @@ pub fn check_quarantine(
     if listed.len() <= before.quarantine.len() {
         return Err("nothing is in quarantine".to_owned());
     }
-    let lost = |address: Address| listed.iter().any(|entry| entry.address == address);
+    let is_quarantined = |address: Address| listed.iter().any(|entry| entry.address == address);
     let reservations = vmm.reservations().into_iter();
-    let whole: Vec<_> = reservations.filter(|&(base, _)| !may_have_hole || !lost(base)).collect();
-    process_access(executor, &whole)?;
-    let elsewhere = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
-        let is_lost = |it: &&MappingInfo| {
+    let complete: Vec<_> =
+        reservations.filter(|&(base, _)| !may_have_hole || !is_quarantined(base)).collect();
+    process_access(executor, &complete)?;
+    let unaffected = |mappings: &[MappingInfo]| -> Vec<MappingInfo> {
+        let is_inside = |mapping: &&MappingInfo| {
             listed.iter().any(|entry| {
-                (entry.address.get()..entry.address.get() + entry.size).contains(&it.address.get())
+                (entry.address.get()..entry.address.get() + entry.size)
+                    .contains(&mapping.address.get())
             })
         };
-        mappings.iter().filter(|it| !is_lost(it)).cloned().collect()
+        mappings.iter().filter(|mapping| !is_inside(mapping)).cloned().collect()
     };
     // If the unmap succeeded, only the memory is lost.
     let unmapped = matches!(operation, Operation::Unmap(_))
         && listed.iter().all(|entry| entry.address == Address::NULL);
-    if !unmapped && elsewhere(&before.mappings) != elsewhere(&vmm.mappings()) {
+    if !unmapped && unaffected(&before.mappings) != unaffected(&vmm.mappings()) {
         return Err("a mapping that is not in quarantine has changed".to_owned());
     }
     for (base, size) in vmm.reservations() {
-        let free = vmm.address_free(base, size);
-        let refused = matches!(
-            free.as_ref().map_err(hsa_vmm::Error::kind),
+        let result = vmm.address_free(base, size);
+        let rejected = matches!(
+            result.as_ref().map_err(hsa_vmm::Error::kind),
             Err(hsa_vmm::ErrorKind::Quarantined { now: false, .. })
         );
-        if lost(base) != refused {
-            return Err(format!("{operation:?}: to free {base} returned {free:?}: {listed:?}"));
+        if is_quarantined(base) != rejected {
+            return Err(format!("{operation:?}: freeing {base} returned {result:?}: {listed:?}"));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Enumerates every sequence of operations, and every way in which the last one can fail.
 //!
-//! Failures of earlier operations need no runs of their own: they change nothing, so that the rest is
-//! another sequence.
+//! Failures of earlier operations need no runs of their own. A failed operation changes nothing, so that the
+//! sequence without it is tested anyway.
 
 use crate::executor::Executor;
 use crate::machine::Machine;
@@ -18,7 +18,7 @@ use std::fmt;
 
 /// Up to this depth every run has a machine of its own. Deeper, a machine is reused if the operation has
 /// changed nothing.
-const FRESH: usize = 3;
+const FRESH_MACHINE_DEPTH: usize = 3;
 
 /// A test case: the configuration, and the operations before the one under test.
 struct Trial<'a> {
@@ -70,8 +70,8 @@ impl fmt::Display for Search {
 
 impl Search {
     /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
-    /// last operation it tries only one, unless `every` is set.
-    pub fn new(name: &str, config: Config, depth: usize, every: bool) -> Self {
+    /// last operation it tries only one, unless `all_sequences` is set.
+    pub fn new(name: &str, config: Config, depth: usize, all_sequences: bool) -> Self {
         let mut search = Self {
             name: name.to_owned(),
             config,
@@ -84,20 +84,22 @@ impl Search {
             quarantined: 0,
             violations: Vec::new(),
         };
-        let mut seen = HashSet::new();
-        let mut begun = vec![(Vec::new(), Model::default())];
+        let mut states = HashSet::new();
+        let mut sequences = vec![(Vec::new(), Model::default())];
         for _ in 0..depth {
-            let mut longer = Vec::new();
-            for (sequence, model) in begun {
+            let mut extended = Vec::new();
+            for (sequence, model) in sequences {
                 for operation in model.next() {
                     search.try_last(&sequence, operation);
                     let after = model.after(operation);
-                    if !Model::is_leaf(operation) && (every || seen.insert(format!("{after:?}"))) {
-                        longer.push(([&sequence[..], &[operation]].concat(), after));
+                    if !Model::is_leaf(operation)
+                        && (all_sequences || states.insert(format!("{after:?}")))
+                    {
+                        extended.push(([&sequence[..], &[operation]].concat(), after));
                     }
                 }
             }
-            begun = longer;
+            sequences = extended;
         }
         search
     }
@@ -110,7 +112,7 @@ impl Search {
     }
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
-        // Prints only the first ones.
+        // Records only the first violations.
         if self.violations.len() >= 3 {
             return;
         }
@@ -123,10 +125,10 @@ impl Search {
 }
 
 /// The name for system calls among the functions that fail.
-const SYSTEM: &str = "a system call";
+const SYSTEM_CALL: &str = "a system call";
 
 /// A machine, its model, and its observed state.
-struct Ready {
+struct Prepared {
     executor: Executor,
     model: Model,
     before: Observation,
@@ -142,20 +144,22 @@ enum Outcome {
 
 impl Trial<'_> {
     fn run(mut self) -> Result<(), String> {
-        let mut ready = Some(self.ready()?);
+        let mut prepared = Some(self.prepare()?);
         for nth in 1.. {
             let failing = |status| FaultPlan::none().fail_any(nth, status);
-            let Outcome::Failed(first) = self.attempt(&mut ready, failing(ERROR))? else { break };
+            let Outcome::Failed(first) = self.attempt(&mut prepared, failing(ERROR))? else {
+                break;
+            };
             self.search.with_one_call += 1;
             for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
-                self.attempt(&mut ready, failing(status))?;
+                self.attempt(&mut prepared, failing(status))?;
                 self.search.with_one_call += 1;
             }
-            self.attempt(&mut ready, FaultPlan::none().fail_any_from(nth, ERROR))?;
+            self.attempt(&mut prepared, FaultPlan::none().fail_any_from(nth, ERROR))?;
             self.search.with_several_calls += 1;
             for later in nth + 1.. {
                 let both = failing(ERROR).fail_any(later, ERROR);
-                match self.attempt(&mut ready, both)? {
+                match self.attempt(&mut prepared, both)? {
                     Outcome::Failed(calls) if calls.len() == 2 => {
                         self.search.with_several_calls += 1
                     }
@@ -169,18 +173,18 @@ impl Trial<'_> {
         self.fail_system_calls()
     }
 
-    fn ready(&self) -> Result<Ready, String> {
+    fn prepare(&self) -> Result<Prepared, String> {
         let (executor, model) = Executor::after(&self.search.config, self.sequence);
-        let before = self.judged(Observation::of(&executor), || self.named("before"))?;
-        self.judged(before.agrees_with(&executor, &model), || self.named("before"))?;
-        Ok(Ready { executor, model, before })
+        let before = self.with_context(Observation::of(&executor), || self.describe("before"))?;
+        self.with_context(before.check_against(&executor, &model), || self.describe("before"))?;
+        Ok(Prepared { executor, model, before })
     }
 
-    fn named(&self, what: &str) -> String {
-        format!("{:?} then {:?}, {what}", self.sequence, self.operation)
+    fn describe(&self, run: &str) -> String {
+        format!("{:?} then {:?}, {run}", self.sequence, self.operation)
     }
 
-    fn judged<T>(
+    fn with_context<T>(
         &self,
         verdict: Result<T, String>,
         when: impl Fn() -> String,
@@ -189,38 +193,44 @@ impl Trial<'_> {
     }
 
     /// Performs and checks one run. If the state has changed, the machine cannot be reused.
-    fn attempt(&mut self, machine: &mut Option<Ready>, plan: FaultPlan) -> Result<Outcome, String> {
-        let mut ready = match machine.take() {
-            Some(ready) => ready,
-            None => self.ready()?,
+    fn attempt(
+        &mut self,
+        machine: &mut Option<Prepared>,
+        plan: FaultPlan,
+    ) -> Result<Outcome, String> {
+        let mut prepared = match machine.take() {
+            Some(prepared) => prepared,
+            None => self.prepare()?,
         };
-        let (answer, calls) = ready.executor.perform_with(self.operation, plan.clone());
-        let what = format!("with {plan}: {calls:?} failed");
+        let (result, calls) = prepared.executor.perform_with(self.operation, plan.clone());
+        let run = format!("with {plan}: {calls:?} failed");
         let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
-        *machine = self.conclude(ready, answer, &functions, &what)?;
+        *machine = self.conclude(prepared, result, &functions, &run)?;
         Ok(if functions.is_empty() { Outcome::Succeeded } else { Outcome::Failed(functions) })
     }
 
     /// Checks a run. Returns the machine if it is unchanged and can be reused.
     fn conclude(
         &mut self,
-        mut ready: Ready,
-        answer: Result<(), Error>,
+        mut prepared: Prepared,
+        result: Result<(), Error>,
         failed: &[&'static str],
-        what: &str,
-    ) -> Result<Option<Ready>, String> {
-        let described = format!("{answer:?}");
-        let verdict = self.judge(&mut ready, answer, failed);
+        run: &str,
+    ) -> Result<Option<Prepared>, String> {
+        let outcome = format!("{result:?}");
+        let verdict = self.check(&mut prepared, result, failed);
         let state =
-            self.judged(verdict, || self.named(&format!("{what}, returned {described}")))?;
+            self.with_context(verdict, || self.describe(&format!("{run}, returned {outcome}")))?;
         if state == State::Quarantined {
             self.search.quarantined += 1;
         }
-        if state == State::Unchanged && self.sequence.len() >= FRESH {
-            return Ok(Some(ready));
+        if state == State::Unchanged && self.sequence.len() >= FRESH_MACHINE_DEPTH {
+            return Ok(Some(prepared));
         }
-        let ended = self.end(ready, state);
-        self.judged(ended, || self.named(&format!("{what}, the end")))?;
+        let finished = self.finish(prepared, state);
+        self.with_context(finished, || {
+            self.describe(&format!("{run}, then releasing everything"))
+        })?;
         Ok(None)
     }
 
@@ -229,21 +239,21 @@ impl Trial<'_> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {
             for (first, all) in (1..).flat_map(|first| [(first, false), (first, true)]) {
-                let mut ready = match machine.take() {
-                    Some(ready) => ready,
-                    None => self.ready()?,
+                let mut prepared = match machine.take() {
+                    Some(prepared) => prepared,
+                    None => self.prepare()?,
                 };
-                let size = ready.executor.reservation_size();
+                let size = prepared.executor.reservation_size();
                 let range = |base: &Address| base.get()..base.get() + size;
-                let watched: Vec<_> = ready.executor.reservations.iter().map(range).collect();
+                let watched: Vec<_> = prepared.executor.reservations.iter().map(range).collect();
                 let last = if all { u64::MAX } else { first };
-                let (answer, failed) = with_failing(&watched, first..=last, errno, || {
-                    ready.executor.execute(self.operation)
+                let (result, failed) = with_failing(&watched, first..=last, errno, || {
+                    prepared.executor.execute(self.operation)
                 });
-                let what = format!("with system calls {first} to {last} failing ({errno})");
+                let run = format!("with system calls {first} to {last} failing ({errno})");
                 self.search.with_system_calls += u64::from(failed > 0);
-                let failed: &[_] = if failed > 0 { &[SYSTEM] } else { &[] };
-                machine = self.conclude(ready, answer, failed, &what)?;
+                let failed: &[_] = if failed > 0 { &[SYSTEM_CALL] } else { &[] };
+                machine = self.conclude(prepared, result, failed, &run)?;
                 if failed.is_empty() {
                     break;
                 }
@@ -252,80 +262,82 @@ impl Trial<'_> {
         Ok(())
     }
 
-    fn judge(
+    fn check(
         &self,
-        ready: &mut Ready,
-        answer: Result<(), Error>,
+        prepared: &mut Prepared,
+        result: Result<(), Error>,
         failed: &[&'static str],
     ) -> Result<State, String> {
-        let Ready { executor, model, before } = ready;
+        let Prepared { executor, model, before } = prepared;
         if executor.machine.vmm.quarantine().len() > before.quarantined() {
             if matches!(
-                answer.as_ref().map_err(Error::kind),
+                result.as_ref().map_err(Error::kind),
                 Err(ErrorKind::Quarantined { now: false, .. })
             ) {
                 return Err("the quarantine is not from this operation".to_owned());
             }
-            if answer.is_ok() && !failed.iter().any(|call| self.survives(call)) {
-                return Err("it returned Ok although a call failed".to_owned());
+            if result.is_ok() && !failed.iter().any(|call| self.tolerates_failure(call)) {
+                return Err("the operation returned Ok although a call failed".to_owned());
             }
-            check_quarantine(executor, before, self.operation, failed.contains(&SYSTEM))?;
+            check_quarantine(executor, before, self.operation, failed.contains(&SYSTEM_CALL))?;
             return Ok(State::Quarantined);
         }
-        match answer {
+        match result {
             Ok(()) => {
-                if let Some(call) = failed.iter().find(|call| !self.survives(call)) {
-                    return Err(format!("it returned Ok although {call} failed"));
+                if let Some(call) = failed.iter().find(|call| !self.tolerates_failure(call)) {
+                    return Err(format!("the operation returned Ok although {call} failed"));
                 }
                 let after = model.after(self.operation);
                 executor.tag(&after);
-                Observation::of(executor)?.agrees_with(executor, &after)?;
+                Observation::of(executor)?.check_against(executor, &after)?;
                 Ok(State::Changed)
             }
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }) => {
                 Err("nothing is in quarantine".to_owned())
             }
-            Err(_) if failed.is_empty() => Err("it failed although no call did".to_owned()),
+            Err(_) if failed.is_empty() => {
+                Err("the operation failed although no call failed".to_owned())
+            }
             // Memory of this process stays pinned, which needs no quarantine.
             Err(_) if failed.contains(&"hsa_amd_memory_unlock") => {
-                before.difference_but_for_pinned(&Observation::of(executor)?)?;
+                before.check_unchanged_except_pinned(&Observation::of(executor)?)?;
                 Ok(State::Changed)
             }
             Err(_) => {
-                before.difference(&Observation::of(executor)?)?;
+                before.check_unchanged(&Observation::of(executor)?)?;
                 Ok(State::Unchanged)
             }
         }
     }
 
     /// Returns whether the operation succeeds although this function fails.
-    fn survives(&self, function: &str) -> bool {
+    fn tolerates_failure(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // If the library cannot map, the runtime may; if a mapping cannot be replaced, its access is
-            // removed.
-            (SYSTEM, _) => true,
-            // The owner of an import is unknown then.
+            // If the library cannot map, the runtime maps. If the library cannot replace a mapping, it removes
+            // the mapping's access.
+            (SYSTEM_CALL, _) => true,
+            // Without the properties, the owner of an import is unknown.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
             // Leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
             // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
-            // Without aligned reservations it is retried several times.
+            // Without aligned reservations, the library retries the call several times.
             ("hsa_amd_vmem_address_reserve", Operation::ReserveAligned) => true,
             _ => false,
         }
     }
 
     /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
-    fn end(&self, ready: Ready, state: State) -> Result<(), String> {
-        let Ready { mut executor, model, .. } = ready;
+    fn finish(&self, prepared: Prepared, state: State) -> Result<(), String> {
+        let Prepared { mut executor, model, .. } = prepared;
         let after = model.after(self.operation);
         if state == State::Unchanged {
-            let answer = executor.execute(self.operation);
-            answer.map_err(|error| format!("on repetition: {error}"))?;
+            let result = executor.execute(self.operation);
+            result.map_err(|error| format!("on repetition: {error}"))?;
             executor.tag(&after);
-            Observation::of(&executor)?.agrees_with(&executor, &after)?;
+            Observation::of(&executor)?.check_against(&executor, &after)?;
         }
         if state != State::Quarantined {
             executor.release_all(&after)?;
@@ -341,35 +353,36 @@ impl Trial<'_> {
         )
     }
 
-    /// Runs the operation with no free descriptor, with one, with two, until it succeeds.
+    /// Runs the operation with no free descriptor, then with one more each time, until it succeeds.
     fn run_without_descriptors(&mut self) -> Result<(), String> {
         let mut machine = None;
         for spare in 0..16 {
-            let mut ready = match machine.take() {
-                Some(ready) => ready,
-                None => self.ready()?,
+            let mut prepared = match machine.take() {
+                Some(prepared) => prepared,
+                None => self.prepare()?,
             };
-            let answer =
-                process::with_descriptors(spare, || ready.executor.execute(self.operation));
-            self.search.without_descriptors += u64::from(answer.is_err());
-            let when = || self.named(&format!("with {spare} free descriptors: {answer:?}"));
-            if answer.is_ok() {
-                let after = ready.model.after(self.operation);
-                ready.executor.tag(&after);
-                let seen = Observation::of(&ready.executor);
-                let verdict = seen.and_then(|seen| seen.agrees_with(&ready.executor, &after));
-                self.judged(verdict, when)?;
-                return self.judged(close(ready.executor, self.search.descriptors), when);
+            let result =
+                process::with_descriptors(spare, || prepared.executor.execute(self.operation));
+            self.search.without_descriptors += u64::from(result.is_err());
+            let when = || self.describe(&format!("with {spare} free descriptors: {result:?}"));
+            if result.is_ok() {
+                let after = prepared.model.after(self.operation);
+                prepared.executor.tag(&after);
+                let observation = Observation::of(&prepared.executor);
+                let verdict = observation
+                    .and_then(|observation| observation.check_against(&prepared.executor, &after));
+                self.with_context(verdict, when)?;
+                return self.with_context(close(prepared.executor, self.search.descriptors), when);
             }
-            if !matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
+            if !matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
                 return Err(when());
             }
-            let verdict =
-                Observation::of(&ready.executor).and_then(|seen| ready.before.difference(&seen));
-            self.judged(verdict, when)?;
-            machine = Some(ready);
+            let verdict = Observation::of(&prepared.executor)
+                .and_then(|observation| prepared.before.check_unchanged(&observation));
+            self.with_context(verdict, when)?;
+            machine = Some(prepared);
         }
-        Err(self.named("fails with sixteen free descriptors"))
+        Err(self.describe("fails with sixteen free descriptors"))
     }
 }
 

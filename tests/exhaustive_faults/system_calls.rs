@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 core::arch::global_asm!(
     ".globl exhaustive_faults_call, exhaustive_faults_called",
     "exhaustive_faults_call:",
-    // In: number, then the six arguments from memory.
+    // Loads the number, then the six arguments from memory.
     "mov rax, rdi",
     "mov r11, rsi",
     "mov rdi, [r11]",
@@ -35,7 +35,7 @@ static FIRST: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 static ERROR: AtomicI32 = AtomicI32::new(0);
 /// The number of calls at watched addresses, and of those that failed.
-static MADE: AtomicU64 = AtomicU64::new(0);
+static CALLS: AtomicU64 = AtomicU64::new(0);
 static FAILED: AtomicU64 = AtomicU64::new(0);
 /// The watched addresses: pairs of start and end.
 static WATCHED: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -46,25 +46,25 @@ fn is_watched(address: usize) -> bool {
     WATCHED.chunks(2).any(inside)
 }
 
-/// Handles a redirected call: makes it, or returns an error.
+/// Handles a redirected call: makes the call, or returns an error.
 extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the context of the thread that made the call, which nothing else uses
     // meanwhile.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let of = |register: c_int| registers[register as usize] as u64;
+    let value = |register: c_int| registers[register as usize] as u64;
     let arguments =
         [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9]
-            .map(of);
+            .map(value);
     let number = registers[libc::REG_RAX as usize];
     if is_watched(arguments[0] as usize) {
-        let made = MADE.fetch_add(1, SeqCst) + 1;
-        if (FIRST.load(SeqCst)..=LAST.load(SeqCst)).contains(&made) {
+        let call_number = CALLS.fetch_add(1, SeqCst) + 1;
+        if (FIRST.load(SeqCst)..=LAST.load(SeqCst)).contains(&call_number) {
             FAILED.fetch_add(1, SeqCst);
             registers[libc::REG_RAX as usize] = -i64::from(ERROR.load(SeqCst));
             return;
         }
     }
-    // SAFETY: the call that the program made, with its arguments.
+    // SAFETY: makes the program's own call, with its arguments.
     registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
 }
 
@@ -72,19 +72,19 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
 pub fn watch_this_thread() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        // SAFETY: all zeros is a value of this struct.
+        // SAFETY: all zeros are a valid value of this struct.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the handler uses only atomics and its arguments.
-        let set = unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
-        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        let status = unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
+        assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
     });
-    let passing = exhaustive_faults_called as *const () as u64;
+    let allowed = exhaustive_faults_called as *const () as u64;
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let ret = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     // struct seccomp_data: number, architecture, instruction pointer (low, high), arguments.
     let mut program = [
@@ -92,21 +92,21 @@ pub fn watch_this_thread() {
         step(equal, libc::SYS_mmap as u32, 1, 0),
         step(equal, libc::SYS_mprotect as u32, 0, 4),
         step(load, 8, 0, 0),
-        step(equal, passing as u32, 0, 3),
+        step(equal, allowed as u32, 0, 3),
         step(load, 12, 0, 0),
-        step(equal, (passing >> 32) as u32, 0, 1),
-        step(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
-        step(answer, libc::SECCOMP_RET_TRAP, 0, 0),
+        step(equal, (allowed >> 32) as u32, 0, 1),
+        step(ret, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(ret, libc::SECCOMP_RET_TRAP, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: prevents this thread from gaining privileges.
-    let alone = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(alone, 0, "{}", std::io::Error::last_os_error());
+    let status = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a valid program; the kernel copies it.
-    let set = unsafe {
+    let status = unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
     };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Calls a function while some calls at watched addresses fail. Returns the number of failures.
@@ -116,8 +116,8 @@ pub fn with_failing<T>(
     errno: c_int,
     act: impl FnOnce() -> T,
 ) -> (T, u64) {
-    assert!(watched.len() <= WATCHED.len() / 2, "enough space for the watched calls");
-    MADE.store(0, SeqCst);
+    assert!(watched.len() <= WATCHED.len() / 2, "no more ranges than can be watched");
+    CALLS.store(0, SeqCst);
     FAILED.store(0, SeqCst);
     ERROR.store(errno, SeqCst);
     FIRST.store(*calls.start(), SeqCst);
@@ -126,7 +126,7 @@ pub fn with_failing<T>(
         pair[0].store(range.start, SeqCst);
         pair[1].store(range.end, SeqCst);
     }
-    let answer = act();
+    let result = act();
     WATCHED.iter().for_each(|address| address.store(0, SeqCst));
-    (answer, FAILED.load(SeqCst))
+    (result, FAILED.load(SeqCst))
 }

@@ -9,21 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
+/// The pages of a mapping, and the mappings of the reservation.
 const PAGES: usize = 4;
-const PLACES: usize = 4;
-/// The number of mappings that a thread keeps.
-const KEPT: usize = 64;
+const MAPPINGS: usize = 4;
+/// The number of foreign mappings that a thread keeps.
+const MAX_FOREIGN: usize = 64;
 const TIME: Duration = Duration::from_millis(600);
 
 /// A foreign mapping.
-struct Foreign {
+struct ForeignMapping {
     start: usize,
     size: usize,
     mark: u8,
 }
 
-impl Foreign {
-    /// Maps at any address, or near a hint, or exactly there if nothing is mapped there.
+impl ForeignMapping {
+    /// Maps memory near the hint, or anywhere if it is 0. With `MAP_FIXED_NOREPLACE`, maps exactly at the hint, or
+    /// fails.
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
@@ -41,15 +43,15 @@ impl Foreign {
         self.start < range.end && range.start < self.start + self.size
     }
 
-    /// Returns whether every byte is unchanged. If the memory was unmapped, the test crashes here.
+    /// Returns whether every byte is unchanged. If the memory was unmapped, this crashes the test.
     fn is_unchanged(&self) -> bool {
-        // SAFETY: mapped by `map` and unmapped by `drop` only, unless the library is at fault.
+        // SAFETY: mapped by `map` and unmapped by `drop` only, unless the library has a defect.
         let bytes = unsafe { core::slice::from_raw_parts(self.start as *const u8, self.size) };
         bytes.iter().all(|&byte| byte == self.mark)
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ForeignMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, and used by this value alone.
         unsafe { libc::munmap(self.start as *mut _, self.size) };
@@ -64,51 +66,51 @@ struct Outcomes {
     damaged: AtomicUsize,
 }
 
-/// Maps memory in and around a reservation until `over` is set.
-fn map_foreign(reservation: &Range<usize>, mark: u8, over: &AtomicBool, outcomes: &Outcomes) {
-    let mut kept: Vec<Foreign> = Vec::new();
-    let check = |own: &Foreign| {
-        outcomes.inside.fetch_add(usize::from(own.overlaps(reservation)), Ordering::Relaxed);
-        outcomes.damaged.fetch_add(usize::from(!own.is_unchanged()), Ordering::Relaxed);
+/// Maps memory in and around a reservation until `stop` is set.
+fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes: &Outcomes) {
+    let mut mappings: Vec<ForeignMapping> = Vec::new();
+    let check = |mapping: &ForeignMapping| {
+        outcomes.inside.fetch_add(usize::from(mapping.overlaps(reservation)), Ordering::Relaxed);
+        outcomes.damaged.fetch_add(usize::from(!mapping.is_unchanged()), Ordering::Relaxed);
     };
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         for page in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
-            let exactly = Foreign::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
-            let near = Foreign::map(page, PAGES * PAGE, 0, mark);
-            let anywhere = Foreign::map(0, PAGE, 0, mark);
+            let exactly = ForeignMapping::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
+            let near = ForeignMapping::map(page, PAGES * PAGE, 0, mark);
+            let anywhere = ForeignMapping::map(0, PAGE, 0, mark);
             outcomes.attempts.fetch_add(3, Ordering::Relaxed);
-            kept.extend([exactly, near, anywhere].into_iter().flatten());
+            mappings.extend([exactly, near, anywhere].into_iter().flatten());
         }
-        kept.iter().for_each(check);
-        kept.drain(..kept.len().saturating_sub(KEPT));
+        mappings.iter().for_each(check);
+        mappings.drain(..mappings.len().saturating_sub(MAX_FOREIGN));
     }
-    kept.iter().for_each(check);
+    mappings.iter().for_each(check);
 }
 
-/// Has threads map foreign memory while every operation that changes access is done in a reservation.
-/// Fails if a foreign mapping is inside the reservation or was changed.
+/// Runs every operation that changes access in a reservation, while threads map foreign memory. Fails if a
+/// foreign mapping is inside the reservation or was changed.
 #[track_caller]
 pub fn map_during_changes(library: &Library, name: &str) {
-    let size = PLACES * PAGES * PAGE;
+    let size = MAPPINGS * PAGES * PAGE;
     let base = library.reserve(size);
-    let (over, outcomes) = (AtomicBool::new(false), Outcomes::default());
+    let (stop, outcomes) = (AtomicBool::new(false), Outcomes::default());
     let mut rounds = 0;
     std::thread::scope(|scope| {
         for mark in [0x71, 0x72] {
-            let (over, outcomes) = (&over, &outcomes);
+            let (stop, outcomes) = (&stop, &outcomes);
             scope
-                .spawn(move || map_foreign(&(base.get()..base.get() + size), mark, over, outcomes));
+                .spawn(move || map_foreign(&(base.get()..base.get() + size), mark, stop, outcomes));
         }
         let begun = Instant::now();
-        let use_it = || {
+        let run_rounds = || {
             while begun.elapsed() < TIME || rounds < 10 {
-                use_it(library, base, &format!("{name}, round {rounds}"));
+                change_access(library, base, &format!("{name}, round {rounds}"));
                 rounds += 1;
             }
         };
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(use_it));
-        over.store(true, Ordering::Relaxed);
-        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run_rounds));
+        stop.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
     let attempts = outcomes.attempts.into_inner();
     println!("{name}: {attempts} attempts in {rounds} rounds");
@@ -116,41 +118,41 @@ pub fn map_during_changes(library: &Library, name: &str) {
     assert_eq!(outcomes.inside.into_inner(), 0, "{name}: foreign mappings inside");
     assert_eq!(outcomes.damaged.into_inner(), 0, "{name}: foreign mappings changed");
     assert_eq!(library.vmm.quarantine(), [], "{name}");
-    library.vmm.address_free(base, size).expect("nothing is in it");
+    library.vmm.address_free(base, size).expect("nothing is mapped in the reservation");
     library.assert_nothing_held();
 }
 
-/// Does everything that changes the CPU's access to a reservation, in all of it and in parts.
-fn use_it(library: &Library, base: Address, name: &str) {
+/// Runs every operation that changes the CPU's access, on the whole reservation and on parts.
+fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
-    let (granule, all) = (PAGES * PAGE, PLACES * PAGES * PAGE);
+    let (granule, size) = (PAGES * PAGE, MAPPINGS * PAGES * PAGE);
     let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
-    let whole = |step: &str| assert_taken(base.get(), all, &format!("{name}: {step}"));
+    let assert_reserved = |step: &str| assert_taken(base.get(), size, &format!("{name}: {step}"));
     let memory = [library.create(0, granule), library.create(1, granule)];
-    for place in 0..PLACES {
-        library.map(at(base, place * granule), granule, memory[place % 2]);
+    for index in 0..MAPPINGS {
+        library.map(at(base, index * granule), granule, memory[index % 2]);
     }
-    whole("mapped");
-    for wanted in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
-        library.grant(base, all, cpu, wanted);
+    assert_reserved("mapped");
+    for requested in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
+        library.grant(base, size, cpu, requested);
         library.grant(at(base, granule), granule, cpu, Access::None);
-        library.grant(at(base, granule), granule, cpu, wanted);
-        whole("the CPU's access changed");
+        library.grant(at(base, granule), granule, cpu, requested);
+        assert_reserved("the CPU's access changed");
     }
     vmm.write(base, &[0x11; 64]).expect("granted");
     let gpus = [gpu, peer].map(|gpu| access(gpu, Access::ReadWrite));
-    vmm.set_access(base, all, &gpus).expect("in reach");
+    vmm.set_access(base, size, &gpus).expect("the GPUs are peers");
     vmm.copy(gpu, at(base, 2 * granule + 64), base, 64).expect("granted");
-    whole("granted to GPUs, and copied");
+    assert_reserved("granted to GPUs, and copied");
     vmm.revoke(at(base, granule), 2 * granule, &[gpu]).expect("mapped");
-    whole("revoked from a GPU");
+    assert_reserved("revoked from a GPU");
     let mut bytes = [0; 64];
-    vmm.read(at(base, 2 * granule + 64), &mut bytes).expect("still the CPU's");
+    vmm.read(at(base, 2 * granule + 64), &mut bytes).expect("the CPU still has access");
     assert_eq!(bytes, [0x11; 64], "{name}");
     vmm.revoke(base, granule, &[cpu, peer]).expect("mapped");
-    whole("revoked from the CPU");
+    assert_reserved("revoked from the CPU");
     vmm.unmap(at(base, granule), 2 * granule).expect("mapped");
-    whole("unmapped in the middle");
+    assert_reserved("unmapped in the middle");
     library.map(at(base, 2 * granule), granule, memory[1]);
     library.grant(at(base, 2 * granule), 2 * granule, cpu, Access::ReadWrite);
     vmm.unmap(at(base, 2 * granule), 2 * granule).expect("mapped");
@@ -158,5 +160,5 @@ fn use_it(library: &Library, base: Address, name: &str) {
         vmm.release(handle).expect("referenced");
     }
     vmm.unmap(base, granule).expect("mapped");
-    whole("unmapped");
+    assert_reserved("unmapped");
 }

@@ -1,6 +1,6 @@
 //! A runtime compiled from C by the test: it waits, creates foreign mappings and fails on request.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 use core::ffi::{CStr, c_int};
 use hsa_vmm::{Address, AgentId, Runtime, Vmm};
@@ -32,12 +32,12 @@ pub fn library_of(name: &str, lines: &str) -> PathBuf {
     let file = format!("{name}-{}.c", std::process::id());
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&source, lines).expect("the folder is writable");
-    let made = library(name, &source);
-    std::fs::remove_file(source).expect("it was just written");
-    made
+    let library_file = library(name, &source);
+    std::fs::remove_file(source).expect("the file was just written");
+    library_file
 }
 
-/// The runtime of `runtime.c`.
+/// The runtime that is compiled from `runtime.c`.
 pub struct Hostile {
     pub path: PathBuf,
     library: *mut core::ffi::c_void,
@@ -56,18 +56,18 @@ impl Hostile {
 
     fn variable(&self, name: &CStr) -> *mut c_int {
         // SAFETY: the library stays loaded, and every name is that of an int.
-        let found = unsafe { libc::dlsym(self.library, name.as_ptr()) };
-        assert!(!found.is_null(), "{name:?}");
-        found.cast()
+        let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?}");
+        address.cast()
     }
 
-    /// Sets one of its control variables.
+    /// Sets a variable that controls the runtime.
     pub fn set(&self, name: &CStr, value: c_int) {
         // SAFETY: an int of the library, which reads it during calls.
         unsafe { self.variable(name).write_volatile(value) };
     }
 
-    /// Returns one of its variables.
+    /// Returns the value of a variable of the runtime.
     pub fn get(&self, name: &CStr) -> c_int {
         // SAFETY: as above.
         unsafe { self.variable(name).read_volatile() }
@@ -75,9 +75,9 @@ impl Hostile {
 
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
         // SAFETY: a runtime of this test.
-        let runtime = unsafe { Runtime::load_from(&self.path) }.expect("it starts");
-        let vmm = Vmm::open(&runtime).expect("it has virtual memory");
-        let gpu = runtime.gpus().next().expect("it has a GPU").id();
+        let runtime = unsafe { Runtime::load_from(&self.path) }.expect("the runtime starts");
+        let vmm = Vmm::open(&runtime).expect("the runtime has virtual memory");
+        let gpu = runtime.gpus().next().expect("the runtime has a GPU").id();
         (runtime, vmm, gpu)
     }
 }
@@ -88,10 +88,9 @@ impl Drop for Hostile {
     }
 }
 
-/// Returns whether a foreign page is where it was mapped.
+/// Returns whether the foreign page at this address still has its contents.
 pub fn foreign_page_is_at(address: Address) -> bool {
     let page: *const u8 = address.as_ptr().cast_const().cast();
-    // SAFETY: the caller has found a foreign page there by the quarantine. If it was unmapped, the test ends
-    // by SIGSEGV, which is a failure, too.
+    // SAFETY: a foreign page was mapped at the address. If it was unmapped since, SIGSEGV fails the test.
     unsafe { page.read_volatile() == 0x77 && page.add(4095).read_volatile() == 0x77 }
 }

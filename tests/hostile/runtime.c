@@ -20,7 +20,7 @@
 
 /* Variables that a test sets and reads. */
 int hostile_meet;             /* the number of calls of map that wait for each other */
-int hostile_met;              /* the number of calls that have met */
+int hostile_met;              /* the number of those calls that have waited for all others */
 int hostile_foreign_mappings; /* the number of the next holes in which a foreign mapping is created */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init;             /* the status that hsa_init returns */
@@ -49,8 +49,8 @@ static void create_foreign_mapping(void *address) {
   if (page == address) memset(page, 0x77, 4096);
 }
 
-/* Uses up all file descriptors, as another thread could. */
-static void hoard(void) {
+/* Opens files until no file descriptor is free, as another thread could. */
+static void exhaust_descriptors(void) {
   if (hostile_hoards <= 0) return;
   hostile_hoards--;
   while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {}
@@ -106,7 +106,7 @@ hsa_status_t hsa_amd_agent_iterate_memory_pools(
 hsa_status_t hsa_amd_memory_pool_get_info(
     hsa_amd_memory_pool_t pool, hsa_amd_memory_pool_info_t attribute, void *value) {
   (void)pool;
-  /* The location is missing: older runtimes have no attribute for it either. */
+  /* The location is missing, as in older runtimes, which have no attribute for it. */
   switch ((int)attribute) {
   case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
@@ -201,7 +201,7 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
     mappings[i].start = 0;
     status = SUCCESS;
   }
-  hoard();
+  exhaust_descriptors();
   pthread_mutex_unlock(&lock);
   return status;
 }

@@ -29,8 +29,8 @@ fn new_rejects_undefined_flags() {
 
 #[test]
 fn new_rejects_agents_that_are_not_gpus() {
-    let [fixture, other] = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
-    let foreign = other.runtime.gpus().next().unwrap().id();
+    let [fixture, foreign_fixture] = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
+    let foreign = foreign_fixture.runtime.gpus().next().unwrap().id();
     for agent in [foreign, fixture.runtime.host().id()] {
         let error = fixture.area(agent, AreaFlags::DEFAULT).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
@@ -41,7 +41,7 @@ fn new_rejects_agents_that_are_not_gpus() {
     }
 }
 
-/// The host's memory too: HIP's `hipErrorNoDevice` is AML's "not supported".
+/// Memory of the host needs a GPU, too. HIP's `hipErrorNoDevice` is AML's "not supported".
 #[test]
 fn areas_need_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -64,17 +64,18 @@ fn areas_need_a_gpu() {
     }
 }
 
-/// Sizes that are too large, for every kind of memory.
-fn sizes(fixture: &Fixture) {
-    let has = |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
-    let most = fixture.runtime.agents().iter().map(has).max().unwrap();
+/// `mmap` rejects zero, and sizes that are too large, for every kind of memory.
+fn mmap_rejects_invalid_sizes(fixture: &Fixture) {
+    let largest_pool =
+        |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
+    let largest = fixture.runtime.agents().iter().map(largest_pool).max().unwrap();
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = fixture.area(0, flags).unwrap();
         let error = area.mmap(0, MmapOptions::new()).unwrap_err();
         assert_eq!(error.operation(), Operation::Mmap, "{flags}");
-        let blamed = error.argument().zip(error.problem());
-        assert_eq!(blamed, Some((Argument::Size, Problem::Zero)), "{flags}");
-        for size in [most + GIB, 1 << 47, usize::MAX - 4095, usize::MAX] {
+        let reported = error.argument().zip(error.problem());
+        assert_eq!(reported, Some((Argument::Size, Problem::Zero)), "{flags}");
+        for size in [largest + GIB, 1 << 47, usize::MAX - 4095, usize::MAX] {
             let error = area.mmap(size, MmapOptions::new()).unwrap_err();
             assert_eq!(error.aml(), 2, "{flags}, {size:#x}: {error}");
             assert_eq!(error.hip(HipProfile::default()), HipError::OutOfMemory);
@@ -92,13 +93,16 @@ fn sizes(fixture: &Fixture) {
 }
 
 #[test]
-fn sizes_on_the_simulation() {
-    sizes(&Fixture::simulated(Config::mi300x(1)));
+fn mmap_rejects_invalid_sizes_on_the_simulation() {
+    mmap_rejects_invalid_sizes(&Fixture::simulated(Config::mi300x(1)));
 }
 
 #[test]
-fn sizes_on_amds_runtime() {
-    on_amd("refused::sizes_on_amds_runtime", sizes);
+fn mmap_rejects_invalid_sizes_on_amds_runtime() {
+    on_amd(
+        "rejected_calls::mmap_rejects_invalid_sizes_on_amds_runtime",
+        mmap_rejects_invalid_sizes,
+    );
 }
 
 /// Allocates all memory, frees it, and allocates again.
@@ -108,14 +112,14 @@ fn exhausted_memory_is_usable_after_free() {
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
         let area = fixture.area(0, flags).unwrap();
         for _ in 0..3 {
-            let mut held: Vec<AreaMemory<'_>> = Vec::new();
+            let mut memories: Vec<AreaMemory<'_>> = Vec::new();
             let error = loop {
                 match area.mmap(MIB - 1, MmapOptions::new()) {
-                    Ok(memory) => held.push(memory),
+                    Ok(memory) => memories.push(memory),
                     Err(error) => break error,
                 }
             };
-            assert_eq!((held.len(), error.aml()), (8, 2), "{error}");
+            assert_eq!((memories.len(), error.aml()), (8, 2), "{error}");
         }
     }
     fixture.assert_idle();
@@ -127,7 +131,7 @@ fn copy_rejects_invalid_ranges() {
     for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
         let area = fixture.area(1, flags).unwrap();
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
-        let other = area.mmap(500, MmapOptions::new()).unwrap();
+        let smaller = area.mmap(500, MmapOptions::new()).unwrap();
         memory.write(0, &[7; 1000]).unwrap();
         for (offset, from, size, argument) in [
             (1, 0, 1000, Argument::Offset),
@@ -136,7 +140,7 @@ fn copy_rejects_invalid_ranges() {
             (usize::MAX, 0, 2, Argument::Offset),
             (0, usize::MAX, 2, Argument::Source),
         ] {
-            let error = memory.copy(offset, &other, from, size).unwrap_err();
+            let error = memory.copy(offset, &smaller, from, size).unwrap_err();
             assert_eq!(error.argument(), Some(argument), "{flags}: {error}");
         }
         for (offset, from, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
@@ -154,8 +158,8 @@ fn copy_rejects_invalid_ranges() {
         {
             let error = memory.fill(offset, 0, size).unwrap_err();
             assert_eq!(error.operation(), Operation::Fill, "{flags}");
-            let blamed = error.argument().zip(error.problem());
-            assert_eq!(blamed, Some((argument, Problem::NotMultipleOfFour)), "{flags}");
+            let reported = error.argument().zip(error.problem());
+            assert_eq!(reported, Some((argument, Problem::NotMultipleOfFour)), "{flags}");
         }
     }
     fixture.assert_idle();
@@ -163,43 +167,48 @@ fn copy_rejects_invalid_ranges() {
 
 /// Copies between any two kinds of memory, of either device and of two runtimes.
 #[test]
-fn copies_between_all_kinds() {
+fn copy_works_between_all_kinds_of_memory() {
     let fixtures = [Fixture::simulated(Config::mi300x(2)), Fixture::simulated(Config::mi300x(2))];
-    let mut own: Vec<Vec<u8>> = vec![vec![0; 3000]; 128];
-    let mut own = own.iter_mut();
-    let mut all = Vec::new();
+    let mut host_memory: Vec<Vec<u8>> = vec![vec![0; 3000]; 128];
+    let mut host_memory = host_memory.iter_mut();
+    let mut memories = Vec::new();
     for fixture in &fixtures {
         for flags in all_flags() {
             for device in [0usize, 1] {
                 let area = fixture.area(device, flags).unwrap();
                 let options = if maps_existing(flags) {
-                    MmapOptions::new().with_host_memory(own.next().unwrap())
+                    MmapOptions::new().with_host_memory(host_memory.next().unwrap())
                 } else {
                     MmapOptions::new()
                 };
-                all.push((flags, area.mmap(3000, options).unwrap()));
+                memories.push((flags, area.mmap(3000, options).unwrap()));
             }
         }
     }
-    for (index, (flags, memory)) in all.iter().enumerate() {
+    for (index, (flags, memory)) in memories.iter().enumerate() {
         memory.fill(0, index as u32, 3000).unwrap();
-        for (other, (others, source)) in all.iter().enumerate() {
-            if other == index {
+        for (source_index, (source_flags, source)) in memories.iter().enumerate() {
+            if source_index == index {
                 continue;
             }
-            source.fill(0, (0x100 + other) as u32, 3000).unwrap();
-            memory.copy(1000, source, 8, 1000).unwrap_or_else(|e| panic!("{flags}, {others}: {e}"));
+            source.fill(0, (0x100 + source_index) as u32, 3000).unwrap();
+            memory
+                .copy(1000, source, 8, 1000)
+                .unwrap_or_else(|e| panic!("{flags}, {source_flags}: {e}"));
             let mut bytes = [0; 3000];
             memory.read(0, &mut bytes).unwrap();
-            let here = (index as u32).to_ne_bytes().repeat(750);
-            let there = ((0x100 + other) as u32).to_ne_bytes().repeat(250);
-            assert!(bytes[1000..2000] == there[..], "{flags} from {others}");
-            if index < other {
-                assert!(bytes[..1000] == here[..1000], "{flags} from {others}: before");
+            let expected_before = (index as u32).to_ne_bytes().repeat(750);
+            let expected_copy = ((0x100 + source_index) as u32).to_ne_bytes().repeat(250);
+            assert!(bytes[1000..2000] == expected_copy[..], "{flags} from {source_flags}");
+            if index < source_index {
+                assert!(
+                    bytes[..1000] == expected_before[..1000],
+                    "{flags} from {source_flags}: before"
+                );
             }
         }
     }
-    drop(all);
+    drop(memories);
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
@@ -208,9 +217,9 @@ fn copies_between_all_kinds() {
 fn copies_in_both_directions_do_not_deadlock() {
     let fixture = Fixture::simulated(Config::mi300x(2));
     let area = fixture.area(0, AreaFlags::GLOBAL).unwrap();
-    let [one, other] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
-    let (one, other) = (std::sync::Arc::new(one), std::sync::Arc::new(other));
-    let (a, b) = (one.clone(), other.clone());
+    let [first, second] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
+    let (first, second) = (std::sync::Arc::new(first), std::sync::Arc::new(second));
+    let (a, b) = (first.clone(), second.clone());
     process::within(std::time::Duration::from_secs(100), move || {
         std::thread::scope(|scope| {
             scope.spawn(|| (0..300).for_each(|_| a.copy(0, &b, 0, 4096).unwrap()));
@@ -218,7 +227,7 @@ fn copies_in_both_directions_do_not_deadlock() {
             scope.spawn(|| (0..300).for_each(|_| a.copy(0, &a, 2048, 2048).unwrap()));
         });
     });
-    drop((one, other, area));
+    drop((first, second, area));
     fixture.assert_idle();
 }
 
@@ -228,36 +237,36 @@ fn forked_child_gets_errors() {
         return;
     }
     let fixture = Fixture::simulated(Config::mi300x(2));
-    let mut own = [5u8; 100];
+    let mut first = [5u8; 100];
     let mut second = [5u8; 100];
     let areas: Vec<_> = all_flags().map(|flags| fixture.area(0, flags).unwrap()).collect();
-    let mut own = [&mut own[..], &mut second[..]].into_iter();
-    let all: Vec<_> = areas
+    let mut host_memory = [&mut first[..], &mut second[..]].into_iter();
+    let memories: Vec<_> = areas
         .iter()
         .map(|area| match maps_existing(area.flags()) {
-            true => {
-                area.mmap(100, MmapOptions::new().with_host_memory(own.next().unwrap())).unwrap()
-            }
+            true => area
+                .mmap(100, MmapOptions::new().with_host_memory(host_memory.next().unwrap()))
+                .unwrap(),
             false => area.mmap(100, MmapOptions::new()).unwrap(),
         })
         .collect();
     let end = process::in_child(|| {
-        let forked = |error: Error| {
+        let assert_forked = |error: Error| {
             assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
             assert_eq!(
                 (error.aml(), error.hip(HipProfile::default())),
                 (1, HipError::NotInitialized)
             );
         };
-        forked(Area::without_vmm(&fixture.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
-        for (area, memory) in areas.iter().zip(all) {
-            forked(area.mmap(1, MmapOptions::new()).unwrap_err());
-            forked(memory.read(0, &mut [0]).unwrap_err());
-            forked(memory.write(0, &[0]).unwrap_err());
-            forked(memory.fill(0, 1, 4).unwrap_err());
-            forked(memory.copy(0, &memory, 10, 1).unwrap_err());
+        assert_forked(Area::without_vmm(&fixture.runtime, 0, AreaFlags::DEFAULT).unwrap_err());
+        for (area, memory) in areas.iter().zip(memories) {
+            assert_forked(area.mmap(1, MmapOptions::new()).unwrap_err());
+            assert_forked(memory.read(0, &mut [0]).unwrap_err());
+            assert_forked(memory.write(0, &[0]).unwrap_err());
+            assert_forked(memory.fill(0, 1, 4).unwrap_err());
+            assert_forked(memory.copy(0, &memory, 10, 1).unwrap_err());
             let Rejected { value: memory, error } = memory.munmap().unwrap_err();
-            forked(error);
+            assert_forked(error);
             drop(memory);
         }
     });
