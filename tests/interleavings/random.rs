@@ -1,7 +1,7 @@
 //! Small random programs: in every schedule that is tried, the results have a serial order.
 
 use crate::machine::{self, Machine};
-use crate::serial::{Random, round};
+use crate::serial::{Random, run_round};
 use crate::{calls, in_many_orders};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ fn run_programs(threads: usize, steps: usize) {
             let machine = Machine::new(config.clone());
             let seed = seed.fetch_add(1, Ordering::Relaxed);
             calls::begin();
-            round(&machine, threads, steps, &mut Random(seed));
+            run_round(&machine, threads, steps, &mut Random(seed));
             let recording = calls::end();
             if machine.vmm.quirks().some_calls_take_no_lock {
                 assert_eq!(recording.races().next(), None, "seed {seed}");
