@@ -110,18 +110,18 @@ fn failed_unmap_returns_the_mapping() {
 fn stale_mapping_does_not_unmap_its_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 1);
-    let mine = reservation.map(0, &allocation(&machine)).unwrap();
-    let address = mine.address();
+    let stale = reservation.map(0, &allocation(&machine)).unwrap();
+    let address = stale.address();
     machine.vmm.unmap(address, machine.granule()).unwrap();
-    let theirs = machine.create(1, machine.granule());
-    machine.map(address, machine.granule(), theirs);
-    let Rejected { value: mine, error } =
-        mine.unmap().expect_err("another owner's mapping is there");
+    let successor = machine.create(1, machine.granule());
+    machine.map(address, machine.granule(), successor);
+    let Rejected { value: stale, error } =
+        stale.unmap().expect_err("another owner's mapping is there");
     assert_eq!(error.problem(), Some(Problem::NotMapped(address)));
-    drop(mine);
+    drop(stale);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
     machine.vmm.unmap(address, machine.granule()).unwrap();
-    machine.vmm.release(theirs).unwrap();
+    machine.vmm.release(successor).unwrap();
     drop(reservation);
     machine.assert_empty();
 }
@@ -133,19 +133,19 @@ fn stale_reservation_does_not_free_its_successor() {
     let memory = allocation(&machine);
     // Retries if another thread takes the addresses.
     for _ in 0..1000 {
-        let mine = reservation(&machine, 1);
-        let address = mine.address();
+        let stale = reservation(&machine, 1);
+        let address = stale.address();
         machine.vmm.address_free(address, granule).unwrap();
-        let theirs = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
-        let Ok(theirs) = theirs else { continue };
-        let error = mine.map(0, &memory).expect_err("the addresses belong to another owner");
+        let successor = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
+        let Ok(successor) = successor else { continue };
+        let error = stale.map(0, &memory).expect_err("the addresses belong to another owner");
         assert_eq!(error.problem(), Some(Problem::NotReserved));
-        let Rejected { value: mine, error } =
-            mine.free().expect_err("the addresses belong to another owner");
+        let Rejected { value: stale, error } =
+            stale.free().expect_err("the addresses belong to another owner");
         assert_eq!(error.problem(), Some(Problem::NotAReservation));
-        drop(mine);
+        drop(stale);
         assert_eq!(machine.vmm.reservations(), [(address, granule)]);
-        drop((theirs, memory));
+        drop((successor, memory));
         return machine.assert_empty();
     }
     panic!("the freed addresses were taken each time");
@@ -306,16 +306,16 @@ fn failed_unmap_many_returns_all_mappings() {
 fn unmap_many_does_not_unmap_a_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
-    let mine = map_adjacent(&machine, &reservation, 0..2);
-    let second = mine[1].address();
+    let mappings = map_adjacent(&machine, &reservation, 0..2);
+    let second = mappings[1].address();
     machine.vmm.unmap(second, machine.granule()).unwrap();
-    let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
-    let Rejected { value: mine, error } =
-        Mapping::unmap_many(mine).expect_err("one mapping is another owner's");
+    let successor = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
+    let Rejected { value: mappings, error } =
+        Mapping::unmap_many(mappings).expect_err("one mapping is another owner's");
     assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
-    drop(mine);
+    drop(mappings);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
-    drop((theirs, reservation));
+    drop((successor, reservation));
     machine.assert_empty();
 }
 

@@ -98,16 +98,17 @@ fn exhausted_pool_is_out_of_memory() {
 
 #[test]
 fn agents_of_another_runtime_are_rejected() {
-    let ((_, runtime), (_, other)) = (machine(FaultPlan::default()), machine(FaultPlan::default()));
-    let foreign = gpu(&other, 0);
-    let error = PoolMemory::allocate(&runtime, foreign, 4096).unwrap_err();
+    let ((_, runtime), (_, other_runtime)) =
+        (machine(FaultPlan::default()), machine(FaultPlan::default()));
+    let foreign_gpu = gpu(&other_runtime, 0);
+    let error = PoolMemory::allocate(&runtime, foreign_gpu, 4096).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
-    let error = memory.allow(&[gpu(&runtime, 1), foreign]).unwrap_err();
+    let error = memory.allow(&[gpu(&runtime, 1), foreign_gpu]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
     assert!(!memory.is_open_to(gpu(&runtime, 1)), "no agent of a rejected list gets access");
-    let theirs = PoolMemory::allocate(&other, foreign, 4096).unwrap();
-    let error = memory.copy(0, &theirs, 0, 64).unwrap_err();
+    let foreign_memory = PoolMemory::allocate(&other_runtime, foreign_gpu, 4096).unwrap();
+    let error = memory.copy(0, &foreign_memory, 0, 64).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
 }
 

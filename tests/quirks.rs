@@ -1,4 +1,4 @@
-//! Some release needs each quirk. It works around its defect there, and does no harm on other releases.
+//! Each quirk is needed by some release, works around the defect there, and does no harm on other releases.
 
 mod hostile;
 mod machine;

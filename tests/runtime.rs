@@ -72,13 +72,13 @@ fn debug_shows_the_name_and_the_number_of_agents() {
 #[test]
 fn memory_left_excludes_used_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
-    let all = Some(192 * GIB);
-    assert!(left().eq([all, all]));
+    let memory_left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
+    let total = Some(192 * GIB);
+    assert!(memory_left().eq([total, total]));
     let handle = machine.create(1, 2 * MIB);
-    assert!(left().eq([all, all.map(|all| all - 2 * MIB)]));
+    assert!(memory_left().eq([total, total.map(|total| total - 2 * MIB)]));
     machine.vmm.release(handle).unwrap();
-    assert!(left().eq([all, all]));
+    assert!(memory_left().eq([total, total]));
 }
 
 #[test]

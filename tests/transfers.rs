@@ -34,13 +34,13 @@ fn waits_are_repeated_after_early_returns() {
         let mut bytes = vec![0; LARGE];
 
         let pool = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
-        let other = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
+        let pool_copy = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
         pool.write(0, &expected).unwrap();
-        other.copy(0, &pool, 0, LARGE).unwrap();
-        other.read(0, &mut bytes).unwrap();
+        pool_copy.copy(0, &pool, 0, LARGE).unwrap();
+        pool_copy.read(0, &mut bytes).unwrap();
         assert!(bytes == expected, "a copy of pool memory");
-        other.fill(4, 0x0101_0101, LARGE / 8 * 4).unwrap();
-        other.read(0, &mut bytes).unwrap();
+        pool_copy.fill(4, 0x0101_0101, LARGE / 8 * 4).unwrap();
+        pool_copy.read(0, &mut bytes).unwrap();
         assert!(bytes[4..LARGE / 8 * 4].iter().all(|&byte| byte == 1), "a fill of pool memory");
 
         let size = LARGE.next_multiple_of(machine.granule());

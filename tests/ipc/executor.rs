@@ -270,7 +270,7 @@ impl Executor {
                 no_limit();
                 Ok(String::new())
             }
-            other => panic!("unknown command: {other}"),
+            command => panic!("unknown command: {command}"),
         }
     }
 

@@ -92,7 +92,7 @@ fn look_ups_run_during_runtime_calls() {
         let (runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
         let base = vmm.address_reserve(2 * 4096, 0, None).unwrap();
-        let other = vmm.address_reserve(4096, 0, None).unwrap();
+        let second_base = vmm.address_reserve(4096, 0, None).unwrap();
         let handle = vmm.create(4096, &properties).unwrap();
         vmm.map(at(base, 4096), 4096, 0, handle).unwrap();
         hostile.set(c"hostile_meet", 2);
@@ -107,7 +107,7 @@ fn look_ups_run_during_runtime_calls() {
             assert_eq!(vmm.mappings().len(), 1);
             assert_eq!(runtime.agents().len(), 2);
             // The second call arrives, so that the first one continues.
-            vmm.map(other, 4096, 0, handle).unwrap();
+            vmm.map(second_base, 4096, 0, handle).unwrap();
             slow.join().unwrap().unwrap();
         });
         assert_eq!(hostile.get(c"hostile_met"), 2);
