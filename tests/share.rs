@@ -365,7 +365,7 @@ fn unowned_import_is_granted_to_several_gpus() {
                 machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // In the list of all GPUs, the owner is the first, the second or the last. A grant to one GPU comes before.
+            // The owner is the first, the second or the last in the list of all GPUs. One GPU has access before.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

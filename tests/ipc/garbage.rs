@@ -139,13 +139,13 @@ on_all_fixtures! {
         for round in 0..500 {
             let mut bytes = random.bytes();
             match round % 4 {
-                0 => bytes[48..52].copy_from_slice(&1i32.to_le_bytes()),
-                1 => bytes[48..52].copy_from_slice(&(std::process::id() as i32).to_le_bytes()),
+                0 => bytes[forge::PROCESS].copy_from_slice(&1i32.to_le_bytes()),
+                1 => bytes[forge::PROCESS].copy_from_slice(&(std::process::id() as i32).to_le_bytes()),
                 _ => (),
             }
             // The size and offset are valid, so that a check of the size alone does not suffice.
-            bytes[32..40].copy_from_slice(&(SIZE as u64).to_le_bytes());
-            bytes[40..48].fill(0);
+            bytes[forge::SIZE].copy_from_slice(&(SIZE as u64).to_le_bytes());
+            bytes[forge::OFFSET].fill(0);
             bytes[57..60].copy_from_slice(&valid[57..60]);
             let result = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert!(result.is_err(), "round {round} was accepted");

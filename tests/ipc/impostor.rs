@@ -105,9 +105,9 @@ pub fn usurp(process: i32, own: &IpcHandle) {
     });
 }
 
-/// Binds the names that relays of a process had in earlier versions, which did not choose them randomly.
+/// Binds the names that the relays of a process would have if they were not random.
 pub fn squat(process: i32) {
-    let names = (0..128).map(|turn| bind_name(1 << 30 | turn << 22 | process));
+    let names = (0..128).map(|attempt| bind_name(1 << 30 | attempt << 22 | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 

@@ -87,7 +87,7 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its process id");
-        // The process id that the peer sent is of its own PID namespace; this one is of the test's.
+        // The process id in the test's PID namespace. The peer has sent the one of its own namespace.
         let credentials =
             rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }

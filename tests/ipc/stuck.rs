@@ -150,7 +150,7 @@ on_all_fixtures! {
         server.run("serve_and_hang_up");
         let mut bytes = to_hip_handle(&genuine).to_bytes();
         bytes[8..12].copy_from_slice(&server.process.to_le_bytes());
-        bytes[48..52].copy_from_slice(&server.process.to_le_bytes());
+        bytes[forge::PROCESS].copy_from_slice(&server.process.to_le_bytes());
         let handle = IpcHandle::from_bytes(&bytes);
         for _ in 0..20 {
             let result = within(20, || importer.try_open(&handle));

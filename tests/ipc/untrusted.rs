@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fixture::on_all_fixtures;
-use crate::forge::{Entry, RUNTIME, with_valid_check};
+use crate::forge::{Entry, PROCESS, RUNTIME, with_valid_check};
 use crate::process::namespaces::{NOBODY_UID, Need, may};
 
 /// Starts the first process of a new PID namespace, with its own `/proc`.
@@ -113,7 +113,7 @@ on_all_fixtures! {
         let mut bytes = to_hip_handle(&impostor.get_handle(trap)).to_bytes();
         // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
-        bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
+        bytes[PROCESS].copy_from_slice(&trusted.to_le_bytes());
         let result = importer.try_open(&IpcHandle::from_bytes(&bytes));
         assert_error(&result, INVALID_DEVICE_POINTER);
     }
