@@ -10,7 +10,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY_UID, Need, be_started_by, may, new_user_namespace};
+use process::namespaces::{NOBODY_UID, Need, may, new_user_namespace, set_real_user};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -384,7 +384,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     let child = Child::start(|| {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
-        be_started_by(NOBODY_UID);
+        set_real_user(NOBODY_UID);
         // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         child_socket.write_all(offer.ticket().to_string().as_bytes()).unwrap();

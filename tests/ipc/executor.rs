@@ -43,8 +43,8 @@ impl Executor {
                 namespaces::become_user(number(1) as u32);
                 Ok(String::new())
             }
-            "started_by" => {
-                namespaces::be_started_by(number(1) as u32);
+            "real_user" => {
+                namespaces::set_real_user(number(1) as u32);
                 Ok(String::new())
             }
             "namespace" => {

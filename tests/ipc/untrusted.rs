@@ -59,7 +59,7 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
-        exporter.run(&format!("started_by {NOBODY_UID}"));
+        exporter.run(&format!("real_user {NOBODY_UID}"));
         let handle = exporter.get_handle(address);
         for handle in [handle, to_hip_handle(&handle)] {
             let result = importer.try_open(&handle);

@@ -81,7 +81,7 @@ pub fn own_proc() {
 
 /// Changes the real user of this process, but not the effective one, as if another user had started a set-user-id
 /// program of this user.
-pub fn be_started_by(user: u32) {
+pub fn set_real_user(user: u32) {
     let own = rustix::process::geteuid().as_raw();
     // SAFETY: changes the user of the process, but no memory.
     assert_eq!(unsafe { libc::setresuid(user, own, own) }, 0);
