@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules, from the lowest layer to the highest. Modules of one layer may import each other only
-/// where they are listed in one group.
+/// The layers, from the lowest to the highest. Each layer consists of groups of modules. A module may import the
+/// modules of its own group and those of lower layers.
 const LAYERS: &[&[&[&str]]] = &[
     &[&["native", "log", "sync"]],
     &[&["address"], &["access", "agent", "pool"], &["handle"], &["trust"], &["hip"]],
@@ -15,8 +15,8 @@ const LAYERS: &[&[&[&str]]] = &[
     &[&["report"], &["buffer"], &["area"], &["ipc"], &["transport"]],
 ];
 
-/// Names at the crate's root that stand for a module.
-const ROOT: &[(&str, &str)] = &[
+/// Names that the crate's root exports, and the modules that define them.
+const ROOT_EXPORTS: &[(&str, &str)] = &[
     ("Access", "access"),
     ("AccessDescriptor", "access"),
     ("Address", "address"),
@@ -31,36 +31,41 @@ const ROOT: &[(&str, &str)] = &[
     ("PoolMemory", "memory"),
 ];
 
-fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
+/// Adds every file in a folder and its subfolders.
+fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            sources(&path, all);
+            add_files(&path, files);
         } else {
-            all.push(path);
+            files.push(path);
         }
     }
 }
 
-/// The module at the root that a source file belongs to.
+/// Returns the top-level module that a source file belongs to.
 fn module_of(path: &Path) -> String {
     let inside = path.strip_prefix(root()).unwrap();
     let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
+/// Returns the folder of the sources.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The code of a file, without comments and unit tests.
+/// Returns a file's code without comments and unit tests.
 fn code(text: &str) -> String {
     let tests = text.find("#[cfg(test)]\nmod tests {").or_else(|| text.find("#[cfg(all(test"));
     let lines = text[..tests.unwrap_or(text.len())].lines();
-    lines.filter(|line| !line.trim_start().starts_with("//")).map(|it| format!("{it}\n")).collect()
+    lines
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
-/// Returns the root modules that code imports.
+/// Returns the top-level modules that the code imports.
 fn imports(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -77,16 +82,16 @@ fn imports(code: &str) -> BTreeSet<String> {
             let end = name.trim_start().find(|it: char| !it.is_alphanumeric() && it != '_');
             let name = &name.trim_start()[..end.unwrap_or(name.trim_start().len())];
             if !name.is_empty() {
-                let of_root = ROOT.iter().find(|(root, _)| *root == name);
-                found.insert(of_root.map_or(name, |(_, module)| module).to_owned());
+                let export = ROOT_EXPORTS.iter().find(|(export, _)| *export == name);
+                found.insert(export.map_or(name, |(_, module)| module).to_owned());
             }
         }
     }
     found
 }
 
-/// The layer of a module, and its group there.
-fn place(module: &str) -> Option<(usize, usize)> {
+/// Returns the layer of a module, and the index of its group in the layer.
+fn layer_and_group(module: &str) -> Option<(usize, usize)> {
     LAYERS.iter().enumerate().find_map(|(layer, groups)| {
         let group = groups.iter().position(|group| group.contains(&module))?;
         Some((layer, group))
@@ -96,53 +101,54 @@ fn place(module: &str) -> Option<(usize, usize)> {
 #[test]
 fn modules_import_only_lower_layers() {
     let mut files = Vec::new();
-    sources(&root(), &mut files);
-    let mut wrong = Vec::new();
+    add_files(&root(), &mut files);
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
         let module = module_of(file);
-        let Some(own) = place(&module) else {
-            wrong.push(format!("{module} is in no layer"));
+        let Some(own) = layer_and_group(&module) else {
+            violations.push(format!("{module} is in no layer"));
             continue;
         };
         for import in imports(&code(&fs::read_to_string(file).unwrap())) {
-            match place(&import) {
+            match layer_and_group(&import) {
                 _ if import == module => {}
-                Some(other) if other.0 < own.0 || other == own => {}
-                Some(_) => wrong.push(format!("{} imports {import}", file.display())),
-                None => wrong.push(format!("{} imports {import}, in no layer", file.display())),
+                Some(imported) if imported.0 < own.0 || imported == own => {}
+                Some(_) => violations.push(format!("{} imports {import}", file.display())),
+                None => violations
+                    .push(format!("{} imports {import}, which is in no layer", file.display())),
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// Modules above the core use only its public items, as C or another crate could.
+/// The highest layer uses only the public items of the core.
 #[test]
 fn upper_layers_use_the_public_api() {
     let allowed = |module: &str, import: &str| match import {
         "native" => matches!(module, "area" | "ipc" | "transport"),
         _ => true,
     };
-    let inner = ["vmm::ledger", "vmm::journal", "ledger::", "Journal", "Shared"];
+    let internal_names = ["vmm::ledger", "vmm::journal", "ledger::", "Journal", "Shared"];
     let mut files = Vec::new();
-    sources(&root(), &mut files);
+    add_files(&root(), &mut files);
     for file in files {
         let module = module_of(&file);
-        if place(&module).is_none_or(|(layer, _)| layer < 5) {
+        if layer_and_group(&module).is_none_or(|(layer, _)| layer < 5) {
             continue;
         }
         let code = code(&fs::read_to_string(&file).unwrap());
         for import in imports(&code) {
             assert!(allowed(&module, &import), "{} imports {import}", file.display());
         }
-        for name in inner {
+        for name in internal_names {
             assert!(!code.contains(&format!("crate::{name}")), "{} uses {name}", file.display());
         }
     }
 }
 
 #[test]
-fn architecture_names_files_that_exist() {
+fn files_named_in_architecture_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let is_path = |word: &&str| {
@@ -153,11 +159,11 @@ fn architecture_names_files_that_exist() {
     let named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
     assert!(named.len() > 30, "{named:?}");
     let missing: Vec<_> = named.iter().filter(|path| !root.join(path).exists()).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names missing items: {missing:?}");
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
 }
 
 #[test]
-fn imports_are_found() {
+fn imports_returns_all_modules() {
     let code = "use crate::vmm::Vmm;\nuse crate::{Error, log::x};\nfn f() { crate::native::g() }\n";
     let found: Vec<String> = imports(code).into_iter().collect();
     assert_eq!(found, ["error", "log", "native", "vmm"]);

@@ -1,4 +1,4 @@
-//! Look-ups allocate no memory.
+//! Look-ups and rejected calls allocate no memory.
 
 mod allocations;
 mod machine;
@@ -9,17 +9,17 @@ use hsa_vmm::vmm::Granularity;
 use hsa_vmm::{Access, Address, Error};
 use machine::{Machine, at};
 
-/// Returns the number of allocations of a hundred calls.
-fn allocations<T>(ask: impl Fn() -> T) -> usize {
+/// Calls a function a hundred times, and returns the number of its allocations.
+fn allocations<T>(function: impl Fn() -> T) -> usize {
     let before = allocations::made();
     for _ in 0..100 {
-        std::hint::black_box(ask());
+        std::hint::black_box(function());
     }
     allocations::made() - before
 }
 
 #[test]
-fn look_ups_and_refusals_allocate_nothing() {
+fn look_ups_and_rejections_allocate_nothing() {
     let machine = Machine::new(Config::mi300x(2));
     let (vmm, granule, gpu) = (&machine.vmm, machine.granule(), machine.gpu(0));
     let base = machine.reserve(64 * granule);
@@ -29,13 +29,16 @@ fn look_ups_and_refusals_allocate_nothing() {
     }
     let properties = machine.on(0);
     let (inside, hole) = (at(base, 10 * granule + 7), at(base, 11 * granule));
-    let refused = |result: Result<(), Error>| result.unwrap_err();
-    let map = |place: Address| vmm.map(place, granule, 0, handle);
-    for (what, count) in [
+    let rejected = |result: Result<(), Error>| result.unwrap_err();
+    let map = |address: Address| vmm.map(address, granule, 0, handle);
+    for (call, count) in [
         ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
-        ("get_access of nothing", allocations(|| vmm.get_access(gpu, hole).unwrap_err())),
+        (
+            "get_access of an unmapped address",
+            allocations(|| vmm.get_access(gpu, hole).unwrap_err()),
+        ),
         ("mapped_range_at", allocations(|| vmm.mapped_range_at(inside).unwrap())),
-        ("mapped_range_at of nothing", allocations(|| vmm.mapped_range_at(hole))),
+        ("mapped_range_at an unmapped address", allocations(|| vmm.mapped_range_at(hole))),
         ("location_at", allocations(|| vmm.location_at(inside).unwrap())),
         ("reservation_at", allocations(|| vmm.reservation_at(hole).unwrap())),
         ("retain", allocations(|| vmm.retain_allocation_handle(inside).unwrap())),
@@ -45,15 +48,15 @@ fn look_ups_and_refusals_allocate_nothing() {
             "allocation_granularity",
             allocations(|| vmm.allocation_granularity(&properties, Granularity::Minimum).unwrap()),
         ),
-        ("unmap over a hole", allocations(|| refused(vmm.unmap(base, 4 * granule)))),
-        ("map over a mapping", allocations(|| refused(map(base)))),
-        ("free while mapped", allocations(|| refused(vmm.address_free(base, 64 * granule)))),
+        ("unmap over a hole", allocations(|| rejected(vmm.unmap(base, 4 * granule)))),
+        ("map over a mapping", allocations(|| rejected(map(base)))),
+        ("free while mapped", allocations(|| rejected(vmm.address_free(base, 64 * granule)))),
     ] {
-        assert_eq!(count, 0, "{what}");
+        assert_eq!(count, 0, "allocations by {call}");
     }
     assert_eq!(vmm.mapped_range_at(inside), Some((at(base, 10 * granule), granule)));
     assert_eq!(vmm.mapped_range_at(hole), None);
-    // The check itself can fail.
+    // The counter counts: this call allocates.
     assert!(allocations(|| vmm.mappings()) >= 100);
     assert_eq!(vmm.get_access(gpu, inside), Ok(Access::None));
 }

@@ -1,4 +1,4 @@
-//! Owned values live as long as others need them, in any order of drops.
+//! Owned values: they can be dropped in any order, and each keeps the values that it depends on alive.
 
 mod machine;
 
@@ -37,14 +37,14 @@ fn values_drop_in_any_order() {
 fn clones_keep_values_alive() {
     let machine = machine();
     let granule = machine.granule();
-    let (first, memory) = (reservation(&machine, 1), allocation(&machine));
-    let (second, more) = (first.clone(), memory.clone());
-    drop((first, memory));
-    let mapping = second.map(0, &more).unwrap();
+    let (reservation, memory) = (reservation(&machine, 1), allocation(&machine));
+    let (reservation_clone, memory_clone) = (reservation.clone(), memory.clone());
+    drop((reservation, memory));
+    let mapping = reservation_clone.map(0, &memory_clone).unwrap();
     assert_eq!(mapping.size(), granule);
     assert_eq!(mapping.reservation().address(), mapping.address());
-    assert_eq!(mapping.allocation().handle(), more.handle());
-    drop((second, more));
+    assert_eq!(mapping.allocation().handle(), memory_clone.handle());
+    drop((reservation_clone, memory_clone));
     mapping.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
     drop(mapping);
     machine.assert_empty();
@@ -59,7 +59,7 @@ fn reservation_with_clones_is_not_freed() {
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
     assert_eq!(machine.vmm.usage().reservations, 1);
     drop(first);
-    second.free().expect("the last one frees it");
+    second.free().expect("there is no other clone");
     machine.assert_empty();
 }
 
@@ -71,8 +71,8 @@ fn free_of_used_reservation_returns_it() {
     let Rejected { value: reservation, error } =
         reservation.free().expect_err("something is mapped");
     assert_eq!(error.problem(), Some(Problem::StillMapped(1)));
-    let again = reservation.map(machine.granule(), mapping.allocation()).unwrap();
-    drop((mapping, again));
+    let second = reservation.map(machine.granule(), mapping.allocation()).unwrap();
+    drop((mapping, second));
     reservation.free().expect("nothing is mapped");
     machine.assert_empty();
 }
@@ -84,7 +84,7 @@ fn failed_free_returns_the_reservation() {
     let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
     machine.simulation.set_faults(faults);
     let Rejected { value: reservation, error } =
-        reservation.free().expect_err("the runtime refused");
+        reservation.free().expect_err("the runtime's call fails");
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     drop(reservation);
     machine.assert_empty();
@@ -97,60 +97,62 @@ fn failed_unmap_returns_the_mapping() {
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"kept").unwrap();
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
-    let Rejected { value: mapping, error } = mapping.unmap().expect_err("the runtime refused");
+    let Rejected { value: mapping, error } = mapping.unmap().expect_err("the runtime's call fails");
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     let mut bytes = [0; 4];
     mapping.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"kept");
-    mapping.unmap().expect("now it does");
+    mapping.unmap().expect("the next call succeeds");
     machine.assert_empty();
 }
 
 #[test]
-fn stale_mapping_keeps_its_successor() {
+fn stale_mapping_does_not_unmap_its_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 1);
-    let mine = reservation.map(0, &allocation(&machine)).unwrap();
-    let address = mine.address();
+    let stale = reservation.map(0, &allocation(&machine)).unwrap();
+    let address = stale.address();
     machine.vmm.unmap(address, machine.granule()).unwrap();
-    let theirs = machine.create(1, machine.granule());
-    machine.map(address, machine.granule(), theirs);
-    let Rejected { value: mine, error } = mine.unmap().expect_err("it is another's by now");
+    let successor = machine.create(1, machine.granule());
+    machine.map(address, machine.granule(), successor);
+    let Rejected { value: stale, error } =
+        stale.unmap().expect_err("another owner's mapping is there");
     assert_eq!(error.problem(), Some(Problem::NotMapped(address)));
-    drop(mine);
-    assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
+    drop(stale);
+    assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
     machine.vmm.unmap(address, machine.granule()).unwrap();
-    machine.vmm.release(theirs).unwrap();
+    machine.vmm.release(successor).unwrap();
     drop(reservation);
     machine.assert_empty();
 }
 
 #[test]
-fn stale_reservation_keeps_its_successor() {
+fn stale_reservation_does_not_free_its_successor() {
     let machine = machine();
     let granule = machine.granule();
     let memory = allocation(&machine);
-    // Another thread may take the addresses; then this is retried.
+    // Retries if another thread takes the addresses.
     for _ in 0..1000 {
-        let mine = reservation(&machine, 1);
-        let address = mine.address();
+        let stale = reservation(&machine, 1);
+        let address = stale.address();
         machine.vmm.address_free(address, granule).unwrap();
-        let theirs = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
-        let Ok(theirs) = theirs else { continue };
-        let error = mine.map(0, &memory).expect_err("the addresses are another's by now");
+        let successor = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
+        let Ok(successor) = successor else { continue };
+        let error = stale.map(0, &memory).expect_err("the addresses belong to another owner");
         assert_eq!(error.problem(), Some(Problem::NotReserved));
-        let Rejected { value: mine, error } = mine.free().expect_err("it is another's by now");
+        let Rejected { value: stale, error } =
+            stale.free().expect_err("the addresses belong to another owner");
         assert_eq!(error.problem(), Some(Problem::NotAReservation));
-        drop(mine);
+        drop(stale);
         assert_eq!(machine.vmm.reservations(), [(address, granule)]);
-        drop((theirs, memory));
+        drop((successor, memory));
         return machine.assert_empty();
     }
-    panic!("the same addresses are never available again");
+    panic!("the freed addresses were taken each time");
 }
 
 #[test]
-fn mapping_unmapped_by_address_drops_silently() {
+fn drop_ignores_mapping_unmapped_by_address() {
     let machine = machine();
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     machine.vmm.unmap(mapping.address(), mapping.size()).unwrap();
@@ -176,16 +178,16 @@ fn forgotten_values_are_freed_with_the_vmm() {
         vmm.set_access(base, 2 * granule, &cpu).unwrap();
         vmm.release(released).unwrap();
         vmm.retain_allocation_handle(base).unwrap();
-        let other: Vmm = vmm.clone();
+        let clone: Vmm = vmm.clone();
         drop((vmm, runtime));
-        assert_eq!(other.usage().mappings, 2, "{release}");
-        drop(other);
+        assert_eq!(clone.usage().mappings, 2, "{release}");
+        drop(clone);
         assert_idle(&simulation);
     }
 }
 
 #[test]
-fn forgotten_values_keep_only_the_vmm() {
+fn forgotten_values_can_be_freed_by_address() {
     let machine = machine();
     let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
     let (address, size) = (mapping.address(), mapping.size());
@@ -206,8 +208,8 @@ fn drop_does_not_panic_when_frees_fail() {
         let memory = Allocation::create(&vmm, granule, &properties).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
         mapping.grant(&[gpu, runtime.host().id()], Access::Read).unwrap();
-        let all = ["unmap", "address_free", "handle_release", "map", "set_access"];
-        let plan = all.iter().fold(FaultPlan::none(), |plan, name| {
+        let functions = ["unmap", "address_free", "handle_release", "map", "set_access"];
+        let plan = functions.iter().fold(FaultPlan::none(), |plan, name| {
             plan.always(&format!("hsa_amd_vmem_{name}"), 0x1000)
         });
         simulation.set_faults(plan.always("hsa_shut_down", 0x1000));
@@ -218,19 +220,19 @@ fn drop_does_not_panic_when_frees_fail() {
     }
 }
 
-/// Makes adjacent mappings, each with memory of its own that contains its number.
-fn run(
+/// Makes adjacent mappings, each of its own memory that contains the mapping's number.
+fn map_adjacent(
     machine: &Machine,
     reservation: &Reservation,
-    places: core::ops::Range<usize>,
+    numbers: core::ops::Range<usize>,
 ) -> Vec<Mapping> {
-    let map = |place: usize| {
-        let mapping = reservation.map(place * machine.granule(), &allocation(machine)).unwrap();
+    let map = |number: usize| {
+        let mapping = reservation.map(number * machine.granule(), &allocation(machine)).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-        mapping.write(0, &[place as u8]).unwrap();
+        mapping.write(0, &[number as u8]).unwrap();
         mapping
     };
-    places.map(map).collect()
+    numbers.map(map).collect()
 }
 
 #[test]
@@ -238,13 +240,17 @@ fn unmap_many_accepts_any_order() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let reservation = reservation(&machine, 5);
-        let mut mappings = run(&machine, &reservation, 0..5);
+        let mut mappings = map_adjacent(&machine, &reservation, 0..5);
         let first = mappings.remove(0);
         mappings.rotate_left(2);
         assert!(Mapping::unmap_many(mappings).is_ok(), "{release}");
-        assert_eq!(machine.vmm.usage().mappings, 1, "{release}: the first is no part of it");
+        assert_eq!(
+            machine.vmm.usage().mappings,
+            1,
+            "{release}: the first mapping was not in the list"
+        );
         assert!(Mapping::unmap_many(vec![first]).is_ok(), "{release}");
-        assert!(Mapping::unmap_many(Vec::new()).is_ok(), "{release}: nothing is nothing");
+        assert!(Mapping::unmap_many(Vec::new()).is_ok(), "{release}: an empty list");
         drop(reservation);
         machine.assert_empty();
     }
@@ -254,10 +260,10 @@ fn unmap_many_accepts_any_order() {
 fn unmap_many_accepts_gaps() {
     let machine = machine();
     let reservation = reservation(&machine, 4);
-    let mut mappings = run(&machine, &reservation, 0..4);
+    let mut mappings = map_adjacent(&machine, &reservation, 0..4);
     let middle = mappings.remove(2);
     Mapping::unmap_many(mappings).unwrap();
-    assert_eq!(machine.vmm.usage().mappings, 1, "the one that is left out");
+    assert_eq!(machine.vmm.usage().mappings, 1, "the middle mapping was not in the list");
     let mut byte = [0];
     middle.read(0, &mut byte).unwrap();
     assert_eq!(byte, [2]);
@@ -269,44 +275,47 @@ fn unmap_many_accepts_gaps() {
 fn failed_unmap_many_returns_all_mappings() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // From ROCm 7.0 on, one call unmaps all of them.
+        // From ROCm 7.0 on, one runtime call unmaps all four.
         let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
         for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
             machine.simulation.set_faults(faults);
-            let mappings = run(&machine, &reservation(&machine, 4), 0..4);
+            let mappings = map_adjacent(&machine, &reservation(&machine, 4), 0..4);
             let Rejected { value: mappings, error } =
-                Mapping::unmap_many(mappings).expect_err("the runtime fails");
+                Mapping::unmap_many(mappings).expect_err("the runtime's call fails");
             assert!(
                 matches!(error.kind(), ErrorKind::Runtime { .. }),
                 "{release}, {call}: {error}"
             );
-            for (place, mapping) in mappings.iter().enumerate() {
+            for (number, mapping) in mappings.iter().enumerate() {
                 let mut byte = [0xff];
                 mapping.read(0, &mut byte).unwrap();
-                assert_eq!(byte, [place as u8], "{release}, {call}");
+                assert_eq!(byte, [number as u8], "{release}, {call}");
                 assert_eq!(mapping.access(machine.gpu(1)), Ok(Access::ReadWrite));
             }
-            assert!(Mapping::unmap_many(mappings).is_ok(), "{release}, {call}: now it works");
+            assert!(
+                Mapping::unmap_many(mappings).is_ok(),
+                "{release}, {call}: the next call succeeds"
+            );
         }
         machine.assert_empty();
     }
 }
 
 #[test]
-fn stale_run_keeps_its_successor() {
+fn unmap_many_does_not_unmap_a_successor() {
     let machine = machine();
     let reservation = reservation(&machine, 2);
-    let mine = run(&machine, &reservation, 0..2);
-    let second = mine[1].address();
+    let mappings = map_adjacent(&machine, &reservation, 0..2);
+    let second = mappings[1].address();
     machine.vmm.unmap(second, machine.granule()).unwrap();
-    let theirs = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
-    let Rejected { value: mine, error } =
-        Mapping::unmap_many(mine).expect_err("one is another's by now");
+    let successor = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
+    let Rejected { value: mappings, error } =
+        Mapping::unmap_many(mappings).expect_err("one mapping is another owner's");
     assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
-    drop(mine);
-    assert_eq!(machine.vmm.usage().mappings, 1, "the other is still there");
-    drop((theirs, reservation));
+    drop(mappings);
+    assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
+    drop((successor, reservation));
     machine.assert_empty();
 }
 
@@ -324,9 +333,9 @@ fn memory_with_clones_or_mappings_is_not_released() {
     drop(clone);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, 0x1000);
     machine.simulation.set_faults(faults);
-    let Rejected { value: memory, error } = memory.release().expect_err("the runtime refuses");
+    let Rejected { value: memory, error } = memory.release().expect_err("the runtime's call fails");
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
-    assert!(memory.release().is_ok(), "and then does not");
+    assert!(memory.release().is_ok(), "the next call succeeds");
     machine.assert_empty();
 }
 
@@ -341,7 +350,7 @@ fn fill_writes_exactly_its_range() {
     mapping.read(0, &mut found).unwrap();
     assert_eq!(found, [9, 9, 9, 9, 1, 2, 3, 4, 1, 2, 3, 4, 9, 9, 9, 9]);
     for (offset, size) in [(mapping.size() - 4, 8), (usize::MAX - 3, 8), (mapping.size(), 4)] {
-        let error = mapping.fill(offset, 0, size).expect_err("it reaches beyond the mapping");
+        let error = mapping.fill(offset, 0, size).expect_err("the range ends after the mapping");
         assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
         assert_eq!(error.operation(), Operation::Fill, "{error}");
     }

@@ -18,7 +18,7 @@ const INVALID_ALLOCATION: u32 = 0x1003;
 
 fn machine(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
     let config = Config::mi300x(2).with_faults(faults);
-    let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
+    let simulation = Arc::new(Simulation::start(config).expect("the configuration is valid"));
     let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
     (simulation, runtime)
 }
@@ -36,7 +36,7 @@ fn drop_frees_pool_memory() {
     drop(memory);
     assert_idle(&simulation);
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 1), 5000).unwrap();
-    // An export that was never opened does not keep it.
+    // An export that was never opened does not keep the memory allocated.
     Ipc::open(&runtime).unwrap().get_mem_handle(memory.address()).unwrap();
     memory.free().unwrap();
     assert_idle(&simulation);
@@ -52,10 +52,11 @@ fn memory_has_the_flags_of_its_pool() {
         assert!(memory.flags().contains(expected), "{agent}");
         let pools = &runtime.agent(agent).unwrap().pools;
         for flags in [coarse, fine] {
-            let there = pools.iter().any(|pool| pool.allocatable && pool.flags.contains(flags));
-            let answer = PoolMemory::allocate_with(&runtime, agent, 1, flags);
-            assert_eq!(answer.is_ok(), there, "{agent} {flags:?}");
-            assert!(answer.is_ok_and(|memory| memory.flags().contains(flags)) == there);
+            let is_available =
+                pools.iter().any(|pool| pool.allocatable && pool.flags.contains(flags));
+            let result = PoolMemory::allocate_with(&runtime, agent, 1, flags);
+            assert_eq!(result.is_ok(), is_available, "{agent} {flags:?}");
+            assert!(result.is_ok_and(|memory| memory.flags().contains(flags)) == is_available);
         }
     }
 }
@@ -97,24 +98,27 @@ fn exhausted_pool_is_out_of_memory() {
 
 #[test]
 fn agents_of_another_runtime_are_rejected() {
-    let ((_, runtime), (_, other)) = (machine(FaultPlan::default()), machine(FaultPlan::default()));
-    let foreign = gpu(&other, 0);
-    let error = PoolMemory::allocate(&runtime, foreign, 4096).unwrap_err();
+    let ((_, runtime), (_, other_runtime)) =
+        (machine(FaultPlan::default()), machine(FaultPlan::default()));
+    let foreign_gpu = gpu(&other_runtime, 0);
+    let error = PoolMemory::allocate(&runtime, foreign_gpu, 4096).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
-    let error = memory.allow(&[gpu(&runtime, 1), foreign]).unwrap_err();
+    let error = memory.allow(&[gpu(&runtime, 1), foreign_gpu]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
-    assert!(!memory.is_open_to(gpu(&runtime, 1)), "nothing of the list was done");
-    let theirs = PoolMemory::allocate(&other, foreign, 4096).unwrap();
-    let error = memory.copy(0, &theirs, 0, 64).unwrap_err();
+    assert!(!memory.is_open_to(gpu(&runtime, 1)), "no agent of a rejected list gets access");
+    let foreign_memory = PoolMemory::allocate(&other_runtime, foreign_gpu, 4096).unwrap();
+    let error = memory.copy(0, &foreign_memory, 0, 64).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
 }
 
 #[test]
 fn copies_between_gpus_and_host() {
     let (simulation, runtime) = machine(FaultPlan::default());
-    let [one, two, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
-    for (destination, source) in [(one, one), (one, two), (one, host), (host, two), (host, host)] {
+    let [first, second, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
+    for (destination, source) in
+        [(first, first), (first, second), (first, host), (host, second), (host, host)]
+    {
         let case = format!("to {destination} from {source}");
         let allocate = |agent| {
             let memory = PoolMemory::allocate(&runtime, agent, 256 << 10).expect("memory");
@@ -124,13 +128,13 @@ fn copies_between_gpus_and_host() {
         let (to, from) = (allocate(destination), allocate(source));
         from.fill(8, 0x3332_3130, 200_000).unwrap();
         to.fill(0, u32::MAX, 256 << 10).unwrap();
-        // A GPU copies if there is one: the destination's, or else the source's.
+        // The destination's GPU copies, otherwise the source's; without a GPU, the host.
         let copier = if destination == host { source } else { destination };
         if destination != source {
-            let refused = to.copy(4, &from, 8, 150_000).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotAllowed(copier)), "{case}");
-            let kept = if copier == source { &to } else { &from };
-            kept.allow(&[copier]).unwrap();
+            let error = to.copy(4, &from, 8, 150_000).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::NotAllowed(copier)), "{case}");
+            let inaccessible = if copier == source { &to } else { &from };
+            inaccessible.allow(&[copier]).unwrap();
         }
         to.copy(4, &from, 8, 150_000).unwrap_or_else(|error| panic!("{case}: {error}"));
         let mut bytes = vec![0; 150_008];
@@ -150,7 +154,7 @@ fn out_of_bounds_accesses_write_nothing() {
             [8, 16].map(|size| PoolMemory::allocate(&runtime, agent, size).unwrap());
         memory.write(0, b"untouched"[..8].as_ref()).unwrap();
         let beyond = |size| Problem::OutOfBounds { size, end: 8 };
-        for (what, answer, problem) in [
+        for (operation, result, problem) in [
             (Operation::Read, memory.read(4, &mut [0; 5]), beyond(5)),
             (Operation::Read, memory.read(usize::MAX, &mut [0; 2]), beyond(2)),
             (Operation::Write, memory.write(8, b"x"), beyond(1)),
@@ -160,8 +164,8 @@ fn out_of_bounds_accesses_write_nothing() {
             (Operation::Copy, memory.copy(4, &other, 0, 8), beyond(8)),
             (Operation::Copy, other.copy(0, &memory, 1, 8), beyond(8)),
         ] {
-            let error = answer.unwrap_err();
-            assert_eq!(error.operation(), what, "{error}");
+            let error = result.unwrap_err();
+            assert_eq!(error.operation(), operation, "{error}");
             assert_eq!(error.problem(), Some(problem), "{agent}");
         }
         // A size of zero is in bounds everywhere, also at the end.
@@ -172,12 +176,12 @@ fn out_of_bounds_accesses_write_nothing() {
         let mut bytes = [0; 8];
         memory.read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"untouche");
-        let nothing = PoolMemory::allocate(&runtime, agent, 0).unwrap_err();
-        assert_eq!(nothing.problem(), Some(Problem::Zero));
+        let error = PoolMemory::allocate(&runtime, agent, 0).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::Zero));
     }
 }
 
-/// Of a GPU without a large BAR.
+/// Without a large BAR, the CPU cannot access a GPU's memory.
 #[test]
 fn allow_rejects_agents_without_peer_access() {
     let mut config = Config::consumer();
@@ -191,14 +195,14 @@ fn allow_rejects_agents_without_peer_access() {
 }
 
 #[test]
-fn export_rejects_other_memory() {
+fn export_rejects_addresses_outside_gpu_pool_memory() {
     let (_, runtime) = machine(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
-    let gone = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
-    let freed = gone.address();
-    gone.free().unwrap();
+    let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+    let freed = memory.address();
+    memory.free().unwrap();
     let local = 0_u64;
     for (address, problem) in [
         (host.address(), Problem::HostMemory),
@@ -215,26 +219,31 @@ fn export_rejects_other_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// AMD's runtime returns this status with a kernel driver that is not AMD's own package.
+/// AMD's runtime returns 0x1000 or 0x1001 if the kernel driver is not AMD's own package.
 #[test]
-fn not_shared_differs_from_runtime_failure() {
-    for (status, shares) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
+fn unsupported_export_differs_from_runtime_failure() {
+    for (status, is_runtime_failure) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
         let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
         let (simulation, runtime) = machine(plan);
         let ipc = Ipc::open(&runtime).unwrap();
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         let error = ipc.get_mem_handle(memory.address()).unwrap_err();
-        assert_eq!(matches!(error.kind(), ErrorKind::Runtime { .. }), shares, "{error}");
-        assert_eq!(error.to_string().contains("HSA_ENABLE_IPC_MODE_LEGACY=0"), !shares, "{error}");
-        ipc.get_mem_handle(memory.address()).expect("the next time it does");
+        assert_eq!(
+            matches!(error.kind(), ErrorKind::Runtime { .. }),
+            is_runtime_failure,
+            "{error}"
+        );
+        let names_setting = error.to_string().contains("HSA_ENABLE_IPC_MODE_LEGACY=0");
+        assert_eq!(names_setting, !is_runtime_failure, "{error}");
+        ipc.get_mem_handle(memory.address()).expect("the next call succeeds");
         drop(memory);
         assert_idle(&simulation);
     }
 }
 
-/// The runtime returns out of resources, or another error.
+/// Without a free descriptor, the runtime returns out of resources or another error.
 #[test]
-fn export_without_descriptors_has_its_own_error() {
+fn export_reports_missing_descriptors() {
     for status in [OUT_OF_RESOURCES, 0x1000] {
         let end = process::in_child(|| {
             let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
@@ -250,7 +259,7 @@ fn export_without_descriptors_has_its_own_error() {
     }
 }
 
-/// As `NoGpuTst_hipIpc…` of hip-tests.
+/// The same as `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
 fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -302,7 +311,7 @@ fn forked_child_gets_errors() {
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
     memory.write(0, b"kept").unwrap();
     let end = process::in_child(|| {
-        let answers = [
+        let results = [
             PoolMemory::allocate(&runtime, owner, 4096).map(drop),
             PoolMemory::allocate(&runtime, owner, 0).map(drop),
             memory.allow(&[owner]),
@@ -312,8 +321,8 @@ fn forked_child_gets_errors() {
             memory.fill(0, 1, 4),
             memory.copy(0, &host, 0, 4),
         ];
-        for answer in answers {
-            let kind = answer.map_err(hsa_vmm::Error::into_kind);
+        for result in results {
+            let kind = result.map_err(hsa_vmm::Error::into_kind);
             assert_eq!(kind, Err(ErrorKind::Forked));
         }
         let Rejected { error, .. } = memory.free().unwrap_err();
@@ -324,7 +333,7 @@ fn forked_child_gets_errors() {
 }
 
 #[test]
-fn ipc_opens_for_a_gpu_and_its_peers_once() {
+fn ipc_lists_a_gpu_and_its_peers_once() {
     for peer_access in [true, false] {
         let mut config = Config::mi300x(3);
         config.peer_access = peer_access;
@@ -336,15 +345,15 @@ fn ipc_opens_for_a_gpu_and_its_peers_once() {
     }
 }
 
-/// All exports of a process are listed in one file, so that they take one descriptor.
+/// All exports of a process are entries of one file, so they need only one descriptor.
 #[test]
 fn exports_share_one_descriptor() {
     let (_, runtime) = machine(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());
-    let [one, other] =
+    let [first, second] =
         memory.each_ref().map(|it| ipc.get_mem_handle(it.address()).unwrap().to_bytes());
     let (descriptor, slot) = (52..55, 55..57);
-    assert_eq!(one[descriptor.clone()], other[descriptor]);
-    assert_ne!(one[slot.clone()], other[slot]);
+    assert_eq!(first[descriptor.clone()], second[descriptor]);
+    assert_ne!(first[slot.clone()], second[slot]);
 }

@@ -1,4 +1,4 @@
-//! A set-user-id program runs no code that its caller's environment names.
+//! In a set-user-id program, the library runs no code that the caller's environment variables name.
 
 mod hostile;
 
@@ -17,37 +17,37 @@ const NOBODY_UID: u32 = 65534;
 struct Attack {
     folder: TempDir,
     program: PathBuf,
-    mark: PathBuf,
+    marker: PathBuf,
 }
 
 impl Attack {
     /// Returns `None` and prints the reason if a set-user-id program gets no privileges.
     fn prepare(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root can make a set-user-id program of root's");
+            eprintln!("SKIPPED: only root can create a set-user-id program of root");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let open = folder.path().join("open");
-        fs::create_dir(&open).unwrap();
+        let writable = folder.path().join("writable");
+        fs::create_dir(&writable).unwrap();
         fs::create_dir_all(folder.path().join("malicious/lib")).unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(&writable, Permissions::from_mode(0o777)).unwrap();
         let program = folder.path().join("program");
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        let mark = open.join("constructor-ran");
+        let marker = writable.join("constructor-ran");
         let source = format!(
             "#include <fcntl.h>\n#include <unistd.h>\n\
              __attribute__((constructor)) static void run(void) {{\n\
              close(open(\"{}\", O_CREAT | O_WRONLY, 0600));\n}}\n",
-            mark.display()
+            marker.display()
         );
         let library = library_of(name, &source);
         for file in ["attack.so", "malicious/lib/libhsa-runtime64.so.1"] {
             fs::copy(&library, folder.path().join(file)).unwrap();
         }
         fs::remove_file(library).unwrap();
-        let attack = Self { folder, program, mark };
+        let attack = Self { folder, program, marker };
         attack.set_mode(0o4755);
         let (text, _) = attack.run(&[]);
         if text.contains("effective user 0\n") {
@@ -61,7 +61,7 @@ impl Attack {
         fs::set_permissions(&self.program, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Runs the program as another user. Returns its output, and the user that the constructor ran as.
+    /// Runs the program as another user. Returns its output, and the effective user of the constructor if it ran.
     fn run(&self, variables: &[(&str, &str)]) -> (String, Option<u32>) {
         let output = Command::new(&self.program)
             .args(["--exact", "child_loads_a_runtime", "--ignored", "--nocapture"])
@@ -74,9 +74,9 @@ impl Attack {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("child has returned"), "{output:?}");
-        let ran_as = fs::metadata(&self.mark).ok().map(|file| file.uid());
-        let _ = fs::remove_file(&self.mark);
-        (text, ran_as)
+        let constructor_user = fs::metadata(&self.marker).ok().map(|file| file.uid());
+        let _ = fs::remove_file(&self.marker);
+        (text, constructor_user)
     }
 
     fn path(&self, file: impl AsRef<Path>) -> String {
@@ -99,23 +99,23 @@ fn child_loads_a_runtime() {
 fn privileged_load_ignores_environment() {
     let Some(attack) = Attack::prepare("constructor-load") else { return };
     let (library, rocm) = (attack.path("attack.so"), attack.path("malicious"));
-    let ways = [
+    let attacks = [
         ("HSA_VMM_RUNTIME", library.as_str()),
         ("HSA_VMM_RUNTIME", "./attack.so"),
         ("ROCM_PATH", rocm.as_str()),
         ("ROCM_PATH", "malicious"),
     ];
-    for way in ways {
+    for variable in attacks {
         attack.set_mode(0o4755);
-        let (text, ran_as) = attack.run(&[way]);
-        assert_eq!(ran_as, None, "{way:?} ran the caller's code: {text}");
-        assert!(!text.contains(way.1), "{way:?} was looked at: {text}");
+        let (text, constructor_user) = attack.run(&[variable]);
+        assert_eq!(constructor_user, None, "{variable:?} ran the caller's code: {text}");
+        assert!(!text.contains(variable.1), "{variable:?} was not ignored: {text}");
     }
     // Without privileges the attack works, but the caller only attacks itself.
-    for way in [ways[0], ways[1], ways[2]] {
+    for variable in [attacks[0], attacks[1], attacks[2]] {
         attack.set_mode(0o755);
-        let (text, ran_as) = attack.run(&[way]);
-        assert_eq!(ran_as, Some(NOBODY_UID), "{way:?}: {text}");
+        let (text, constructor_user) = attack.run(&[variable]);
+        assert_eq!(constructor_user, Some(NOBODY_UID), "{variable:?}: {text}");
     }
 }
 
@@ -132,7 +132,7 @@ fn privileged_load_ignores_simulation() {
 
 #[test]
 fn load_ignores_relative_rocm_path() {
-    let output = |folder: &str| {
+    let output_with_rocm_path = |folder: &str| {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_loads_a_runtime", "--ignored", "--nocapture"])
             .env_remove("HSA_VMM_RUNTIME")
@@ -143,12 +143,12 @@ fn load_ignores_relative_rocm_path() {
     };
     let folder = TempDir::new_in(".").unwrap();
     fs::create_dir(folder.path().join("lib")).unwrap();
-    let lacking = library_of("lacking", "int hsa_init(void) { return 0; }\n");
-    fs::rename(lacking, folder.path().join("lib/libhsa-runtime64.so.1")).unwrap();
+    let library = library_of("lacking", "int hsa_init(void) { return 0; }\n");
+    fs::rename(library, folder.path().join("lib/libhsa-runtime64.so.1")).unwrap();
     let name = folder.path().file_name().unwrap().to_str().unwrap();
-    let text = output(name);
+    let text = output_with_rocm_path(name);
     assert!(text.contains("ROCM_PATH") && text.contains("is not absolute"), "{text}");
-    assert!(!text.contains("hsa_status_string"), "it was loaded: {text}");
-    let text = output(fs::canonicalize(&folder).unwrap().to_str().unwrap());
+    assert!(!text.contains("hsa_status_string"), "the library was loaded: {text}");
+    let text = output_with_rocm_path(fs::canonicalize(&folder).unwrap().to_str().unwrap());
     assert!(text.contains("does not export"), "{text}");
 }

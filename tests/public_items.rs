@@ -1,44 +1,46 @@
-//! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`, except
-//! those that are complete by nature.
+//! Checks that every public enum, and every public struct with public fields, is `non_exhaustive`, except types
+//! that will get no further variants or fields.
 //!
-//! Parses the sources, because stable compilers do not report it.
+//! Parses the sources, because no lint of stable compilers checks this.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Types that are complete by nature, and why.
+/// Types that will get no further variants or fields, and the reason.
 const COMPLETE: &[(&str, &str)] = &[
     ("Access", "HIP's three values"),
     ("Granularity", "HIP's two values"),
-    ("AccessDescriptor", "HIP's, which callers write down"),
-    ("NewMapping", "what Vmm::map takes, which callers write down"),
-    ("MapRequest", "what Mapping::map_many takes, which callers write down"),
+    ("AccessDescriptor", "HIP's struct, which callers construct"),
+    ("NewMapping", "the arguments of Vmm::map, which callers construct"),
+    ("MapRequest", "the arguments of Mapping::map_many, which callers construct"),
     ("PciAddress", "four numbers"),
-    ("Rejected", "a value and an error, which callers take apart"),
-    ("Usage", "a count of each of the three things that a Vmm has"),
-    ("Free", "what is free in one reservation, in three numbers"),
+    ("Rejected", "a value and an error, which callers destructure"),
+    ("Usage", "the numbers of reservations, handles and mappings"),
+    ("Free", "three numbers about the free addresses of a reservation"),
     ("AccessEntry", "a row of a report"),
-    ("UntrustedUser", "who it is and who was expected"),
-    ("Description", "the message's fields, which senders write down"),
-    ("UnknownTicket", "it says nothing more"),
+    ("UntrustedUser", "the found and the expected user"),
+    ("Description", "the message's fields, which senders construct"),
+    ("UnknownTicket", "an error without details"),
 ];
 
-fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
+/// Adds the Rust files of a folder and its subfolders, without unit tests.
+fn add_sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            sources(&path, all);
+            add_sources(&path, files);
         } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
-            all.push(path);
+            files.push(path);
         }
     }
 }
 
-/// Returns every public enum, and struct with a public field, and whether it is `non_exhaustive`.
-fn items() -> BTreeMap<String, bool> {
+/// Returns the name of every public enum and every struct with a public field, and whether it is
+/// `non_exhaustive`.
+fn extensible_types() -> BTreeMap<String, bool> {
     let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    add_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
     let mut found = BTreeMap::new();
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
@@ -50,9 +52,9 @@ fn items() -> BTreeMap<String, bool> {
                 continue;
             }
             let body = lines[at..].iter().skip(1).take_while(|line| **line != "}");
-            let shows =
+            let has_public_parts =
                 is_enum || line.ends_with('{') && body.clone().any(|it| it.starts_with("pub "));
-            if !shows {
+            if !has_public_parts {
                 continue;
             }
             let name: String = line
@@ -62,11 +64,12 @@ fn items() -> BTreeMap<String, bool> {
                 .chars()
                 .take_while(|it| it.is_alphanumeric())
                 .collect();
-            let above = lines[..at].iter().rev();
-            let above = above.take_while(|it| it.starts_with("#[") || it.starts_with("//"));
-            let grows = above.clone().any(|it| *it == "#[non_exhaustive]");
+            let attributes = lines[..at].iter().rev();
+            let attributes =
+                attributes.take_while(|it| it.starts_with("#[") || it.starts_with("//"));
+            let is_non_exhaustive = attributes.clone().any(|it| *it == "#[non_exhaustive]");
             // Several modules have an `Operation` and a `Problem` of their own.
-            *found.entry(name).or_insert(true) &= grows;
+            *found.entry(name).or_insert(true) &= is_non_exhaustive;
         }
     }
     found
@@ -74,16 +77,17 @@ fn items() -> BTreeMap<String, bool> {
 
 #[test]
 fn public_types_are_non_exhaustive() {
-    let items = items();
-    assert!(items.len() > 50, "{items:?}");
-    let complete = |name: &str| COMPLETE.iter().any(|(it, _)| *it == name);
-    let stuck: Vec<_> = items
+    let types = extensible_types();
+    assert!(types.len() > 50, "{types:?}");
+    let is_complete = |name: &str| COMPLETE.iter().any(|(complete, _)| *complete == name);
+    let exhaustive: Vec<_> = types
         .iter()
-        .filter(|(name, grows)| !**grows && !complete(name))
+        .filter(|(name, is_non_exhaustive)| !**is_non_exhaustive && !is_complete(name))
         .map(|(name, _)| name)
         .collect();
-    assert!(stuck.is_empty(), "neither #[non_exhaustive] nor complete by what they are: {stuck:?}");
-    for (name, why) in COMPLETE {
-        assert!(!items.get(*name).copied().unwrap_or_default(), "{name} grows; it was said: {why}");
+    assert!(exhaustive.is_empty(), "neither #[non_exhaustive] nor in COMPLETE: {exhaustive:?}");
+    for (name, reason) in COMPLETE {
+        let is_non_exhaustive = types.get(*name).copied().unwrap_or_default();
+        assert!(!is_non_exhaustive, "{name} is #[non_exhaustive], but COMPLETE lists it: {reason}");
     }
 }

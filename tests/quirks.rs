@@ -1,4 +1,4 @@
-//! Every quirk is needed by some release, works around its defect there, and does no harm elsewhere.
+//! Each quirk is needed by some release, works around the defect there, and does no harm on other releases.
 
 mod hostile;
 mod machine;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// The failure on a release if a quirk is not worked around.
+/// A failure that occurs on a release if a quirk is not worked around.
 struct Failure {
     quirk: &'static str,
     /// A release that has the quirk.
@@ -37,8 +37,8 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_drops_unnamed_agents",
         release: || generation(Generation::A).with_extension(4),
-        symptom: "a GPU loses the memory when another's permission changes",
-        occurs: a_gpu_loses_the_memory,
+        symptom: "a GPU loses access when another GPU's access changes",
+        occurs: gpu_loses_access,
     },
     Failure {
         quirk: "set_access_of_several_fails",
@@ -47,7 +47,7 @@ const FAILURES: &[Failure] = &[
             first.extension_reported = false;
             first
         },
-        symptom: "a grant of two mappings is refused",
+        symptom: "a grant of two mappings fails",
         occurs: |machine| {
             let granule = machine.granule();
             let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
@@ -61,7 +61,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "unmap_of_several_fails",
         release: || generation(Generation::A),
-        symptom: "an unmap of two mappings is refused",
+        symptom: "an unmap of two mappings fails",
         occurs: |machine| {
             let granule = machine.granule();
             let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
@@ -90,7 +90,7 @@ const FAILURES: &[Failure] = &[
         occurs: |machine| {
             let properties = machine.on(0);
             let mut buffer = PausableBuffer::create(&machine.vmm, 4096, &properties).unwrap();
-            // Another test's thread may take the addresses; the memory is freed anyway.
+            // If another thread takes the addresses, the pause fails, but the memory is freed.
             let paused = buffer.pause(Contents::Drop);
             assert!(paused.is_ok() || !buffer.holds_addresses(), "{paused:?}");
             machine.simulation.usage().vram_used[0] > 0
@@ -99,7 +99,7 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "peer_after_owner_fails",
         release: || generation(Generation::C),
-        symptom: "a peer is refused after the owner",
+        symptom: "a grant to a peer fails after a grant to the owner",
         occurs: |machine| {
             let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
             machine.map(base, granule, machine.create(0, granule));
@@ -115,13 +115,13 @@ const FAILURES: &[Failure] = &[
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
             let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
-            let (one, other) = (export(), export());
-            let same = one.as_raw_fd() == other.as_raw_fd();
-            if same {
-                // Closing it would close the runtime's descriptor.
-                std::mem::forget((one, other));
+            let (first, second) = (export(), export());
+            let are_equal = first.as_raw_fd() == second.as_raw_fd();
+            if are_equal {
+                // Dropping them would close the runtime's descriptor.
+                std::mem::forget((first, second));
             }
-            same
+            are_equal
         },
     },
     Failure {
@@ -152,21 +152,24 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
-fn a_gpu_loses_the_memory(machine: &Machine) -> bool {
+/// Returns whether a GPU loses access when the access of another one changes.
+fn gpu_loses_access(machine: &Machine) -> bool {
     let (base, granule) = (machine.reserve(machine.granule()), machine.granule());
     machine.map(base, granule, machine.create(0, granule));
     for gpu in machine.gpus() {
         machine.grant(base, granule, gpu, Access::ReadWrite);
     }
-    // ROCm 6.0 has revoked it from the first by now; 6.1 and 6.2 do so when a permission changes.
+    // ROCm 6.0 has revoked the first GPU's access by now. 6.1 and 6.2 revoke it in the following call.
     machine.grant(base, granule, machine.gpu(1), Access::Read);
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
 
+/// Returns the version of AMD's extension that a simulation reports.
 fn extension(config: &Config) -> (u16, u16) {
     (1, u16::try_from(config.extension_minor).unwrap())
 }
 
+/// Returns whether a failure occurs on a simulation with exactly these quirks.
 fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
     // SAFETY: on the simulation, a missing quirk causes errors and wrong values, not undefined behaviour,
     // and descriptors of the runtime are never closed.
@@ -179,22 +182,22 @@ fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
     occurs
 }
 
-fn named(name: &str) -> &'static Quirk {
-    Quirks::KNOWN.iter().find(|quirk| quirk.name == name).expect("a quirk of that name")
+fn quirk_named(name: &str) -> &'static Quirk {
+    Quirks::KNOWN.iter().find(|quirk| quirk.name == name).expect("a quirk has this name")
 }
 
 #[test]
 fn every_quirk_has_a_failure() {
     let names: BTreeSet<_> = Quirks::KNOWN.iter().map(|quirk| quirk.name).collect();
-    let mut shown: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
+    let mut tested: BTreeSet<_> = FAILURES.iter().map(|failure| failure.quirk).collect();
     // Tested below, with a runtime that counts concurrent calls.
-    assert!(shown.insert("some_calls_take_no_lock"));
+    assert!(tested.insert("some_calls_take_no_lock"));
     // Tested on AMD's own runtime: conformance/tests/quirks.rs.
-    assert!(shown.insert("unmap_keeps_memory"));
-    assert!(shown.insert("grant_without_descriptor_aborts"));
+    assert!(tested.insert("unmap_keeps_memory"));
+    assert!(tested.insert("grant_without_descriptor_aborts"));
     // Tested in tests/defects/ipc_server.rs.
-    assert!(shown.insert("ipc_server_outlives_stop"));
-    assert_eq!(names, shown);
+    assert!(tested.insert("ipc_server_outlives_stop"));
+    assert_eq!(names, tested);
 }
 
 #[test]
@@ -204,13 +207,17 @@ fn generations_fail_only_without_their_quirks() {
     }
     for failure in FAILURES {
         let config = (failure.release)();
-        let quirk = named(failure.quirk);
+        let quirk = quirk_named(failure.quirk);
         let needed = Quirks::of_extension(extension(&config));
-        assert!(needed.has(quirk), "{} is not chosen for the release", failure.quirk);
+        assert!(needed.has(quirk), "{} is not enabled for the release", failure.quirk);
         assert!(!occurs(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.symptom);
         let mut without = needed;
         without.switch(quirk, false);
-        assert!(occurs(failure, config, without), "{} is not needed for this", failure.quirk);
+        assert!(
+            occurs(failure, config, without),
+            "{} is disabled, but the failure does not occur",
+            failure.quirk
+        );
     }
 }
 
@@ -223,22 +230,22 @@ fn unneeded_quirks_do_no_harm() {
         let needed = Quirks::of_extension(extension(&config));
         let mut all = needed;
         for quirk in Quirks::KNOWN {
-            let mut one_more = needed;
-            one_more.switch(quirk, true);
+            let mut with_quirk = needed;
+            with_quirk.switch(quirk, true);
             all.switch(quirk, true);
             for failure in FAILURES {
-                let what = format!("{release} with {}: {}", quirk.name, failure.symptom);
-                assert!(!occurs(failure, config.clone(), one_more), "{what}");
+                let message = format!("{release} with {}: {}", quirk.name, failure.symptom);
+                assert!(!occurs(failure, config.clone(), with_quirk), "{message}");
             }
         }
         for failure in FAILURES {
-            let what = format!("{release} with all quirks: {}", failure.symptom);
-            assert!(!occurs(failure, config.clone(), all), "{what}");
+            let message = format!("{release} with all quirks: {}", failure.symptom);
+            assert!(!occurs(failure, config.clone(), all), "{message}");
         }
     }
 }
 
-/// Returns how often two calls overlapped that the runtime does not lock.
+/// Runs exports and other calls in two threads. Returns how often calls overlapped that the runtime does not lock.
 fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = Hostile::new();
     // SAFETY: a runtime of this test.
@@ -248,20 +255,20 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
     let shared = vmm.create(4096, &properties.shareable_as(FILE)).unwrap();
-    let over = AtomicBool::new(false);
-    // An export stays in the runtime for a while.
+    let exports_ended = AtomicBool::new(false);
+    // The runtime's export takes longer.
     hostile.set(c"hostile_linger", 2000);
     std::thread::scope(|scope| {
         let exports = scope.spawn(|| {
             let export = |_| vmm.export_to_shareable_handle(shared, FILE).map(|_| ());
             let exported = (0..50).try_for_each(export);
-            over.store(true, Ordering::Relaxed);
+            exports_ended.store(true, Ordering::Relaxed);
             exported
         });
-        while !over.load(Ordering::Relaxed) {
-            let made: Result<(), Error> =
+        while !exports_ended.load(Ordering::Relaxed) {
+            let result: Result<(), Error> =
                 vmm.create(4096, &properties).and_then(|handle| vmm.release(handle));
-            made.unwrap();
+            result.unwrap();
         }
         exports.join().unwrap().unwrap();
     });
@@ -271,14 +278,14 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
 #[test]
 fn unlocked_calls_race_without_the_quirk() {
     process::within(std::time::Duration::from_secs(60), || {
-        let known = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
-        assert_eq!(races(known), 0);
+        let needed = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
+        assert_eq!(races(needed), 0);
         let without = |info: &RuntimeInfo| {
-            let mut quirks = known(info);
-            quirks.switch(named("some_calls_take_no_lock"), false);
+            let mut quirks = needed(info);
+            quirks.switch(quirk_named("some_calls_take_no_lock"), false);
             quirks
         };
-        assert!(races(without) > 0, "nothing met in the runtime");
+        assert!(races(without) > 0, "no calls overlapped in the runtime");
     });
 }
 
@@ -288,27 +295,27 @@ fn with_quirks_keeps_needed_quirks() {
         return;
     }
     let config = generation(Generation::C);
-    let known = Quirks::of_extension(extension(&config));
-    // Safe code that requests no quirks.
+    let needed = Quirks::of_extension(extension(&config));
+    // The safe method cannot remove quirks.
     let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
-    assert_eq!(machine.vmm.quirks(), known);
+    assert_eq!(machine.vmm.quirks(), needed);
     let handle = machine.create(0, machine.granule());
     let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
     drop(export());
-    let of_the_program = File::open("/dev/null").unwrap();
+    let programs_file = File::open("/dev/null").unwrap();
     drop(export());
-    let is_open = rustix::io::fcntl_getfd(&of_the_program);
+    let is_open = rustix::io::fcntl_getfd(&programs_file);
     assert!(is_open.is_ok(), "the program's descriptor was closed");
 }
 
 #[test]
-fn with_quirks_adds() {
-    let mut more = Quirks::default();
-    more.peer_after_owner_fails = true;
+fn with_quirks_adds_quirks() {
+    let mut additional = Quirks::default();
+    additional.peer_after_owner_fails = true;
     let config = generation(Generation::A);
     let mut expected = Quirks::of_extension(extension(&config));
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;
-    let machine = Machine::with(config, VmmOptions::new().with_quirks(more));
+    let machine = Machine::with(config, VmmOptions::new().with_quirks(additional));
     assert_eq!(machine.vmm.quirks(), expected);
 }

@@ -19,11 +19,11 @@ use std::sync::Arc;
 const GIB: usize = 1 << 30;
 
 fn simulated(config: Config) -> Runtime {
-    Runtime::simulated(config).expect("it starts")
+    Runtime::simulated(config).expect("the simulation starts")
 }
 
 #[test]
-fn an_mi300x_is_described() {
+fn agents_describe_an_mi300x() {
     let runtime = simulated(Config::mi300x(8));
     assert_eq!(runtime.agents().len(), 9);
     assert_eq!(runtime.gpus().count(), 8);
@@ -46,17 +46,17 @@ fn an_mi300x_is_described() {
     assert_eq!((pool.granule, pool.recommended_granule), (4 * KIB, 2 * MIB));
     assert!(pool.allocatable && pool.flags.contains(PoolFlags::COARSE_GRAINED));
     assert_eq!((pool.alignment, pool.largest_allocation), (4 * KIB, 192 * GIB));
-    let shared = gpu.pools.iter().find(|pool| pool.segment == Segment::Group).unwrap();
-    assert_eq!((shared.allocatable, shared.largest_allocation), (false, 0));
+    let group = gpu.pools.iter().find(|pool| pool.segment == Segment::Group).unwrap();
+    assert_eq!((group.allocatable, group.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.memory_left(foreign), None);
     // Memory of a GPU needs a grant; all agents can access memory of the host.
     assert!(!pool.accessible_by_all);
-    let hosts = &runtime.host().pools;
-    assert!(hosts.iter().any(|pool| pool.accessible_by_all), "{hosts:?}");
+    let host_pools = &runtime.host().pools;
+    assert!(host_pools.iter().any(|pool| pool.accessible_by_all), "{host_pools:?}");
     assert_eq!(runtime.host().vmem_pool().map(|pool| pool.size), None);
-    let all: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
-    assert!(all.is_sorted() && all.windows(2).all(|pair| pair[0] != pair[1]));
+    let addresses: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
+    assert!(addresses.is_sorted() && addresses.windows(2).all(|pair| pair[0] != pair[1]));
     let second = runtime.gpus().nth(1).unwrap();
     assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
     let peer = gpu.peers.iter().find(|peer| peer.agent == second.id()).unwrap();
@@ -64,7 +64,7 @@ fn an_mi300x_is_described() {
 }
 
 #[test]
-fn debug_names_the_runtime_only() {
+fn debug_shows_the_name_and_the_number_of_agents() {
     let text = format!("{:?}", simulated(Config::mi300x(2)));
     assert_eq!(text, r#"Runtime { name: "simulation", path: None, agents: 3, .. }"#);
 }
@@ -72,17 +72,17 @@ fn debug_names_the_runtime_only() {
 #[test]
 fn memory_left_excludes_used_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
-    let all = Some(192 * GIB);
-    assert!(left().eq([all, all]));
+    let memory_left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
+    let total = Some(192 * GIB);
+    assert!(memory_left().eq([total, total]));
     let handle = machine.create(1, 2 * MIB);
-    assert!(left().eq([all, all.map(|all| all - 2 * MIB)]));
+    assert!(memory_left().eq([total, total.map(|total| total - 2 * MIB)]));
     machine.vmm.release(handle).unwrap();
-    assert!(left().eq([all, all]));
+    assert!(memory_left().eq([total, total]));
 }
 
 #[test]
-fn a_radeon_is_described() {
+fn agents_describe_a_radeon() {
     let runtime = simulated(Config::consumer());
     let gpu = runtime.gpus().next().unwrap();
     assert_eq!((gpu.name(), gpu.product.as_str()), ("gfx1100", "AMD Radeon RX 7800 XT"));
@@ -92,20 +92,20 @@ fn a_radeon_is_described() {
 }
 
 #[test]
-fn an_mi300a_is_described() {
-    for (release, of_release) in machine::releases() {
-        let minor = of_release.extension_minor;
+fn agents_describe_an_mi300a() {
+    for (release, config) in machine::releases() {
+        let minor = config.extension_minor;
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product, "AMD Instinct MI300A");
-        // The attribute came with extension 1.5.
+        // Runtimes report this attribute from extension 1.5 on.
         assert_eq!(gpu.integrated, minor >= 5, "{release}");
         assert!(gpu.large_bar, "{release}");
     }
 }
 
 #[test]
-fn numa_nodes_are_described() {
+fn agents_have_numa_nodes() {
     let mut config = with_two_cpus(Config::mi300x(2));
     config.gpus[1].nearest_cpu = 1;
     let runtime = simulated(config);
@@ -117,7 +117,7 @@ fn numa_nodes_are_described() {
 }
 
 #[test]
-fn every_generation_reports_its_version() {
+fn runtimes_report_their_version_and_functions() {
     for (release, config) in machine::releases() {
         let (minor, reported) = (config.extension_minor as u16, config.extension_reported);
         let runtime = simulated(config);
@@ -129,7 +129,7 @@ fn every_generation_reports_its_version() {
         assert!(info.without_virtual_memory.is_none(), "{release}");
         let has = |name: &str| {
             let found = info.optional_functions.iter().find(|(function, _)| *function == name);
-            found.unwrap_or_else(|| panic!("{name} is listed")).1
+            found.unwrap_or_else(|| panic!("{name} is not listed")).1
         };
         assert_eq!(has("hsa_amd_vmem_address_reserve_align"), minor >= 6, "{release}");
         assert_eq!(has("hsa_amd_vmem_export_fabric_handle"), minor >= 16, "{release}");
@@ -138,30 +138,33 @@ fn every_generation_reports_its_version() {
 }
 
 #[test]
-fn granularities_are_those_of_the_pool() {
+fn granularities_match_the_pool() {
     for granule in [4 * KIB, 2 * MIB] {
         let machine = Machine::new(Config::mi300x(1).with_granule(granule as u64));
         let properties = AllocationProperties::on(machine.gpu(0));
-        let ask = |which| machine.vmm.allocation_granularity(&properties, which);
-        assert_eq!(ask(Granularity::Minimum), Ok(granule));
-        assert_eq!(ask(Granularity::Recommended), Ok(2 * MIB));
+        let granularity = |kind| machine.vmm.allocation_granularity(&properties, kind);
+        assert_eq!(granularity(Granularity::Minimum), Ok(granule));
+        assert_eq!(granularity(Granularity::Recommended), Ok(2 * MIB));
     }
 }
 
 #[test]
-fn open_without_virtual_memory_says_why() {
+fn open_reports_why_virtual_memory_is_missing() {
     let mut config = Config::mi300x(1);
     config.vmem = false;
     let runtime = simulated(config);
-    let why = runtime.info().without_virtual_memory.clone().unwrap();
-    assert!(why.contains("kernel") && why.contains("libdrm_amdgpu"), "{why}");
-    let refused = Vmm::open(&runtime).unwrap_err();
-    assert!(*refused.kind() == ErrorKind::NotSupported(Feature::VirtualMemory));
+    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    assert!(reason.contains("kernel") && reason.contains("libdrm_amdgpu"), "{reason}");
+    let error = Vmm::open(&runtime).unwrap_err();
+    assert!(*error.kind() == ErrorKind::NotSupported(Feature::VirtualMemory));
 
-    // A release before virtual memory lacks its functions.
+    // Before ROCm 6.0, the runtime lacks the functions of virtual memory.
     let runtime = simulated(Config::mi300x(1).with_extension(3));
-    let why = runtime.info().without_virtual_memory.clone().unwrap();
-    assert!(why.contains("hsa_amd_vmem_address_reserve") && why.contains("ROCm 6.0"), "{why}");
+    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    assert!(
+        reason.contains("hsa_amd_vmem_address_reserve") && reason.contains("ROCm 6.0"),
+        "{reason}"
+    );
     assert!(matches!(
         Vmm::open(&runtime).as_ref().map_err(Error::kind),
         Err(ErrorKind::NotSupported(_))
@@ -179,7 +182,7 @@ fn open_without_a_gpu_is_not_supported() {
 }
 
 #[test]
-fn most_agents_are_supported() {
+fn vmm_supports_128_agents() {
     let machine = Machine::new("gpus=64,cpus=64".parse().unwrap());
     assert_eq!(machine.runtime.agents().len(), 128);
     let base = machine.reserve(4 * KIB);
@@ -195,9 +198,9 @@ fn most_agents_are_supported() {
     assert!(machine.vmm.mappings()[0].access.is_empty());
 }
 
-/// Loads a file of this test, or one that cannot be loaded.
+/// Loads a library that a test has built, or a file that cannot be loaded.
 fn load_from(path: impl AsRef<Path>) -> Result<Runtime, Error> {
-    // SAFETY: none of them has a constructor or a function with another type.
+    // SAFETY: the libraries have no constructors, and their functions have the types of HSA.
     unsafe { Runtime::load_from(path) }
 }
 
@@ -224,13 +227,13 @@ fn invalid_library_is_named() {
 
 #[test]
 fn missing_function_is_named() {
-    let path = library_of("lacking", "int hsa_init(void) { return 0; }\n");
+    let path = library_of("incomplete", "int hsa_init(void) { return 0; }\n");
     let text = load_from(&path).unwrap_err().to_string();
     let named = text.contains("`hsa_status_string`") || text.contains("`hsa_shut_down`");
     assert!(named && text.contains(path.to_str().unwrap()), "{text}");
     std::fs::remove_file(path).unwrap();
-    // A library that has nothing to do with HSA at all.
-    let path = library_of("unrelated", "int answer(void) { return 42; }\n");
+    // A library without any function of HSA.
+    let path = library_of("unrelated", "int unrelated(void) { return 42; }\n");
     let text = load_from(&path).unwrap_err().to_string();
     assert!(text.contains("does not export `hsa_"), "{text}");
     std::fs::remove_file(path).unwrap();
@@ -243,7 +246,7 @@ fn start_error_names_the_driver() {
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
-    // The output of a `main` that returns it.
+    // A `main` that returns the error prints its `Debug` format.
     assert_eq!(format!("{error:?}"), text);
     for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd"] {
         assert!(text.contains(word), "`{word}` is missing in:\n{text}");
@@ -257,7 +260,7 @@ fn start_error_names_the_driver() {
     assert_eq!(info.extension, (1, 7));
     assert_eq!(info.path.as_deref(), Some(hostile.path.canonicalize().unwrap().as_path()));
     drop(runtime);
-    assert_eq!(hostile.get(c"hostile_started"), 1, "the Vmm still needs it");
+    assert_eq!(hostile.get(c"hostile_started"), 1, "the Vmm keeps the runtime started");
     drop(vmm);
     assert_eq!(hostile.get(c"hostile_started"), 0);
 }
@@ -268,8 +271,9 @@ fn optional_functions_may_be_missing() {
     let (runtime, vmm, gpu) = hostile.open();
     let absent = ["hsa_amd_memory_fill", "hsa_amd_memory_async_copy", "hsa_agent_iterate_isas"];
     for name in absent {
-        let listed = runtime.info().optional_functions.iter().find(|(f, _)| *f == name).unwrap();
-        assert!(!listed.1, "{name}");
+        let functions = &runtime.info().optional_functions;
+        let (_, available) = functions.iter().find(|(function, _)| *function == name).unwrap();
+        assert!(!available, "{name}");
     }
     assert_eq!(runtime.gpus().next().unwrap().isas, [""; 0]);
     let base = vmm.address_reserve(8192, 0, None).unwrap();
@@ -277,12 +281,12 @@ fn optional_functions_may_be_missing() {
     vmm.map(base, 4096, 0, handle).unwrap();
     let grant = [machine::access(gpu, hsa_vmm::Access::ReadWrite)];
     vmm.set_access(base, 4096, &grant).unwrap();
-    for answer in [vmm.fill(base, 0, 4), vmm.copy(gpu, machine::at(base, 64), base, 4)] {
-        let refused = matches!(
-            answer.as_ref().map_err(Error::kind),
+    for result in [vmm.fill(base, 0, 4), vmm.copy(gpu, machine::at(base, 64), base, 4)] {
+        let is_not_supported = matches!(
+            result.as_ref().map_err(Error::kind),
             Err(ErrorKind::NotSupported(Feature::Function(_)))
         );
-        assert!(refused, "{answer:?}");
+        assert!(is_not_supported, "{result:?}");
     }
     vmm.unmap(base, 4096).unwrap();
     vmm.release(handle).unwrap();
@@ -291,13 +295,13 @@ fn optional_functions_may_be_missing() {
 
 #[test]
 fn failed_open_stops_the_runtime() {
-    let count = {
+    let calls_of_open = {
         let simulation = Arc::new(Simulation::start(Config::mi300x(2)).unwrap());
         drop(Runtime::simulated_by(simulation.clone()).unwrap());
         simulation.all_calls()
     };
     let mut errors = 0;
-    for (function, calls) in count {
+    for (function, calls) in calls_of_open {
         if function == "hsa_shut_down" {
             continue;
         }
@@ -308,12 +312,12 @@ fn failed_open_stops_the_runtime() {
                 let simulation = Arc::new(Simulation::start(config).unwrap());
                 let opened = Runtime::simulated_by(simulation.clone());
                 let started = simulation.calls("hsa_init") - u64::from(function == "hsa_init");
-                // None of these statuses means an unknown attribute.
+                // The library ignores only the status for unknown attributes, which is not among these.
                 let text = opened.unwrap_err().to_string();
                 assert!(text.contains(function), "{function} #{number}: {text}");
                 errors += 1;
                 let stopped = simulation.calls("hsa_shut_down");
-                assert_eq!(stopped, started, "{function} #{number} is {status:#x}");
+                assert_eq!(stopped, started, "{function} #{number} returned {status:#x}");
             }
         }
     }
@@ -350,8 +354,8 @@ fn invalid_simulation_is_rejected() {
     assert!(error.to_string().contains("no CPU"), "{error}");
 }
 
-/// Runs one of the tests below in a process of its own, with environment variables.
-fn with_variables(test: &str, variables: &[(&str, &str)]) {
+/// Runs one of the ignored tests below in a process of its own, with environment variables.
+fn run_with_variables(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])
         .env_remove("HSA_VMM_RUNTIME")
@@ -367,7 +371,7 @@ fn with_variables(test: &str, variables: &[(&str, &str)]) {
 #[test]
 fn variable_selects_the_simulation() {
     let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "consumer,era=d")];
-    with_variables("child_loads_the_simulation", &variables);
+    run_with_variables("child_loads_the_simulation", &variables);
 }
 
 #[test]
@@ -382,7 +386,7 @@ fn child_loads_the_simulation() {
 fn variable_selects_a_library() {
     let hostile = Hostile::new();
     let variables = [("HSA_VMM_RUNTIME", hostile.path.to_str().unwrap())];
-    with_variables("child_loads_a_library", &variables);
+    run_with_variables("child_loads_a_library", &variables);
 }
 
 #[test]
@@ -394,7 +398,7 @@ fn child_loads_a_library() {
 #[test]
 fn simulation_never_replaces_a_missing_library() {
     let variables = [("HSA_VMM_RUNTIME", "/nowhere/lib.so"), ("HSA_SIM", "mi300x")];
-    with_variables("child_finds_no_library", &variables);
+    run_with_variables("child_finds_no_library", &variables);
 }
 
 #[test]
@@ -407,7 +411,7 @@ fn child_finds_no_library() {
 #[test]
 fn unparsable_simulation_is_rejected() {
     let variables = [("HSA_VMM_RUNTIME", "sim"), ("HSA_SIM", "era=z")];
-    with_variables("child_rejects_the_simulation", &variables);
+    run_with_variables("child_rejects_the_simulation", &variables);
 }
 
 #[test]
@@ -422,7 +426,7 @@ fn runtime_lives_until_its_last_clone() {
     let simulation = Arc::new(Simulation::start(Config::mi300x(1)).unwrap());
     let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
     let second = Runtime::simulated_by(simulation.clone()).unwrap();
-    assert_ne!(runtime.host().id(), second.host().id(), "each open is a runtime of its own");
+    assert_ne!(runtime.host().id(), second.host().id(), "each open returns another runtime");
     let clone = runtime.clone();
     drop(runtime);
     assert_eq!(simulation.calls("hsa_shut_down"), 0);

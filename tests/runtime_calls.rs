@@ -1,5 +1,5 @@
-//! Setting access to several mappings for several agents takes one call of the runtime, where it supports that.
-//! If the call fails half-way, all of it is rolled back.
+//! The number of runtime calls. If the runtime supports it, one call sets the access of several agents to several
+//! mappings. If that call fails half-way, it is rolled back completely.
 
 mod machine;
 mod process;
@@ -15,7 +15,7 @@ fn grants(machine: &Machine) -> u64 {
 }
 
 /// Maps one granule of the first GPU's memory. Returns its address and size.
-fn one_mapping(machine: &Machine) -> (Address, usize) {
+fn map_granule(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(granule), machine.create(0, granule));
     machine.map(base, granule, handle);
@@ -23,16 +23,16 @@ fn one_mapping(machine: &Machine) -> (Address, usize) {
 }
 
 #[test]
-fn grants_are_one_call_where_supported() {
+fn set_access_takes_one_call_where_supported() {
     for (release, config) in machine::releases() {
-        // One call for each mapping, before ROCm 6.4.
+        // Before ROCm 6.4, each mapping takes a call.
         let several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
         assert_eq!(machine.vmm.quirks().set_access_of_several_fails, several_fail, "{release}");
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(3 * granule), machine.create(0, granule));
-        for place in 0..3 {
-            machine.map(at(base, place * granule), granule, handle);
+        for index in 0..3 {
+            machine.map(at(base, index * granule), granule, handle);
         }
         let grant_all = || {
             let agents = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
@@ -42,25 +42,28 @@ fn grants_are_one_call_where_supported() {
         grant_all();
         let expected = if several_fail { 3 } else { 1 };
         assert_eq!(grants(&machine), expected, "{release}");
-        for place in 0..3 {
+        for index in 0..3 {
             for gpu in 0..2 {
-                let page = machine.simulation.page(gpu, at(base, place * granule).get());
-                assert!(page.is_some_and(|page| page.writable), "{release}: {place}, GPU {gpu}");
+                let page = machine.simulation.page(gpu, at(base, index * granule).get());
+                assert!(
+                    page.is_some_and(|page| page.writable),
+                    "{release}: mapping {index}, GPU {gpu}"
+                );
             }
         }
-        // Repeating the current access needs none.
+        // Setting the same access again takes no call.
         grant_all();
         assert_eq!(grants(&machine), expected, "{release}");
     }
 }
 
 #[test]
-fn last_access_counts_and_is_sent_alone() {
+fn only_the_last_access_of_an_agent_is_sent() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let (base, granule) = one_mapping(&machine);
+        let (base, granule) = map_granule(&machine);
         let set = |accesses: [Access; 2]| {
-            let both = accesses.map(|what| access(machine.gpu(0), what));
+            let both = accesses.map(|requested| access(machine.gpu(0), requested));
             machine.vmm.set_access(base, granule, &both).unwrap();
         };
         let page = || machine.simulation.page(0, base.get());
@@ -72,43 +75,43 @@ fn last_access_counts_and_is_sent_alone() {
     }
 }
 
-/// The CPU's access is this process's own view, at any position in the list.
+/// The CPU's access is the view of this process, and is not sent to the runtime.
 #[test]
-fn cpu_named_last_is_not_sent() {
+fn access_of_the_cpu_is_not_sent() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let (base, granule) = one_mapping(&machine);
+        let (base, granule) = map_granule(&machine);
         let [gpu, cpu] = [machine.gpu(0), machine.cpu(0)];
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, granule, &both).unwrap();
         machine.vmm.write(base, b"seen").unwrap();
         assert_eq!(grants(&machine), 1, "{release}");
-        // The runtime would be called only if it had mapped for the CPU.
+        // Revoking takes no call either, because the runtime has not mapped the memory for the CPU.
         machine.grant(base, granule, cpu, Access::None);
         assert_eq!(grants(&machine), 1, "{release}");
     }
 }
 
 #[test]
-fn aligned_hint_costs_one_call() {
+fn aligned_hint_takes_one_call() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let free = machine.reserve(granule);
         machine.vmm.address_free(free, granule).unwrap();
-        let calls = || {
+        let reserve_and_free_calls = || {
             let of = |function| machine.simulation.calls(function);
             let plain = of("hsa_amd_vmem_address_reserve");
             (plain + of("hsa_amd_vmem_address_reserve_align"), of("hsa_amd_vmem_address_free"))
         };
-        let (reserved, freed) = calls();
+        let (reserved, freed) = reserve_and_free_calls();
         // Other threads may have taken the address meanwhile.
         machine.vmm.address_reserve(granule, 0, Some(free)).unwrap();
-        assert_eq!(calls(), (reserved + 1, freed), "{release}");
+        assert_eq!(reserve_and_free_calls(), (reserved + 1, freed), "{release}");
     }
 }
 
-/// Each attempt exports the memory and closes it again.
+/// Each probe exports the memory, and closes the descriptor.
 #[test]
 fn dma_buf_mapping_is_probed_once() {
     if process::ran_alone() {
@@ -123,8 +126,8 @@ fn dma_buf_mapping_is_probed_once() {
         };
         for _ in 0..3 {
             let (base, _) = machine.mapped(0, granule);
-            for wanted in [Access::Read, Access::ReadWrite] {
-                machine.grant(base, granule, machine.cpu(0), wanted);
+            for requested in [Access::Read, Access::ReadWrite] {
+                machine.grant(base, granule, machine.cpu(0), requested);
             }
             assert_eq!(exports(), 1, "{release}");
         }
@@ -136,42 +139,43 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
-    for place in 0..6 {
-        machine.map(at(base, place * granule), granule, handle);
+    for index in 0..6 {
+        machine.map(at(base, index * granule), granule, handle);
     }
     let [both, first] = [vec![machine.gpu(0), machine.gpu(1)], vec![machine.gpu(0)]];
-    let grant = |places: Range<usize>, agents: &[AgentId], wanted| {
-        let (start, size) = (at(base, places.start * granule), places.len() * granule);
-        let list: Vec<_> = agents.iter().map(|&agent| access(agent, wanted)).collect();
+    let calls_of_grant = |mappings: Range<usize>, agents: &[AgentId], requested| {
+        let (start, size) = (at(base, mappings.start * granule), mappings.len() * granule);
+        let list: Vec<_> = agents.iter().map(|&agent| access(agent, requested)).collect();
         let before = grants(&machine);
         machine.vmm.set_access(start, size, &list).unwrap();
         grants(&machine) - before
     };
-    assert_eq!(grant(2..4, &first, Access::ReadWrite), 1);
-    // The two in the middle have the first GPU's already: before them, they, and behind them.
-    assert_eq!(grant(0..6, &both, Access::ReadWrite), 3);
+    assert_eq!(calls_of_grant(2..4, &first, Access::ReadWrite), 1);
+    // The two in the middle lack only the second GPU's access: one call for them, one for the two before them, and
+    // one for the two after them.
+    assert_eq!(calls_of_grant(0..6, &both, Access::ReadWrite), 3);
     // Six mappings with the same access take one call.
-    assert_eq!(grant(0..6, &both, Access::Read), 1);
-    // Unchanged mappings take no call.
-    assert_eq!(grant(1..3, &first, Access::ReadWrite), 1);
-    assert_eq!(grant(0..6, &first, Access::ReadWrite), 2);
-    for place in 0..6 {
-        let address = at(base, place * granule);
+    assert_eq!(calls_of_grant(0..6, &both, Access::Read), 1);
+    // One call each for adjacent mappings that change. Unchanged mappings take none.
+    assert_eq!(calls_of_grant(1..3, &first, Access::ReadWrite), 1);
+    assert_eq!(calls_of_grant(0..6, &first, Access::ReadWrite), 2);
+    for index in 0..6 {
+        let address = at(base, index * granule);
         let expected = [Access::ReadWrite, Access::Read];
         let found = [0, 1].map(|gpu| machine.vmm.get_access(machine.gpu(gpu), address).unwrap());
-        assert_eq!(found, expected, "at {place}");
+        assert_eq!(found, expected, "mapping {index}");
     }
 }
 
-/// If the owner must be last, adjacent mappings of two owners need two orders.
+/// The runtime may require the owner to be last in the list, so mappings of two owners need two lists.
 #[test]
 fn adjacent_mappings_of_two_owners_take_two_calls() {
     for (release, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
-        for place in 0..4 {
-            machine.map(at(base, place * granule), granule, machine.create(place / 2, granule));
+        for index in 0..4 {
+            machine.map(at(base, index * granule), granule, machine.create(index / 2, granule));
         }
         let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
         machine.vmm.set_access(base, 4 * granule, &both).unwrap();
@@ -179,52 +183,53 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
     }
 }
 
-/// A descriptor that is not memory. Newer runtimes import it without a check.
-fn no_memory(machine: &Machine, size: usize) -> hsa_vmm::Handle {
+/// Imports a file that is not GPU memory, which newer runtimes do not check.
+fn import_file(machine: &Machine, size: usize) -> hsa_vmm::Handle {
     let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, size as u64).unwrap();
-    let kind = HandleType::POSIX_FILE_DESCRIPTOR;
-    machine.vmm.import_from_shareable_handle(&file, kind).unwrap()
+    let handle_type = HandleType::POSIX_FILE_DESCRIPTOR;
+    machine.vmm.import_from_shareable_handle(&file, handle_type).unwrap()
 }
 
 #[test]
-fn failure_at_a_later_mapping_is_rolled_back() {
+fn failed_call_is_rolled_back_for_all_mappings() {
     for generation in [Generation::C, Generation::D] {
         let machine = Machine::new(Config::mi300x(2).with_generation(generation));
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(4 * granule), machine.create(0, granule));
-        let places: [Address; 4] = std::array::from_fn(|place| at(base, place * granule));
-        for (place, address) in places.into_iter().enumerate() {
-            let bad = || no_memory(&machine, granule);
-            machine.map(address, granule, if place == 2 { bad() } else { handle });
+        let addresses: [Address; 4] = std::array::from_fn(|index| at(base, index * granule));
+        for (index, address) in addresses.into_iter().enumerate() {
+            let invalid = || import_file(&machine, granule);
+            machine.map(address, granule, if index == 2 { invalid() } else { handle });
         }
-        // The GPU's permission changes for the first mapping; it is granted access to the others.
+        // The failing call below changes the access to the first mapping, and grants access to the others.
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let before = grants(&machine);
-        let wanted = [access(machine.gpu(0), Access::ReadWrite)];
-        let refused = machine.vmm.set_access(base, 4 * granule, &wanted).unwrap_err();
+        let requested = [access(machine.gpu(0), Access::ReadWrite)];
+        let error = machine.vmm.set_access(base, 4 * granule, &requested).unwrap_err();
         assert!(
-            matches!(refused.kind(), ErrorKind::Runtime { .. }),
-            "generation {generation}: {refused}"
+            matches!(error.kind(), ErrorKind::Runtime { .. }),
+            "generation {generation}: {error}"
         );
         assert!(grants(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
         let reported = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
-        assert_eq!(places.map(reported), expected, "generation {generation}");
-        let has = places.map(|address| machine.simulation.page(0, address.get()).is_some());
-        assert_eq!(has, [true, false, false, false], "generation {generation}");
+        assert_eq!(addresses.map(reported), expected, "generation {generation}");
+        let is_mapped =
+            addresses.map(|address| machine.simulation.page(0, address.get()).is_some());
+        assert_eq!(is_mapped, [true, false, false, false], "generation {generation}");
         assert_eq!(machine.vmm.quarantine(), []);
         machine.vmm.check().unwrap();
-        // The valid ones can be granted, in one call if they are adjacent.
+        // Access to the first two mappings, which are valid, can be granted in one call.
         let before = grants(&machine);
-        machine.vmm.set_access(base, 2 * granule, &wanted).unwrap();
+        machine.vmm.set_access(base, 2 * granule, &requested).unwrap();
         assert_eq!(grants(&machine) - before, 1, "generation {generation}");
     }
 }
 
-/// The runtime has refused a grant: neither the rollback nor a later call revokes it.
+/// After a failed grant, neither the rollback nor a later call revokes access in the runtime.
 #[test]
-fn refused_agents_are_not_recorded_as_granted() {
+fn failed_grant_is_not_recorded_as_granted() {
     if process::ran_alone() {
         return;
     }
@@ -232,21 +237,21 @@ fn refused_agents_are_not_recorded_as_granted() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
         let (base, _) = machine.mapped(0, granule);
-        let calls_of = |agent, wanted| {
+        let set_access = |agent, requested| {
             let before = grants(&machine);
-            let answer = machine.vmm.set_access(base, granule, &[access(agent, wanted)]);
-            (answer.is_ok(), grants(&machine) - before)
+            let result = machine.vmm.set_access(base, granule, &[access(agent, requested)]);
+            (result.is_ok(), grants(&machine) - before)
         };
         for agent in [machine.cpu(0), machine.gpu(0)] {
-            let refuse = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
-            machine.simulation.set_faults(refuse);
-            assert_eq!(calls_of(agent, Access::ReadWrite), (false, 1), "{generation}: {agent}");
+            let failing = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
+            machine.simulation.set_faults(failing);
+            assert_eq!(set_access(agent, Access::ReadWrite), (false, 1), "{generation}: {agent}");
             machine.simulation.set_faults(FaultPlan::none());
-            assert_eq!(calls_of(agent, Access::None), (true, 0), "{generation}: {agent}");
-            assert_eq!(calls_of(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
-            // `mprotect` changes what the runtime has mapped for the CPU.
-            let reported = u64::from(agent != machine.cpu(0));
-            assert_eq!(calls_of(agent, Access::None), (true, reported), "{generation}: {agent}");
+            assert_eq!(set_access(agent, Access::None), (true, 0), "{generation}: {agent}");
+            assert_eq!(set_access(agent, Access::ReadWrite), (true, 1), "{generation}: {agent}");
+            // The library changes the runtime's CPU mapping with `mprotect`, without a runtime call.
+            let calls = u64::from(agent != machine.cpu(0));
+            assert_eq!(set_access(agent, Access::None), (true, calls), "{generation}: {agent}");
         }
     }
 }

@@ -5,128 +5,128 @@ use hsa_vmm::*;
 use hsa_vmm::{Error, ErrorKind};
 use std::path::Path;
 
-#[allow(dead_code, reason = "Rust 1.88 does not see what uses it")]
-const fn both<T: Send + Sync + 'static>() {}
+#[allow(dead_code, reason = "Rust 1.88 ignores uses in constants")]
+const fn send_and_sync<T: Send + Sync + 'static>() {}
 
 /// Requires unwind safety.
 #[allow(dead_code, reason = "as above")]
-const fn survives<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+const fn unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
 
 const _: () = {
-    survives::<Runtime>();
-    survives::<Vmm>();
-    survives::<Allocation>();
-    survives::<Mapping>();
-    survives::<Reservation>();
+    unwind_safe::<Runtime>();
+    unwind_safe::<Vmm>();
+    unwind_safe::<Allocation>();
+    unwind_safe::<Mapping>();
+    unwind_safe::<Reservation>();
 };
 
-/// Checked at compile time. A new public type needs a line here.
+/// Checks each public type at compile time. A new public type needs a line here.
 const _: () = {
-    both::<Runtime>();
-    both::<runtime::RuntimeInfo>();
-    both::<runtime::DriverState>();
-    both::<Error>();
-    both::<ErrorKind>();
-    both::<error::Status>();
-    both::<error::Errno>();
-    both::<error::Rejected<Mapping>>();
-    both::<Agent>();
-    both::<AgentId>();
-    both::<agent::AgentKind>();
-    both::<agent::PciAddress>();
-    both::<agent::Link>();
-    both::<agent::LinkKind>();
-    both::<agent::Peer>();
-    both::<agent::Enforcement>();
-    both::<Pool>();
-    both::<pool::PoolFlags>();
-    both::<pool::Segment>();
-    both::<hip::HipError>();
-    both::<hip::HipProfile>();
-    both::<hip::UnknownProfile>();
-    both::<transport::Channel>();
-    both::<transport::Description>();
-    both::<error::Malformed>();
-    both::<transport::Offer>();
-    both::<transport::UntrustedUser>();
-    both::<transport::Ticket>();
-    both::<transport::Trust>();
-    both::<transport::UnknownTicket>();
-    both::<Vmm>();
-    both::<vmm::VmmOptions>();
-    both::<vmm::Quirk>();
-    both::<vmm::Quirks>();
-    both::<vmm::Usage>();
-    both::<vmm::BrokenInvariant>();
-    both::<vmm::MappingInfo>();
-    both::<vmm::Quarantined>();
-    both::<Error>();
-    both::<error::Argument>();
-    both::<error::Feature>();
-    both::<error::Operation>();
-    both::<error::Problem>();
-    both::<Access>();
-    both::<AccessDescriptor>();
-    both::<vmm::NewMapping>();
-    both::<Error>();
-    both::<GrowableBuffer>();
-    both::<buffer::GrowableVec<u32>>();
-    both::<buffer::GrowableBuilder>();
-    both::<buffer::RingBuffer>();
-    both::<buffer::PausableBuffer>();
-    both::<buffer::Contents>();
-    both::<buffer::PagedBuffer>();
-    both::<buffer::PagedBuilder>();
-    both::<buffer::PagedStatistics>();
-    both::<buffer::PageState>();
-    both::<Address>();
-    both::<AllocationProperties>();
-    both::<vmm::AllocationKind>();
-    both::<vmm::Location>();
-    both::<vmm::Granularity>();
-    both::<Handle>();
-    both::<HandleType>();
-    both::<Allocation>();
-    both::<Mapping>();
-    both::<Reservation>();
-    both::<vmm::ReservationBuilder>();
-    both::<vmm::MapRequest<'static>>();
-    both::<PoolMemory>();
-    both::<memory::Span>();
-    both::<memory::PoolMemoryInfo>();
-    both::<report::Report>();
-    both::<report::AgentEntry>();
-    both::<report::ReservationEntry>();
-    both::<report::MappingEntry>();
-    both::<report::AccessEntry>();
-    both::<report::MemoryEntry>();
-    both::<report::Run<'static>>();
-    both::<report::Size>();
-    both::<report::Free>();
-    both::<report::Idle<'static>>();
-    both::<Ipc>();
-    both::<ipc::IpcHandle>();
-    both::<ipc::OpenedMemory>();
-    both::<Error>();
-    both::<ErrorKind>();
-    both::<error::Rejected<ipc::OpenedMemory>>();
-    both::<error::Unavailable>();
-    both::<error::Value>();
-    both::<Area>();
-    both::<area::Backing>();
-    both::<area::Device>();
-    both::<area::MmapOptions>();
-    both::<area::AreaFlags>();
-    both::<area::AreaMemory>();
-    both::<Config>();
-    both::<FaultPlan>();
-    both::<Simulation>();
+    send_and_sync::<Runtime>();
+    send_and_sync::<runtime::RuntimeInfo>();
+    send_and_sync::<runtime::DriverState>();
+    send_and_sync::<Error>();
+    send_and_sync::<ErrorKind>();
+    send_and_sync::<error::Status>();
+    send_and_sync::<error::Errno>();
+    send_and_sync::<error::Rejected<Mapping>>();
+    send_and_sync::<Agent>();
+    send_and_sync::<AgentId>();
+    send_and_sync::<agent::AgentKind>();
+    send_and_sync::<agent::PciAddress>();
+    send_and_sync::<agent::Link>();
+    send_and_sync::<agent::LinkKind>();
+    send_and_sync::<agent::Peer>();
+    send_and_sync::<agent::Enforcement>();
+    send_and_sync::<Pool>();
+    send_and_sync::<pool::PoolFlags>();
+    send_and_sync::<pool::Segment>();
+    send_and_sync::<hip::HipError>();
+    send_and_sync::<hip::HipProfile>();
+    send_and_sync::<hip::UnknownProfile>();
+    send_and_sync::<transport::Channel>();
+    send_and_sync::<transport::Description>();
+    send_and_sync::<error::Malformed>();
+    send_and_sync::<transport::Offer>();
+    send_and_sync::<transport::UntrustedUser>();
+    send_and_sync::<transport::Ticket>();
+    send_and_sync::<transport::Trust>();
+    send_and_sync::<transport::UnknownTicket>();
+    send_and_sync::<Vmm>();
+    send_and_sync::<vmm::VmmOptions>();
+    send_and_sync::<vmm::Quirk>();
+    send_and_sync::<vmm::Quirks>();
+    send_and_sync::<vmm::Usage>();
+    send_and_sync::<vmm::BrokenInvariant>();
+    send_and_sync::<vmm::MappingInfo>();
+    send_and_sync::<vmm::Quarantined>();
+    send_and_sync::<Error>();
+    send_and_sync::<error::Argument>();
+    send_and_sync::<error::Feature>();
+    send_and_sync::<error::Operation>();
+    send_and_sync::<error::Problem>();
+    send_and_sync::<Access>();
+    send_and_sync::<AccessDescriptor>();
+    send_and_sync::<vmm::NewMapping>();
+    send_and_sync::<Error>();
+    send_and_sync::<GrowableBuffer>();
+    send_and_sync::<buffer::GrowableVec<u32>>();
+    send_and_sync::<buffer::GrowableBuilder>();
+    send_and_sync::<buffer::RingBuffer>();
+    send_and_sync::<buffer::PausableBuffer>();
+    send_and_sync::<buffer::Contents>();
+    send_and_sync::<buffer::PagedBuffer>();
+    send_and_sync::<buffer::PagedBuilder>();
+    send_and_sync::<buffer::PagedStatistics>();
+    send_and_sync::<buffer::PageState>();
+    send_and_sync::<Address>();
+    send_and_sync::<AllocationProperties>();
+    send_and_sync::<vmm::AllocationKind>();
+    send_and_sync::<vmm::Location>();
+    send_and_sync::<vmm::Granularity>();
+    send_and_sync::<Handle>();
+    send_and_sync::<HandleType>();
+    send_and_sync::<Allocation>();
+    send_and_sync::<Mapping>();
+    send_and_sync::<Reservation>();
+    send_and_sync::<vmm::ReservationBuilder>();
+    send_and_sync::<vmm::MapRequest<'static>>();
+    send_and_sync::<PoolMemory>();
+    send_and_sync::<memory::Span>();
+    send_and_sync::<memory::PoolMemoryInfo>();
+    send_and_sync::<report::Report>();
+    send_and_sync::<report::AgentEntry>();
+    send_and_sync::<report::ReservationEntry>();
+    send_and_sync::<report::MappingEntry>();
+    send_and_sync::<report::AccessEntry>();
+    send_and_sync::<report::MemoryEntry>();
+    send_and_sync::<report::Run<'static>>();
+    send_and_sync::<report::Size>();
+    send_and_sync::<report::Free>();
+    send_and_sync::<report::Idle<'static>>();
+    send_and_sync::<Ipc>();
+    send_and_sync::<ipc::IpcHandle>();
+    send_and_sync::<ipc::OpenedMemory>();
+    send_and_sync::<Error>();
+    send_and_sync::<ErrorKind>();
+    send_and_sync::<error::Rejected<ipc::OpenedMemory>>();
+    send_and_sync::<error::Unavailable>();
+    send_and_sync::<error::Value>();
+    send_and_sync::<Area>();
+    send_and_sync::<area::Backing>();
+    send_and_sync::<area::Device>();
+    send_and_sync::<area::MmapOptions>();
+    send_and_sync::<area::AreaFlags>();
+    send_and_sync::<area::AreaMemory>();
+    send_and_sync::<Config>();
+    send_and_sync::<FaultPlan>();
+    send_and_sync::<Simulation>();
 };
 
-/// The list above contains every type of the public modules.
+/// Every type of the public modules is in the list above.
 #[test]
 fn every_public_type_is_listed() {
-    let here = include_str!("send_sync.rs");
+    let list = include_str!("send_sync.rs");
     let sources = sources("src".as_ref());
     let mut found = 0;
     for line in sources.iter().flat_map(|source| source.lines()) {
@@ -135,16 +135,16 @@ fn every_public_type_is_listed() {
             continue;
         };
         let name = name.split(|c: char| !c.is_alphanumeric()).next().expect("a name");
-        // With or without its module, and with type parameters.
-        let listed = [">", "<"].map(|end| [format!("<{name}{end}"), format!("::{name}{end}")]);
-        let mut listed = listed.iter().flatten();
-        assert!(listed.any(|listed| here.contains(listed)), "{name} is not listed");
+        // With or without a module, and with or without type parameters.
+        let patterns = [">", "<"].map(|end| [format!("<{name}{end}"), format!("::{name}{end}")]);
+        let mut patterns = patterns.iter().flatten();
+        assert!(patterns.any(|pattern| list.contains(pattern)), "{name} is not listed");
         found += 1;
     }
     assert!(found > 25, "{found}");
 }
 
-/// Returns the source of every public module.
+/// Returns the text of every source file, without private modules.
 fn sources(folder: &Path) -> Vec<String> {
     const PRIVATE: [&str; 3] = ["native", "ledger", "sync.rs"];
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Random operations of eight threads have the results and the final state of a serial order.
+//! Random operations of eight threads have the results and the final state of some serial order.
 
 mod machine;
 mod process;
@@ -9,11 +9,11 @@ use machine::{Machine, without_cpu_mapping};
 use std::thread;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 #[test]
-fn eight_threads_have_a_serial_order_in_every_generation() {
-    process::within(PATIENCE, || {
+fn serial_order_exists_in_every_generation() {
+    process::within(TIME_LIMIT, || {
         let generations = machine::generations();
         for (generation, config) in &generations {
             let machine = Machine::new(config.clone());
@@ -23,10 +23,10 @@ fn eight_threads_have_a_serial_order_in_every_generation() {
     });
 }
 
-/// Not in generation A, where other threads may map memory in holes that the runtime leaves.
+/// Without generation A: its runtime leaves address-space holes, in which other threads may map memory.
 #[test]
-fn threads_have_a_serial_order_with_runtime_cpu_access() {
-    process::within(PATIENCE, || {
+fn serial_order_exists_with_cpu_mappings_of_the_runtime() {
+    process::within(TIME_LIMIT, || {
         for (generation, config) in machine::generations() {
             if config.generation != Generation::A {
                 let machine = Machine::new(without_cpu_mapping(config));

@@ -1,4 +1,4 @@
-//! Memory shared as file descriptors, within a process and with another one.
+//! Memory shared as file descriptors, within a process and between processes.
 
 mod machine;
 mod process;
@@ -21,35 +21,35 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
 }
 
-/// Maps a handle at new addresses for the CPU.
-fn view(machine: &Machine, handle: Handle, size: usize) -> Address {
+/// Maps a handle at new addresses, and grants the CPU access.
+fn map_view(machine: &Machine, handle: Handle, size: usize) -> Address {
     let base = machine.reserve(size);
     machine.map(base, size, handle);
     machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
     base
 }
 
-/// Returns memory that contains a text, and its address.
-fn written(machine: &Machine, size: usize) -> (Handle, Address) {
+/// Creates memory with a text at its beginning. Returns the handle and the address of a view.
+fn create_with_text(machine: &Machine, size: usize) -> (Handle, Address) {
     let handle = machine.create(0, size);
-    let here = view(machine, handle, size);
-    machine.vmm.write(here, b"text").unwrap();
-    (handle, here)
+    let address = map_view(machine, handle, size);
+    machine.vmm.write(address, b"text").unwrap();
+    (handle, address)
 }
 
-fn unview(machine: &Machine, base: Address, size: usize) {
+fn unmap_view(machine: &Machine, base: Address, size: usize) {
     machine.vmm.unmap(base, size).unwrap();
     machine.vmm.address_free(base, size).unwrap();
 }
 
-/// Imports a descriptor, and releases the import.
+/// Imports a descriptor, and fails unless its memory begins with the text.
 #[track_caller]
-fn assert_holds_the_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
+fn assert_contains_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
     let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
     let imported = imported.unwrap_or_else(|error| panic!("{when}: {error}"));
-    let there = view(machine, imported, size);
-    assert_eq!(&text_at(machine, there), b"text", "{when}");
-    unview(machine, there, size);
+    let imported_view = map_view(machine, imported, size);
+    assert_eq!(&text_at(machine, imported_view), b"text", "{when}");
+    unmap_view(machine, imported_view, size);
     machine.vmm.release(imported).unwrap();
 }
 
@@ -59,15 +59,15 @@ fn text_at(machine: &Machine, address: Address) -> [u8; 4] {
     text
 }
 
-fn is_closed_on_exec(descriptor: &OwnedFd) -> bool {
+fn is_close_on_exec(descriptor: &OwnedFd) -> bool {
     // SAFETY: queries the flags of an open descriptor.
     let flags = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GETFD) };
     assert!(flags >= 0);
     flags & libc::FD_CLOEXEC != 0
 }
 
-/// Runs a test on a machine of each release, with its granule, while no other test of this binary
-/// runs.
+/// Runs a test in a process of its own, on a machine of each release. Passes the name of the release, the machine
+/// and its granule.
 fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
     if process::ran_alone() {
         return;
@@ -82,8 +82,8 @@ fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
 fn import_returns_a_new_handle_of_the_same_memory() {
     on_each_release(|release, machine, granule| {
         let original = machine.create(0, 2 * granule);
-        let here = view(machine, original, 2 * granule);
-        machine.vmm.write(here, b"here").unwrap();
+        let original_view = map_view(machine, original, 2 * granule);
+        machine.vmm.write(original_view, b"here").unwrap();
         let shared = export(machine, original);
         let imports =
             [(); 2].map(|()| machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap());
@@ -95,19 +95,19 @@ fn import_returns_a_new_handle_of_the_same_memory() {
             assert_eq!(properties.handle_types, HandleType::POSIX_FILE_DESCRIPTOR);
             let owner = Location::Agent(machine.gpu(0));
             assert!([owner, Location::Unknown].contains(&properties.location), "{release}");
-            let there = view(machine, imported, 2 * granule);
-            assert_eq!(&text_at(machine, there), b"here", "{release}");
-            machine.vmm.write(at(there, granule), b"back").unwrap();
-            assert_eq!(&text_at(machine, at(here, granule)), b"back", "{release}");
-            // GPUs can access it as well.
-            machine.grant(there, 2 * granule, machine.gpu(0), Access::ReadWrite);
-            machine.vmm.copy(machine.gpu(0), at(there, 8), there, 4).unwrap();
-            assert_eq!(&text_at(machine, at(here, 8)), b"here", "{release}");
-            unview(machine, there, 2 * granule);
+            let imported_view = map_view(machine, imported, 2 * granule);
+            assert_eq!(&text_at(machine, imported_view), b"here", "{release}");
+            machine.vmm.write(at(imported_view, granule), b"back").unwrap();
+            assert_eq!(&text_at(machine, at(original_view, granule)), b"back", "{release}");
+            // GPUs can access the imported memory, too.
+            machine.grant(imported_view, 2 * granule, machine.gpu(0), Access::ReadWrite);
+            machine.vmm.copy(machine.gpu(0), at(imported_view, 8), imported_view, 4).unwrap();
+            assert_eq!(&text_at(machine, at(original_view, 8)), b"here", "{release}");
+            unmap_view(machine, imported_view, 2 * granule);
             machine.vmm.release(imported).unwrap();
         }
-        assert_eq!(&text_at(machine, here), b"here", "{release}");
-        unview(machine, here, 2 * granule);
+        assert_eq!(&text_at(machine, original_view), b"here", "{release}");
+        unmap_view(machine, original_view, 2 * granule);
         machine.vmm.release(original).unwrap();
         drop(shared);
         machine.assert_empty();
@@ -127,19 +127,23 @@ fn imported_descriptor_may_be_closed() {
             let shared = export(&machine, original);
             let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
             drop(shared);
-            // Another file has the number now.
+            // Another file has the number of the closed descriptor now.
             let decoy = File::open("/dev/null").unwrap();
-            let there = machine.reserve(granule);
-            machine.map(there, granule, imported);
+            let imported_view = machine.reserve(granule);
+            machine.map(imported_view, granule, imported);
             let gpu = [access(machine.gpu(1), Access::ReadWrite)];
-            let granted = machine.vmm.set_access(there, granule, &gpu);
+            let granted = machine.vmm.set_access(imported_view, granule, &gpu);
             granted.unwrap_or_else(|error| panic!("{release}: {error}"));
-            machine.grant(there, granule, machine.cpu(0), Access::ReadWrite);
-            machine.vmm.write(there, b"text").unwrap();
+            machine.grant(imported_view, granule, machine.cpu(0), Access::ReadWrite);
+            machine.vmm.write(imported_view, b"text").unwrap();
             machine.vmm.release(original).unwrap();
-            assert_eq!(&text_at(&machine, there), b"text", "{release}: it outlives the original");
+            assert_eq!(
+                &text_at(&machine, imported_view),
+                b"text",
+                "{release}: the import keeps the memory"
+            );
             drop(decoy);
-            unview(&machine, there, granule);
+            unmap_view(&machine, imported_view, granule);
             machine.vmm.release(imported).unwrap();
             machine.assert_empty();
         }
@@ -149,17 +153,17 @@ fn imported_descriptor_may_be_closed() {
 #[test]
 fn every_export_is_a_new_descriptor() {
     on_each_release(|release, machine, granule| {
-        let (handle, here) = written(machine, granule);
+        let (handle, original_view) = create_with_text(machine, granule);
         let first = export(machine, handle);
         let second = export(machine, handle);
         assert_ne!(first.as_raw_fd(), second.as_raw_fd(), "{release}");
-        assert!(is_closed_on_exec(&first) && is_closed_on_exec(&second), "{release}");
+        assert!(is_close_on_exec(&first) && is_close_on_exec(&second), "{release}");
         drop(first);
         let third = export(machine, handle);
         for shared in [second, third] {
-            assert_holds_the_text(machine, shared, granule, release);
+            assert_contains_text(machine, shared, granule, release);
         }
-        unview(machine, here, granule);
+        unmap_view(machine, original_view, granule);
         machine.vmm.release(handle).unwrap();
         machine.assert_empty();
     });
@@ -168,11 +172,11 @@ fn every_export_is_a_new_descriptor() {
 #[test]
 fn export_keeps_memory_after_release() {
     on_each_release(|release, machine, granule| {
-        let (handle, here) = written(machine, granule);
+        let (handle, original_view) = create_with_text(machine, granule);
         let shared = export(machine, handle);
-        unview(machine, here, granule);
+        unmap_view(machine, original_view, granule);
         machine.vmm.release(handle).unwrap();
-        assert_holds_the_text(machine, shared, granule, release);
+        assert_contains_text(machine, shared, granule, release);
         machine.assert_empty();
     });
 }
@@ -182,9 +186,9 @@ fn imports_can_be_exported() {
     on_each_release(|release, machine, granule| {
         let original = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let first = Allocation::import(&machine.vmm, original.export().unwrap()).unwrap();
-        let again = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
-        assert!(is_closed_on_exec(&again), "{release}");
-        let second = Allocation::import(&machine.vmm, again).unwrap();
+        let exported = first.export().unwrap_or_else(|error| panic!("{release}: {error}"));
+        assert!(is_close_on_exec(&exported), "{release}");
+        let second = Allocation::import(&machine.vmm, exported).unwrap();
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let views =
             [reservation.map(0, &original).unwrap(), reservation.map(granule, &second).unwrap()];
@@ -237,37 +241,37 @@ fn failed_imports_and_exports_leak_no_descriptor() {
         return;
     }
     for (release, config) in machine::releases() {
-        let early = config.extension_minor < 16;
+        let checks_imports = config.extension_minor < 16;
         let machine = Machine::new(config);
         let granule = machine.granule();
         let private =
             machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0))).unwrap();
         let path = std::env::temp_dir().join(format!("hsa-vmm-share-{}", std::process::id()));
-        let mut pages = File::options();
-        let plain = pages.read(true).write(true).create_new(true).open(&path).unwrap();
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        plain.set_len(granule as u64).unwrap();
+        file.set_len(granule as u64).unwrap();
         let before = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
         for _ in 0..10 {
-            let refused = machine.vmm.export_to_shareable_handle(private, FILE).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotRequested), "{release}");
-            let nothing = File::open("/dev/null").unwrap();
-            let refused = machine.vmm.import_from_shareable_handle(nothing, FILE).unwrap_err();
-            assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
-            let imported = machine.vmm.import_from_shareable_handle(&plain, FILE);
-            if early {
-                let refused = imported.unwrap_err();
-                assert_eq!(refused.problem(), Some(Problem::NotImportable), "{release}");
+            let error = machine.vmm.export_to_shareable_handle(private, FILE).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::NotRequested), "{release}");
+            let null = File::open("/dev/null").unwrap();
+            let error = machine.vmm.import_from_shareable_handle(null, FILE).unwrap_err();
+            assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
+            let imported = machine.vmm.import_from_shareable_handle(&file, FILE);
+            if checks_imports {
+                let error = imported.unwrap_err();
+                assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
                 continue;
             }
-            // Later runtimes check it when access is granted.
+            // Later runtimes check the descriptor when access is granted.
             let imported = imported.unwrap();
             let base = machine.reserve(granule);
             machine.map(base, granule, imported);
             let gpu = [access(machine.gpu(0), Access::ReadWrite)];
             machine.vmm.set_access(base, granule, &gpu).expect_err(release);
             assert_eq!(machine.vmm.get_access(machine.gpu(0), base).unwrap(), Access::None);
-            unview(&machine, base, granule);
+            unmap_view(&machine, base, granule);
             machine.vmm.release(imported).unwrap();
         }
         let after = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
@@ -288,8 +292,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import, and rejects agents that are granted access after the
-/// owner: then the memory is mapped again. The first grant costs no more than elsewhere.
+/// ROCm 7.14 does not report the owner of an import, and rejects a grant to another agent after the owner. The
+/// library then maps the memory again, but not for the first grant to a GPU.
 #[test]
 fn unowned_import_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_generation(Generation::C);
@@ -305,18 +309,18 @@ fn unowned_import_is_granted_gpu_by_gpu() {
             let before = unmaps();
             machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
             machine.grant(base, granule, gpus[0], Access::ReadWrite);
-            assert_eq!(unmaps(), before, "of GPU {owner}");
+            assert_eq!(unmaps(), before, "memory of GPU {owner}");
             machine.grant(base, granule, gpus[1], Access::ReadWrite);
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, base.get());
-                assert!(page.is_some_and(|page| page.writable), "of GPU {owner}: GPU {gpu}");
+                assert!(page.is_some_and(|page| page.writable), "memory of GPU {owner}: GPU {gpu}");
             }
         }
     }
 }
 
 #[test]
-fn another_process_uses_the_same_memory() {
+fn another_process_accesses_the_same_memory() {
     if process::ran_alone() {
         return;
     }
@@ -324,25 +328,25 @@ fn another_process_uses_the_same_memory() {
         let machine = Machine::new(config.clone());
         let granule = machine.granule();
         let original = machine.create(0, granule);
-        let here = view(&machine, original, granule);
-        machine.vmm.write(here, b"ping").unwrap();
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        send(&ours, &export(&machine, original));
+        let original_view = map_view(&machine, original, granule);
+        machine.vmm.write(original_view, b"ping").unwrap();
+        let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+        send(&parent_socket, &export(&machine, original));
         let end = process::in_child(|| {
             let machine = Machine::new(config);
-            let imported = machine.vmm.import_from_shareable_handle(receive(&theirs), FILE);
+            let imported = machine.vmm.import_from_shareable_handle(receive(&child_socket), FILE);
             let imported = imported.unwrap();
-            let there = view(&machine, imported, granule);
-            assert_eq!(&text_at(&machine, there), b"ping");
-            machine.vmm.write(there, b"pong").unwrap();
-            unview(&machine, there, granule);
+            let imported_view = map_view(&machine, imported, granule);
+            assert_eq!(&text_at(&machine, imported_view), b"ping");
+            machine.vmm.write(imported_view, b"pong").unwrap();
+            unmap_view(&machine, imported_view, granule);
             machine.vmm.release(imported).unwrap();
             machine.assert_empty();
-            theirs.write_all(b"!").unwrap();
+            child_socket.write_all(b"!").unwrap();
         });
         assert_eq!(end, End::Success, "{generation}");
-        ours.read_exact(&mut [0]).unwrap();
-        assert_eq!(&text_at(&machine, here), b"pong", "{generation}");
+        parent_socket.read_exact(&mut [0]).unwrap();
+        assert_eq!(&text_at(&machine, original_view), b"pong", "{generation}");
     }
 }
 
@@ -361,15 +365,19 @@ fn unowned_import_is_granted_to_several_gpus() {
                 machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is first, in the middle or last; also with a single grant before.
+            // The owner is the first, the second or the last in the list of all GPUs. One GPU has access before.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
             machine.vmm.set_access(base, size, &all).unwrap_or_else(|e| panic!("{release}: {e}"));
-            let reached = |gpu| machine.simulation.page(gpu, base.get()).is_some();
-            assert!((0..3).all(reached), "{release}, GPU {owner}'s memory");
+            let has_access = |gpu| machine.simulation.page(gpu, base.get()).is_some();
+            assert!((0..3).all(has_access), "{release}, GPU {owner}'s memory");
             machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap();
-            assert_eq!([0, 1, 2].map(reached), [false, true, true], "{release}, GPU {owner}'s");
+            assert_eq!(
+                [0, 1, 2].map(has_access),
+                [false, true, true],
+                "{release}, GPU {owner}'s memory"
+            );
             assert_eq!(machine.vmm.quarantine(), []);
             machine.vmm.unmap(base, size).unwrap();
             machine.vmm.address_free(base, size).unwrap();

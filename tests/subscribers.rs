@@ -1,4 +1,4 @@
-//! A log subscriber is the program's own code: a panic in it must not unwind through the library.
+//! A panic in the program's log subscriber must not unwind through the library.
 
 use hsa_vmm::area::{Area, AreaFlags, MmapOptions};
 use hsa_vmm::simulation::Config;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// The number of events.
+/// The number of logged events.
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Panics at every event.
-struct Panicking;
+/// A subscriber that panics at every event.
+struct PanickingSubscriber;
 
-impl Subscriber for Panicking {
+impl Subscriber for PanickingSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target().starts_with("hsa_vmm")
     }
@@ -25,30 +25,31 @@ impl Subscriber for Panicking {
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Formatted);
+        event.record(&mut FieldFormatter);
         EVENTS.fetch_add(1, Ordering::Relaxed);
         panic!("deliberate");
     }
 }
 
-struct Formatted;
+/// Formats every field.
+struct FieldFormatter;
 
-impl Visit for Formatted {
+impl Visit for FieldFormatter {
     fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
         let _ = format!("{value:?}");
     }
 }
 
 #[test]
-fn subscriber_panics_do_not_disturb_operations() {
-    // Hundreds of panic messages would hide failures.
-    let default = std::panic::take_hook();
+fn subscriber_panics_do_not_affect_operations() {
+    // Omits the messages of these panics, which would hide failures.
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |report| {
         if report.payload().downcast_ref() != Some(&"deliberate") {
-            default(report);
+            default_hook(report);
         }
     }));
-    tracing::subscriber::set_global_default(Panicking).unwrap();
+    tracing::subscriber::set_global_default(PanickingSubscriber).unwrap();
     let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
@@ -68,7 +69,7 @@ fn subscriber_panics_do_not_disturb_operations() {
     mapping.unmap().unwrap();
     vmm.check().unwrap();
 
-    // Freed once: the memory that follows at the same address stays.
+    // The memory is freed only once. A second free would free the memory that reuses the address.
     let first = PoolMemory::allocate(&runtime, host, size).unwrap();
     first.free().unwrap();
     let second = PoolMemory::allocate(&runtime, host, size).unwrap();
@@ -77,8 +78,8 @@ fn subscriber_panics_do_not_disturb_operations() {
     assert_eq!(bytes, [2; 100]);
 
     let area = Area::new(&vmm, 0, AreaFlags::MAPPED).unwrap();
-    let mut own = vec![3; 4096];
-    let part = area.mmap(4096, MmapOptions::new().with_host_memory(&mut own)).unwrap();
+    let mut host_memory = vec![3; 4096];
+    let part = area.mmap(4096, MmapOptions::new().with_host_memory(&mut host_memory)).unwrap();
     part.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [3; 100]);
     part.munmap().unwrap();

@@ -1,4 +1,4 @@
-//! Copies, fills, reads and writes on the simulation: waits that return early, and races.
+//! Copies, fills, reads and writes on the simulation: waits that return early, and data races.
 
 mod machine;
 
@@ -8,14 +8,15 @@ use hsa_vmm::{Access, Area, PoolMemory};
 use machine::{Machine, at, generations};
 use std::thread;
 
-/// Larger than one portion of a copy.
+/// The size of a copy that the library splits.
 const LARGE: usize = (3 << 20) + 17;
 
-fn text(length: usize) -> Vec<u8> {
+/// Returns bytes that repeat every 251 bytes.
+fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|byte| (byte % 251) as u8).collect()
 }
 
-/// Fails unless every copy was waited for twice: once too early, and once to its end.
+/// Fails unless the library waited twice for every copy: the first wait returned early.
 #[track_caller]
 fn assert_waited_again(machine: &Machine) {
     let calls = |name| machine.simulation.calls(name);
@@ -25,49 +26,50 @@ fn assert_waited_again(machine: &Machine) {
 }
 
 #[test]
-fn early_wakeups_are_waited_again() {
+fn waits_are_repeated_after_early_returns() {
     for (generation, config) in generations() {
         println!("{generation}");
         let machine = Machine::new(config.with_early_waits(true));
-        let (gpu, expected) = (machine.gpu(0), text(LARGE));
+        let (gpu, expected) = (machine.gpu(0), pattern(LARGE));
         let mut bytes = vec![0; LARGE];
 
         let pool = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
-        let other = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
+        let pool_copy = PoolMemory::allocate(&machine.runtime, gpu, LARGE).unwrap();
         pool.write(0, &expected).unwrap();
-        other.copy(0, &pool, 0, LARGE).unwrap();
-        other.read(0, &mut bytes).unwrap();
-        assert!(bytes == expected, "pool memory");
-        other.fill(4, 0x0101_0101, LARGE / 8 * 4).unwrap();
-        other.read(0, &mut bytes).unwrap();
-        assert!(bytes[4..LARGE / 8 * 4].iter().all(|&byte| byte == 1), "filled");
+        pool_copy.copy(0, &pool, 0, LARGE).unwrap();
+        pool_copy.read(0, &mut bytes).unwrap();
+        assert!(bytes == expected, "a copy of pool memory");
+        pool_copy.fill(4, 0x0101_0101, LARGE / 8 * 4).unwrap();
+        pool_copy.read(0, &mut bytes).unwrap();
+        assert!(bytes[4..LARGE / 8 * 4].iter().all(|&byte| byte == 1), "a fill of pool memory");
 
         let size = LARGE.next_multiple_of(machine.granule());
-        let ((one, _), (two, _)) = (machine.mapped(0, size), machine.mapped(0, size));
-        machine.grant(one, size, gpu, Access::ReadWrite);
-        machine.grant(two, size, gpu, Access::ReadWrite);
-        machine.vmm.copy_from_host(gpu, at(one, 3), &expected[3..]).unwrap();
-        machine.vmm.copy(gpu, two, one, size).unwrap();
-        machine.vmm.copy_to_host(gpu, &mut bytes[3..], at(two, 3)).unwrap();
-        assert!(bytes[3..] == expected[3..], "virtual memory");
-        machine.vmm.fill(two, 7, size).unwrap();
+        let ((source, _), (destination, _)) = (machine.mapped(0, size), machine.mapped(0, size));
+        machine.grant(source, size, gpu, Access::ReadWrite);
+        machine.grant(destination, size, gpu, Access::ReadWrite);
+        machine.vmm.copy_from_host(gpu, at(source, 3), &expected[3..]).unwrap();
+        machine.vmm.copy(gpu, destination, source, size).unwrap();
+        machine.vmm.copy_to_host(gpu, &mut bytes[3..], at(destination, 3)).unwrap();
+        assert!(bytes[3..] == expected[3..], "copies of virtual memory");
+        machine.vmm.fill(destination, 7, size).unwrap();
 
         let mut host = vec![0; 5000];
         let area = Area::new(&machine.vmm, 0, AreaFlags::DEFAULT).unwrap();
         let device = area.mmap(5000, MmapOptions::new()).unwrap();
         device.write(0, &expected[..5000]).unwrap();
-        let mapping = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
-        let mapped = mapping.mmap(5000, MmapOptions::new().with_host_memory(&mut host)).unwrap();
+        let host_area = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
+        let mapped = host_area.mmap(5000, MmapOptions::new().with_host_memory(&mut host)).unwrap();
         mapped.copy(0, &device, 0, 5000).unwrap();
         drop((mapped, device));
-        assert!(host == expected[..5000], "an area");
+        assert!(host == expected[..5000], "a copy of an area");
         assert_waited_again(&machine);
     }
 }
 
-/// The thread sanitizer finds a race here if the library's accesses are not atomic.
+/// Every byte that is read was written by one of the threads. The thread sanitizer reports a race if the library's
+/// accesses are not atomic.
 #[test]
-fn racing_writes_mix_their_bytes() {
+fn racing_writes_are_not_data_races() {
     const SIZE: usize = 10_007;
     let machine = Machine::new(Config::mi300x(1));
     let pool = PoolMemory::allocate(&machine.runtime, machine.cpu(0), SIZE).unwrap();
@@ -75,7 +77,7 @@ fn racing_writes_mix_their_bytes() {
     let mut host = vec![1; SIZE];
     let area = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
     let locked = area.mmap(SIZE, MmapOptions::new().with_host_memory(&mut host)).unwrap();
-    let written = |bytes: &[u8]| bytes.iter().all(|byte| (1..=3).contains(byte));
+    let are_written = |bytes: &[u8]| bytes.iter().all(|byte| (1..=3).contains(byte));
     thread::scope(|scope| {
         for writer in 1..=3_usize {
             // At odd addresses, so that the words of different threads overlap.
@@ -91,14 +93,14 @@ fn racing_writes_mix_their_bytes() {
                 for _ in 0..20 {
                     pool.read(writer * 2, &mut bytes[1..]).unwrap();
                     locked.read(writer * 2, &mut bytes[1..]).unwrap();
-                    assert!(written(&bytes[1..]));
+                    assert!(are_written(&bytes[1..]));
                 }
             });
         }
     });
     let mut bytes = vec![0; SIZE / 4 * 4];
     pool.read(0, &mut bytes).unwrap();
-    assert!(written(&bytes));
+    assert!(are_written(&bytes));
     drop(locked);
-    assert!(written(&host));
+    assert!(are_written(&host));
 }

@@ -1,4 +1,4 @@
-//! Memory sent with its description: what is received, what is rejected, and no leaks.
+//! Memory sent with its description through channels and tickets: received memory, rejected messages, leaks.
 
 mod exchange;
 mod machine;
@@ -10,7 +10,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY_UID, Need, be_started_by, may, new_user_namespace};
+use process::namespaces::{NOBODY_UID, Need, may, new_user_namespace, set_real_user};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -21,27 +21,28 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 * MIB;
-const SOON: Duration = Duration::from_millis(100);
+const SHORT: Duration = Duration::from_millis(100);
 
+/// Creates shareable memory.
 fn memory(library: &Library) -> Allocation {
     Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
 }
 
-/// Maps memory for the CPU.
-fn view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
+/// Maps memory, and grants the CPU access.
+fn map_view(library: &Library, memory: &Allocation) -> hsa_vmm::Mapping {
     let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let mapping = reservation.map(0, memory).unwrap();
     mapping.grant(&[library.cpu(0)], Access::ReadWrite).unwrap();
     mapping
 }
 
-fn text(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
-    let mut text = [0; 4];
-    mapping.read(0, &mut text).unwrap();
-    text
+fn first_bytes(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
+    let mut bytes = [0; 4];
+    mapping.read(0, &mut bytes).unwrap();
+    bytes
 }
 
-/// Sends bytes. The descriptors go with the first byte.
+/// Sends bytes, and descriptors with the first of them.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -56,7 +57,7 @@ fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
 
 /// Returns the kind of a result's error.
 #[track_caller]
-fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+fn error_kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().into_kind()
 }
 
@@ -72,47 +73,47 @@ fn receive_returns_the_memory_and_its_description() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
         let before = process::descriptors();
-        let (here, there) = Channel::pair().unwrap();
+        let (sender, receiver) = Channel::pair().unwrap();
         let memory = memory(&machine);
-        here.send(&machine.vmm, &memory, "weights ✓").unwrap();
-        let (same, description) = there.receive(&machine.vmm).unwrap();
+        sender.send(&machine.vmm, &memory, "weights ✓").unwrap();
+        let (received, description) = receiver.receive(&machine.vmm).unwrap();
         assert_eq!((description.name.as_str(), description.size), ("weights ✓", SIZE as u64));
         assert_eq!(description.granule, machine.granule() as u64, "{release}");
         let gpu = machine.runtime.gpus().next().unwrap();
         assert_eq!(description.owner, gpu.pci, "{release}");
-        let [one, other] = [&memory, &same].map(|memory| view(&machine, memory));
-        one.write(0, b"here").unwrap();
-        assert_eq!(&text(&other), b"here", "{release}");
-        drop((one, other, memory, same, here, there));
+        let [original_view, received_view] =
+            [&memory, &received].map(|memory| map_view(&machine, memory));
+        original_view.write(0, b"here").unwrap();
+        assert_eq!(&first_bytes(&received_view), b"here", "{release}");
+        drop((original_view, received_view, memory, received, sender, receiver));
         assert_eq!(process::descriptors(), before, "{release}");
         machine.assert_empty();
     }
 }
 
 #[test]
-fn messages_come_in_order_and_in_pieces() {
+fn receive_accepts_messages_in_parts() {
     if process::ran_alone() {
         return;
     }
-    let (here, there) = UnixStream::pair().unwrap();
-    let there = Channel::over(there);
+    let (sender, receiver) = UnixStream::pair().unwrap();
+    let receiver = Channel::over(receiver);
     let null = File::open("/dev/null").unwrap();
     let mut bytes = example().encode().unwrap();
-    for piece in bytes.chunks(7) {
-        send_raw(&here, piece, &[]);
+    for part in bytes.chunks(7) {
+        send_raw(&sender, part, &[]);
     }
     // No descriptor was received.
-    assert_eq!(kind(there.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
+    assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
     bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
-    send_raw(&here, first, &[null.as_fd()]);
-    // Sent together, the end of one message and the beginning of the next could not be separated
-    // from each other's descriptors. So the sender sends one message at a time.
+    send_raw(&sender, first, &[null.as_fd()]);
+    // Two messages must not share a part: it would be unknown which of them its descriptor belongs to.
     let (end, next) = rest.split_at(example().encode().unwrap().len() - 30);
-    send_raw(&here, end, &[]);
-    assert_eq!(there.receive_descriptor().unwrap().1, example());
-    send_raw(&here, next, &[null.as_fd()]);
-    assert_eq!(there.receive_descriptor().unwrap().1.name.len(), 255);
+    send_raw(&sender, end, &[]);
+    assert_eq!(receiver.receive_descriptor().unwrap().1, example());
+    send_raw(&sender, next, &[null.as_fd()]);
+    assert_eq!(receiver.receive_descriptor().unwrap().1.name.len(), 255);
 }
 
 #[test]
@@ -121,39 +122,41 @@ fn malformed_messages_are_rejected_and_closed() {
         return;
     }
     let null = File::open("/dev/null").unwrap();
-    let good = example().encode().unwrap();
-    let changed = |at: usize, to: u8| {
-        let mut bytes = good.clone();
-        bytes[at] = to;
+    let valid = example().encode().unwrap();
+    let with_byte = |index: usize, byte: u8| {
+        let mut bytes = valid.clone();
+        bytes[index] = byte;
         bytes
     };
     let before = process::descriptors();
-    let refused = |bytes: &[u8], count: usize| {
-        let (here, there) = UnixStream::pair().unwrap();
-        send_raw(&here, bytes, &vec![null.as_fd(); count]);
-        drop(here);
-        let error = Channel::over(there).receive_descriptor().map(drop).unwrap_err();
+    let receive_error = |bytes: &[u8], count: usize| {
+        let (sender, receiver) = UnixStream::pair().unwrap();
+        send_raw(&sender, bytes, &vec![null.as_fd(); count]);
+        drop(sender);
+        let error = Channel::over(receiver).receive_descriptor().map(drop).unwrap_err();
         assert_eq!(error.operation(), Operation::Receive);
         assert_eq!(process::descriptors(), before, "{error}");
         error.into_kind()
     };
     let malformed = ErrorKind::Malformed;
-    assert_eq!(refused(&changed(0, b'H'), 1), malformed(Malformed::WrongMagic));
-    assert_eq!(refused(&changed(7, 9), 1), malformed(Malformed::Version(9)));
-    assert_eq!(refused(&changed(8, 63), 1), malformed(Malformed::Length(63)));
-    assert_eq!(refused(&changed(10, 1), 1), malformed(Malformed::Length(65 + (1 << 16))));
-    assert_eq!(refused(&changed(12, 2), 1), malformed(Malformed::HandleType(2)));
-    assert_eq!(refused(&changed(50, 1), 1), malformed(Malformed::Reserved));
-    assert_eq!(refused(&changed(64, 0xff), 1), malformed(Malformed::NotUtf8));
+    assert_eq!(receive_error(&with_byte(0, b'H'), 1), malformed(Malformed::WrongMagic));
+    assert_eq!(receive_error(&with_byte(7, 9), 1), malformed(Malformed::Version(9)));
+    assert_eq!(receive_error(&with_byte(8, 63), 1), malformed(Malformed::Length(63)));
+    assert_eq!(receive_error(&with_byte(10, 1), 1), malformed(Malformed::Length(65 + (1 << 16))));
+    assert_eq!(receive_error(&with_byte(12, 2), 1), malformed(Malformed::HandleType(2)));
+    assert_eq!(receive_error(&with_byte(50, 1), 1), malformed(Malformed::Reserved));
+    assert_eq!(receive_error(&with_byte(64, 0xff), 1), malformed(Malformed::NotUtf8));
     for count in [0, 2, 3, 4] {
-        assert_eq!(refused(&good, count), ErrorKind::UnexpectedDescriptors(count));
+        assert_eq!(receive_error(&valid, count), ErrorKind::UnexpectedDescriptors(count));
     }
     for count in [5, 100, 250] {
-        assert!(matches!(refused(&good, count), ErrorKind::UnexpectedDescriptors(n) if n > 1));
+        assert!(
+            matches!(receive_error(&valid, count), ErrorKind::UnexpectedDescriptors(n) if n > 1)
+        );
     }
     for end in [1, 63, 64] {
-        let gone = ErrorKind::Disconnected(end);
-        assert_eq!(refused(&good[..end], 1), gone);
+        let disconnected = ErrorKind::Disconnected(end);
+        assert_eq!(receive_error(&valid[..end], 1), disconnected);
     }
 }
 
@@ -163,15 +166,18 @@ fn memory_of_another_size_is_rejected() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
-    let (here, there) = Channel::pair().unwrap();
+    let (sender, receiver) = Channel::pair().unwrap();
     let memory = memory(&machine);
-    let wrong = Description { size: 2 * SIZE as u64, ..example() };
-    here.send_descriptor(memory.export().unwrap(), &wrong).unwrap();
+    let wrong_size = Description { size: 2 * SIZE as u64, ..example() };
+    sender.send_descriptor(memory.export().unwrap(), &wrong_size).unwrap();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
-    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::SizeMismatch { described, found });
-    // The same for a descriptor that is not memory.
-    here.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
-    let error = there.receive(&machine.vmm).unwrap_err();
+    assert_eq!(
+        error_kind(receiver.receive(&machine.vmm)),
+        ErrorKind::SizeMismatch { described, found }
+    );
+    // A descriptor that is not memory is rejected, too.
+    sender.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
+    let error = receiver.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
     assert_eq!(error.argument(), Some(Argument::Descriptor));
     drop(memory);
@@ -184,19 +190,19 @@ fn private_memory_is_not_sent() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
-    let (here, there) = Channel::pair().unwrap();
+    let (sender, receiver) = Channel::pair().unwrap();
     let private = AllocationProperties::on(machine.gpu(0));
     let memory = Allocation::create(&machine.vmm, SIZE, &private).unwrap();
-    let error = here.send(&machine.vmm, &memory, "").unwrap_err();
+    let error = sender.send(&machine.vmm, &memory, "").unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Send);
     let error = Offer::of(&memory).unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Offer);
-    let long = here.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
-    assert_eq!(long.problem(), Some(Problem::TooLong(255)));
-    let there = there.with_timeout(Duration::ZERO);
-    assert_eq!(kind(there.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
+    let error = sender.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::TooLong(255)));
+    let receiver = receiver.with_timeout(Duration::ZERO);
+    assert_eq!(error_kind(receiver.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
 }
 
 #[test]
@@ -204,86 +210,91 @@ fn waits_end_at_the_time_limit() {
     if process::ran_alone() {
         return;
     }
-    let (here, there) = UnixStream::pair().unwrap();
-    let silent = Channel::over(there).with_timeout(SOON);
+    let (peer, socket) = UnixStream::pair().unwrap();
+    let silent = Channel::over(socket).with_timeout(SHORT);
     let begun = Instant::now();
-    let timed_out = ErrorKind::TimedOut(SOON);
-    assert_eq!(kind(silent.receive_descriptor()), timed_out);
-    // A peer that sends part of a message gets no more time.
-    send_raw(&here, b"hsavmm", &[]);
-    assert_eq!(kind(silent.receive_descriptor()), timed_out);
-    // A peer that reads nothing.
-    let (here, there) = UnixStream::pair().unwrap();
-    let silent = Channel::over(there).with_timeout(SOON);
+    let timed_out = ErrorKind::TimedOut(SHORT);
+    assert_eq!(error_kind(silent.receive_descriptor()), timed_out);
+    // Part of a message does not extend the time limit.
+    send_raw(&peer, b"hsavmm", &[]);
+    assert_eq!(error_kind(silent.receive_descriptor()), timed_out);
+    // The other end reads nothing, so that its socket buffer becomes full.
+    let (peer, socket) = UnixStream::pair().unwrap();
+    let silent = Channel::over(socket).with_timeout(SHORT);
     let null = File::open("/dev/null").unwrap();
-    let full = loop {
+    let error = loop {
         match silent.send_descriptor(&null, &example()) {
             Ok(()) => {}
             Err(error) => break error,
         }
     };
-    assert_eq!((full.operation(), full.kind()), (Operation::Send, &timed_out));
-    assert!(begun.elapsed() >= 3 * SOON && begun.elapsed() < 60 * SOON, "{:?}", begun.elapsed());
-    drop(here);
-    let gone = kind(silent.send_descriptor(&null, &example()));
-    assert!(matches!(gone, ErrorKind::Disconnected(_)), "{gone}");
+    assert_eq!((error.operation(), error.kind()), (Operation::Send, &timed_out));
+    assert!(begun.elapsed() >= 3 * SHORT && begun.elapsed() < 60 * SHORT, "{:?}", begun.elapsed());
+    drop(peer);
+    let kind = error_kind(silent.send_descriptor(&null, &example()));
+    assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. Its reader detects the end when the last descriptor of its writer is closed, in any
-/// process or in a message.
+/// Returns a pipe. Its reader gets the end of file when the last descriptor of its writer is closed, also those in
+/// other processes and in messages.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
 
+/// Fails unless all other descriptors of the writer are closed.
 #[track_caller]
 fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWriter) {
     drop(writer);
-    let (reported, report) = std::sync::mpsc::channel();
-    std::thread::spawn(move || reported.send(reader.read(&mut [0])));
-    let read = report.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
+    let (result_sender, results) = std::sync::mpsc::channel();
+    std::thread::spawn(move || result_sender.send(reader.read(&mut [0])));
+    let read = results.recv_timeout(Duration::from_secs(5)).expect("a descriptor is still open");
     assert_eq!(read.unwrap(), 0);
 }
 
 #[test]
-fn channel_ends_at_the_second_descriptor() {
+fn channel_closes_at_the_second_descriptor() {
     if process::ran_alone() {
         return;
     }
     let message = example().encode().unwrap();
-    for each in [1, 2, 4] {
-        let (here, there) = UnixStream::pair().unwrap();
+    for per_byte in [1, 2, 4] {
+        let (sender, receiver) = UnixStream::pair().unwrap();
         let (reader, writer) = pipe();
         let before = process::descriptors();
         for byte in &message[..10] {
-            send_raw(&here, &[*byte], &vec![writer.as_fd(); each]);
+            send_raw(&sender, &[*byte], &vec![writer.as_fd(); per_byte]);
         }
-        let there = Channel::over(there);
+        let receiver = Channel::over(receiver);
         let begun = Instant::now();
-        let refused = kind(there.receive_descriptor());
-        let count = each.max(2);
-        assert_eq!(refused, ErrorKind::UnexpectedDescriptors(count), "{each} a byte");
+        let rejected = error_kind(receiver.receive_descriptor());
+        let count = per_byte.max(2);
+        assert_eq!(
+            rejected,
+            ErrorKind::UnexpectedDescriptors(count),
+            "{per_byte} descriptors a byte"
+        );
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-        assert_eq!(process::descriptors(), before, "{each} a byte");
+        assert_eq!(process::descriptors(), before, "{per_byte} descriptors a byte");
         assert_all_closed(reader, writer);
-        let gone = kind(there.receive_descriptor());
-        assert!(matches!(gone, ErrorKind::Disconnected(_)), "{gone}");
+        let kind = error_kind(receiver.receive_descriptor());
+        assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
         let bytes = [IoSlice::new(&message)];
         let none = &mut SendAncillaryBuffer::default();
-        let refused = sendmsg(&here, &bytes, none, SendFlags::NOSIGNAL);
-        assert_eq!(refused, Err(rustix::io::Errno::PIPE), "the sender gets an error");
+        let sent = sendmsg(&sender, &bytes, none, SendFlags::NOSIGNAL);
+        assert_eq!(sent, Err(rustix::io::Errno::PIPE), "the sender gets an error");
     }
 }
 
 #[test]
-fn channel_ends_after_part_of_a_message() {
+fn channel_closes_after_part_of_a_message() {
     if process::ran_alone() {
         return;
     }
-    let (here, there) = UnixStream::pair().unwrap();
+    let (sender, receiver) = UnixStream::pair().unwrap();
     let (reader, writer) = pipe();
     let message = example().encode().unwrap();
-    let there = Channel::over(there).with_timeout(3 * SOON);
-    let slow = std::thread::spawn({
+    let receiver = Channel::over(receiver).with_timeout(3 * SHORT);
+    let slow_sender = std::thread::spawn({
         let writer = writer.try_clone().unwrap();
         move || {
             let begun = Instant::now();
@@ -297,21 +308,21 @@ fn channel_ends_after_part_of_a_message() {
                     assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
                 }
                 let flags = SendFlags::NOSIGNAL;
-                if sendmsg(&here, &[IoSlice::new(&[*byte])], &mut ancillary, flags).is_err() {
+                if sendmsg(&sender, &[IoSlice::new(&[*byte])], &mut ancillary, flags).is_err() {
                     break;
                 }
-                std::thread::sleep(SOON);
+                std::thread::sleep(SHORT);
             }
             begun.elapsed()
         }
     });
-    assert_eq!(kind(there.receive_descriptor()), ErrorKind::TimedOut(3 * SOON));
-    // The sender gets an error at once.
-    let sent_for = slow.join().unwrap();
+    assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::TimedOut(3 * SHORT));
+    // The sender gets an error soon after the time limit.
+    let sent_for = slow_sender.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
     assert_all_closed(reader, writer);
-    let gone = kind(there.receive_descriptor());
-    assert!(matches!(gone, ErrorKind::Disconnected(_)), "{gone}");
+    let kind = error_kind(receiver.receive_descriptor());
+    assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
 #[test]
@@ -321,17 +332,17 @@ fn missing_descriptors_are_reported() {
     }
     let end = process::in_child(|| {
         let machine = Machine::new(Config::mi300x(1));
-        let (here, there) = Channel::pair().unwrap();
+        let (sender, receiver) = Channel::pair().unwrap();
         let memory = memory(&machine);
-        here.send(&machine.vmm, &memory, "one").unwrap();
+        sender.send(&machine.vmm, &memory, "one").unwrap();
         let before = process::descriptors();
-        let error = process::with_descriptors(0, || there.receive_descriptor().map(drop));
-        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
-        let error = process::with_descriptors(0, || here.send(&machine.vmm, &memory, "two"));
-        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
-        let error = process::with_descriptors(0, || Channel::pair().map(drop));
-        assert_eq!(error.as_ref().unwrap_err().operation(), Operation::Connect);
-        assert_eq!(kind(error), ErrorKind::OutOfDescriptors);
+        let result = process::with_descriptors(0, || receiver.receive_descriptor().map(drop));
+        assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
+        let result = process::with_descriptors(0, || sender.send(&machine.vmm, &memory, "two"));
+        assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
+        let result = process::with_descriptors(0, || Channel::pair().map(drop));
+        assert_eq!(result.as_ref().unwrap_err().operation(), Operation::Connect);
+        assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
         assert_eq!(process::descriptors(), before);
     });
     assert_eq!(end, End::Success);
@@ -343,21 +354,24 @@ fn untrusted_users_are_rejected() {
         return;
     }
     let own = rustix::process::getuid().as_raw();
-    let (here, there) = UnixStream::pair().unwrap();
+    let (sender, receiver) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
-    Channel::over(here).send_descriptor(&null, &example()).unwrap();
-    let strict = Channel::over(there.try_clone().unwrap()).with_trust(Trust::User(own + 1));
+    Channel::over(sender).send_descriptor(&null, &example()).unwrap();
+    let untrusting = Channel::over(receiver.try_clone().unwrap()).with_trust(Trust::User(own + 1));
     let user = UntrustedUser { user: Some(own), trusted: own + 1 };
-    assert_eq!(kind(strict.receive_descriptor()), ErrorKind::Untrusted(user));
-    assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));
+    assert_eq!(error_kind(untrusting.receive_descriptor()), ErrorKind::Untrusted(user));
+    assert_eq!(
+        error_kind(untrusting.send_descriptor(&null, &example())),
+        ErrorKind::Untrusted(user)
+    );
     // The message was not read.
-    let open = Channel::over(there).with_trust(Trust::Anyone);
-    assert_eq!(open.receive_descriptor().unwrap().1, example());
+    let trusting = Channel::over(receiver).with_trust(Trust::Anyone);
+    assert_eq!(trusting.receive_descriptor().unwrap().1, example());
     let offer = Offer::of_descriptor(null.into()).unwrap();
-    let fetched = offer.ticket().fetch_descriptor(Trust::User(own + 1));
+    let result = offer.ticket().fetch_descriptor(Trust::User(own + 1));
     let reason = Unavailable::Untrusted(user);
     let process = std::process::id() as i32;
-    assert_eq!(kind(fetched), ErrorKind::Unavailable { process, reason });
+    assert_eq!(error_kind(result), ErrorKind::Unavailable { process, reason });
 }
 
 #[test]
@@ -366,19 +380,19 @@ fn fetch_rejects_processes_of_mixed_users() {
         return;
     }
     let own = rustix::process::geteuid().as_raw();
-    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-    let other = Child::start(|| {
+    let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+    let child = Child::start(|| {
         let null = File::open("/dev/null").unwrap();
         let offer = Offer::of_descriptor(null.into()).unwrap();
-        be_started_by(NOBODY_UID);
+        set_real_user(NOBODY_UID);
         // SAFETY: only makes this child end with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        theirs.write_all(offer.ticket().to_string().as_bytes()).unwrap();
-        theirs.read_exact(&mut [0]).unwrap();
+        child_socket.write_all(offer.ticket().to_string().as_bytes()).unwrap();
+        child_socket.read_exact(&mut [0]).unwrap();
         0
     });
     let mut text = [0; 256];
-    let size = ours.read(&mut text).unwrap();
+    let size = parent_socket.read(&mut text).unwrap();
     let ticket: Ticket = std::str::from_utf8(&text[..size]).unwrap().parse().unwrap();
     let fetch = |trust| ticket.fetch_descriptor(trust).map(drop);
     for (trust, user, trusted) in
@@ -386,11 +400,11 @@ fn fetch_rejects_processes_of_mixed_users() {
     {
         let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
         let process = ticket.process as i32;
-        assert_eq!(kind(fetch(trust)), ErrorKind::Unavailable { process, reason });
+        assert_eq!(error_kind(fetch(trust)), ErrorKind::Unavailable { process, reason });
     }
     fetch(Trust::Anyone).unwrap();
-    ours.write_all(&[1]).unwrap();
-    assert_eq!(other.wait(), End::Success);
+    parent_socket.write_all(&[1]).unwrap();
+    assert_eq!(child.wait(), End::Success);
 }
 
 fn two_gpus() -> Library {
@@ -428,32 +442,34 @@ fn channels_cross_pid_namespaces() {
     }
 }
 
-/// In a new user namespace, this process's user and all others have the same number, that of `nobody`.
+/// In a new user namespace, all users have the same number, that of `nobody`.
 #[test]
 fn users_without_a_number_are_untrusted() {
-    let test = "users_without_a_number_are_untrusted";
     if process::ran_alone() {
         return;
     }
-    if !may(Need::UserNamespace, test) {
+    if !may(Need::UserNamespace, "users_without_a_number_are_untrusted") {
         return;
     }
     let own = rustix::process::geteuid().as_raw();
-    let (here, there) = UnixStream::pair().unwrap();
+    let (parent_socket, child_socket) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
     let end = process::in_child(|| {
         new_user_namespace();
         let nobody = rustix::process::geteuid().as_raw();
         assert_eq!(nobody, NOBODY_UID);
-        let strict = Channel::over(there.try_clone().unwrap());
+        let untrusting = Channel::over(child_socket.try_clone().unwrap());
         let user = UntrustedUser { user: None, trusted: nobody };
-        assert_eq!(kind(strict.send_descriptor(&null, &example())), ErrorKind::Untrusted(user));
-        let open = Channel::over(there).with_trust(Trust::Anyone);
-        open.send_descriptor(&null, &example()).unwrap();
+        assert_eq!(
+            error_kind(untrusting.send_descriptor(&null, &example())),
+            ErrorKind::Untrusted(user)
+        );
+        let trusting = Channel::over(child_socket).with_trust(Trust::Anyone);
+        trusting.send_descriptor(&null, &example()).unwrap();
     });
     assert_eq!(end, End::Success);
-    // Outside, it is still a process of this user.
-    let channel = Channel::over(here).with_trust(Trust::User(own));
+    // Outside the namespace, the sender is still a process of this user.
+    let channel = Channel::over(parent_socket).with_trust(Trust::User(own));
     assert_eq!(channel.receive_descriptor().unwrap().1, example());
 }
 
@@ -462,43 +478,43 @@ fn ticket_is_valid_while_the_offer_lives() {
     if process::ran_alone() {
         return;
     }
-    let (mut line, mut theirs) = UnixStream::pair().unwrap();
+    let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     let child = Child::start(|| {
         let machine = Machine::new(Config::mi300x(2));
         let memory = memory(&machine);
-        let mapping = view(&machine, &memory);
+        let mapping = map_view(&machine, &memory);
         mapping.write(0, b"here").unwrap();
         let offer = Offer::of(&memory).unwrap();
-        writeln!(theirs, "{}", offer.ticket()).unwrap();
-        theirs.read_exact(&mut [0]).unwrap();
-        assert_eq!(&text(&mapping), b"back");
+        writeln!(child_socket, "{}", offer.ticket()).unwrap();
+        child_socket.read_exact(&mut [0]).unwrap();
+        assert_eq!(&first_bytes(&mapping), b"back");
         drop(offer);
-        theirs.write_all(b"!").unwrap();
-        theirs.read_exact(&mut [0]).unwrap();
+        child_socket.write_all(b"!").unwrap();
+        child_socket.read_exact(&mut [0]).unwrap();
         0
     });
     let mut ticket = String::new();
     let mut byte = [0];
-    while line.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+    while parent_socket.read_exact(&mut byte).is_ok() && byte != *b"\n" {
         ticket.push(byte[0].into());
     }
     let ticket: Ticket = ticket.parse().unwrap();
     let machine = Machine::new(Config::mi300x(2));
     let before = process::descriptors();
     let fetched = ticket.fetch(&machine.vmm, Trust::SameUser).unwrap();
-    let mapping = view(&machine, &fetched);
-    assert_eq!(&text(&mapping), b"here");
+    let mapping = map_view(&machine, &fetched);
+    assert_eq!(&first_bytes(&mapping), b"here");
     mapping.write(0, b"back").unwrap();
-    line.write_all(b"!").unwrap();
-    line.read_exact(&mut byte).unwrap();
+    parent_socket.write_all(b"!").unwrap();
+    parent_socket.read_exact(&mut byte).unwrap();
     let process = ticket.process as i32;
     let withdrawn = ErrorKind::Unavailable { process, reason: Unavailable::Withdrawn };
-    assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
-    line.write_all(b"!").unwrap();
+    assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
+    parent_socket.write_all(b"!").unwrap();
     assert_eq!(child.wait(), End::Success);
-    assert_eq!(kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
-    // The memory outlives its process.
-    assert_eq!(&text(&mapping), b"back");
+    assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
+    // The memory outlives the process that has created it.
+    assert_eq!(&first_bytes(&mapping), b"back");
     drop((mapping, fetched));
     assert_eq!(process::descriptors(), before);
     machine.assert_empty();
@@ -512,23 +528,23 @@ fn killed_sender_leaks_nothing() {
     let machine = Machine::new(Config::mi300x(1));
     let before = process::descriptors();
     for bytes in [0, 1, 40, 64, 65] {
-        let (here, there) = UnixStream::pair().unwrap();
+        let (sender, receiver) = UnixStream::pair().unwrap();
         let child = Child::start(|| {
             let memory = memory(&Machine::new(Config::mi300x(1)));
             let message = example().encode().unwrap();
             if bytes > 0 {
-                send_raw(&here, &message[..bytes], &[memory.export().unwrap().as_fd()]);
+                send_raw(&sender, &message[..bytes], &[memory.export().unwrap().as_fd()]);
             }
             // SAFETY: ends this child at once, as if it had been killed.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             0
         });
-        drop(here);
-        let received = Channel::over(there).receive(&machine.vmm);
+        drop(sender);
+        let received = Channel::over(receiver).receive(&machine.vmm);
         if bytes == 65 {
             assert_eq!(received.unwrap().0.size(), SIZE);
         } else {
-            assert_eq!(kind(received), ErrorKind::Disconnected(bytes));
+            assert_eq!(error_kind(received), ErrorKind::Disconnected(bytes));
         }
         assert_eq!(child.wait(), End::Signal(libc::SIGKILL));
         assert_eq!(process::descriptors(), before);
@@ -543,13 +559,13 @@ fn ten_thousand_rounds_leak_nothing() {
     }
     let machine = Machine::new(Config::mi300x(2));
     let memory = memory(&machine);
-    let (here, there) = Channel::pair().unwrap();
+    let (sender, receiver) = Channel::pair().unwrap();
     let round = || {
-        here.send(&machine.vmm, &memory, "again").unwrap();
-        drop(there.receive(&machine.vmm).unwrap());
+        sender.send(&machine.vmm, &memory, "again").unwrap();
+        drop(receiver.receive(&machine.vmm).unwrap());
     };
     round();
-    // Shared mappings only, because other tests start and end threads.
+    // Counts shared mappings only, because the allocator and threads add private ones.
     let shared = || process::regions().iter().filter(|it| it.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());
     let before = count();
@@ -566,7 +582,7 @@ fn ticket_for_descriptor_zero_is_valid() {
         return;
     }
     let end = process::in_child(|| {
-        // SAFETY: this child reads nothing there.
+        // SAFETY: this child does not use its standard input.
         drop(unsafe { OwnedFd::from_raw_fd(0) });
         let null = File::open("/dev/null").unwrap();
         assert_eq!(null.as_raw_fd(), 0);

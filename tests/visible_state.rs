@@ -1,4 +1,4 @@
-//! During a runtime call, other threads see the state before it.
+//! During a runtime call, other threads observe the state before the call.
 
 mod hostile;
 
@@ -8,7 +8,7 @@ use std::thread;
 
 const SIZE: usize = 4096;
 
-/// A change of several mappings is visible at once, after the runtime has granted the access.
+/// The access to several mappings changes in one step, after the runtime has granted it.
 #[test]
 fn get_access_changes_after_the_runtime_call() {
     let hostile = Hostile::new();
@@ -16,23 +16,23 @@ fn get_access_changes_after_the_runtime_call() {
     let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();
     let last = base.checked_add(SIZE).unwrap();
     let handle = vmm.create(SIZE, &AllocationProperties::on(gpu)).unwrap();
-    for place in [base, last] {
-        vmm.map(place, SIZE, 0, handle).unwrap();
+    for address in [base, last] {
+        vmm.map(address, SIZE, 0, handle).unwrap();
     }
     hostile.set(c"hostile_linger", 20_000);
-    let granted = |place| vmm.get_access(gpu, place).unwrap() == Access::ReadWrite;
-    let all = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
+    let is_granted = |address| vmm.get_access(gpu, address).unwrap() == Access::ReadWrite;
+    let descriptor = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
     thread::scope(|scope| {
-        let grant = scope.spawn(|| vmm.set_access(base, 2 * SIZE, &[all]));
-        while !granted(base) && !grant.is_finished() {
+        let grant = scope.spawn(|| vmm.set_access(base, 2 * SIZE, &[descriptor]));
+        while !is_granted(base) && !grant.is_finished() {
             thread::yield_now();
         }
         assert_eq!(
             hostile.get(c"hostile_access_changes"),
             1,
-            "the runtime has not granted access yet"
+            "access is visible only after the runtime has granted it"
         );
-        assert!(granted(last), "all of the range has changed");
+        assert!(is_granted(last), "the second mapping has changed with the first");
         grant.join().unwrap().unwrap();
     });
     vmm.unmap(base, 2 * SIZE).unwrap();

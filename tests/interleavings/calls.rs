@@ -1,8 +1,8 @@
 //! Records which calls of the runtime overlap.
 //!
 //! The library logs each call of the runtime before it releases the locks that it holds for the call.
-//! At that moment this module switches to the other threads, so that a call takes any time, and records which
-//! calls overlap.
+//! At that moment this module switches to the other threads, as if the call took long, and records the calls
+//! that they make meanwhile.
 
 use crate::log;
 use shuttle::thread::yield_now;
@@ -12,82 +12,89 @@ use tracing::Metadata;
 /// Calls that AMD's runtime does not lock itself before ROCm 10.
 const UNLOCKED: [&str; 3] =
     ["import_shareable_handle", "export_shareable_handle", "get_alloc_properties_from_handle"];
-/// Other calls that use handles or mappings.
+/// The other calls that use handles or mappings, which the runtime locks itself.
 const LOCKED: [&str; 5] =
     ["handle_create", "handle_release", "vmem_map", "vmem_unmap", "vmem_set_access"];
 
 thread_local! {
-    /// All threads of shuttle's are coroutines of one.
-    static SEEN: RefCell<Option<Seen>> = const { RefCell::new(None) };
+    /// The current recording. Shuttle runs all its threads as coroutines of one thread, which share this value.
+    static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// The overlaps since [`expect`].
+/// The calls since [`begin`].
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    under_way: Vec<String>,
-    /// Calls that began while another was under way.
+pub struct Recording {
+    running: Vec<String>,
+    /// Pairs of calls: the second began while the first was running.
     pub overlaps: Vec<(String, String)>,
 }
 
-impl Seen {
-    pub fn overlapped(&self, one: &str, other: &str) -> bool {
-        let is =
-            |pair: &(String, String), one, other| pair.0.ends_with(one) && pair.1.ends_with(other);
-        self.overlaps.iter().any(|pair| is(pair, one, other) || is(pair, other, one))
+impl Recording {
+    /// Returns whether two functions of the runtime overlapped, in either order.
+    pub fn overlapped(&self, first: &str, second: &str) -> bool {
+        let matches = |pair: &(String, String), first, second| {
+            pair.0.ends_with(first) && pair.1.ends_with(second)
+        };
+        let mut pairs = self.overlaps.iter();
+        pairs.any(|pair| matches(pair, first, second) || matches(pair, second, first))
     }
 
-    /// Overlapping calls that must not overlap, because the runtime takes no lock.
+    /// Returns the overlaps that are data races in the runtime.
     pub fn races(&self) -> impl Iterator<Item = &(String, String)> {
-        self.overlaps.iter().filter(|(one, other)| races(one, other) || races(other, one))
+        self.overlaps
+            .iter()
+            .filter(|(first, second)| is_race(first, second) || is_race(second, first))
     }
 }
 
-fn races(one: &str, other: &str) -> bool {
-    let is_unlocked = |call: &str| UNLOCKED.iter().any(|it| call.ends_with(it));
-    is_unlocked(one) && (is_unlocked(other) || LOCKED.iter().any(|it| other.ends_with(it)))
+/// Returns whether an unlocked call races with a call that overlaps it.
+fn is_race(unlocked: &str, overlapping: &str) -> bool {
+    let is_unlocked = |call: &str| UNLOCKED.iter().any(|function| call.ends_with(function));
+    let is_locked = |call: &str| LOCKED.iter().any(|function| call.ends_with(function));
+    is_unlocked(unlocked) && (is_unlocked(overlapping) || is_locked(overlapping))
 }
 
-/// From now on every call of the runtime switches to other threads, and is recorded.
+/// Begins a recording: from now on every call of the runtime switches to the other threads.
 pub fn begin() {
-    SEEN.set(Some(Seen::default()));
+    RECORDING.set(Some(Recording::default()));
 }
 
-/// Ends the recording, and returns the overlaps.
-pub fn end() -> Seen {
-    SEEN.take().unwrap_or_default()
+/// Ends the recording, and returns it.
+pub fn end() -> Recording {
+    RECORDING.take().unwrap_or_default()
 }
 
 /// Subscribes this module to the log of this process.
-pub fn watch() {
-    let wants = |metadata: &Metadata<'_>| {
+pub fn subscribe() {
+    let is_call = |metadata: &Metadata<'_>| {
         metadata.target().starts_with("hsa_vmm_interleaved::native")
             && metadata.fields().field("call").is_some()
     };
-    log::watch(wants, |fields| {
+    log::watch(is_call, |fields| {
         for (_, call) in fields.into_iter().filter(|(field, _)| *field == "call") {
-            takes_its_time(call);
+            record_and_yield(call);
         }
     });
 }
 
-fn takes_its_time(call: String) {
-    let begins = |seen: &mut Option<Seen>| {
-        let Some(seen) = seen else { return false };
-        for other in &seen.under_way {
-            seen.overlaps.push((other.clone(), call.clone()));
+fn record_and_yield(call: String) {
+    let begin_call = |recording: &mut Option<Recording>| {
+        let Some(recording) = recording else { return false };
+        for running in &recording.running {
+            recording.overlaps.push((running.clone(), call.clone()));
         }
-        seen.under_way.push(call.clone());
+        recording.running.push(call.clone());
         true
     };
-    // No lock is held across the switch, because the other thread gets here, too.
-    if SEEN.with_borrow_mut(begins) {
+    // The recording is not borrowed during the switch, because the other threads borrow it, too.
+    if RECORDING.with_borrow_mut(begin_call) {
         yield_now();
-        SEEN.with_borrow_mut(|seen| {
-            let under_way = seen.as_mut().map(|seen| &mut seen.under_way);
-            if let Some(list) = under_way
-                && let Some(at) = list.iter().position(|other| *other == call)
+        RECORDING.with_borrow_mut(|recording| {
+            let running = recording.as_mut().map(|recording| &mut recording.running);
+            if let Some(running) = running
+                && let Some(index) = running.iter().position(|running| *running == call)
             {
-                list.swap_remove(at);
+                running.swap_remove(index);
             }
         });
     }

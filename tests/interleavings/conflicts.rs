@@ -1,6 +1,6 @@
-//! Conflicting operations of several threads, one conflict for each test.
+//! Conflicting operations of several threads; each test has one conflict.
 
-use crate::calls::{self, Seen};
+use crate::calls::{self, Recording};
 use crate::machine::{Machine, access, at, failing};
 use crate::{in_many_orders, thread};
 use hsa_vmm::buffer::PagedBuffer;
@@ -12,28 +12,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ORDERS: usize = 100;
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
-const ON_ADDRESSES: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
+const MAPPING_CALLS: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
-/// A machine whose runtime takes no lock in some calls.
+/// Starts a machine whose runtime takes no lock in some calls.
 fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_generation(Generation::A))
 }
 
 /// Runs several functions at once, and returns the overlaps of the runtime's calls.
-fn at_once(machine: &Machine, acts: &[&(dyn Fn(&Machine) + Sync)]) -> Seen {
+fn run_concurrently(machine: &Machine, operations: &[&(dyn Fn(&Machine) + Sync)]) -> Recording {
     calls::begin();
     thread::scope(|scope| {
-        for act in acts {
-            scope.spawn(move || act(machine));
+        for operation in operations {
+            scope.spawn(move || operation(machine));
         }
     });
-    let seen = calls::end();
+    let recording = calls::end();
     machine.vmm.check().expect("the ledger is consistent");
-    seen
+    recording
 }
 
-/// The full cycle of one granule.
-fn live(machine: &Machine, base: Address) {
+/// Creates, maps, grants, writes, releases and unmaps one granule at `base`.
+fn run_cycle(machine: &Machine, base: Address) {
     let granule = machine.granule();
     let handle = machine.create(0, granule);
     machine.map(base, granule, handle);
@@ -44,9 +44,10 @@ fn live(machine: &Machine, base: Address) {
     machine.vmm.unmap(base, granule).expect("mapped");
 }
 
-fn end(machine: Machine) {
+/// Frees the reservations, and closes the machine.
+fn tear_down(machine: Machine) {
     for (address, size) in machine.vmm.reservations() {
-        machine.vmm.address_free(address, size).expect("nothing is in it");
+        machine.vmm.address_free(address, size).expect("nothing is mapped");
     }
     machine.assert_empty();
     machine.close();
@@ -58,33 +59,38 @@ fn operations_on_one_reservation_exclude_each_other() {
         let machine = machine();
         let granule = machine.granule();
         let base = machine.reserve(3 * granule);
-        let seen = at_once(
+        let recording = run_concurrently(
             &machine,
-            &[&|m| live(m, base), &|m| live(m, at(base, granule)), &|m| {
-                live(m, at(base, 2 * granule))
+            &[&|m| run_cycle(m, base), &|m| run_cycle(m, at(base, granule)), &|m| {
+                run_cycle(m, at(base, 2 * granule))
             }],
         );
-        for (one, other) in seen.overlaps {
-            let on_addresses = |call: &str| ON_ADDRESSES.iter().any(|it| call.ends_with(it));
-            assert!(!on_addresses(&one) || !on_addresses(&other), "{one} during {other}");
+        for (first, second) in recording.overlaps {
+            let is_mapping_call =
+                |call: &str| MAPPING_CALLS.iter().any(|function| call.ends_with(function));
+            let conflict = is_mapping_call(&first) && is_mapping_call(&second);
+            assert!(!conflict, "{second} began during {first}");
         }
-        end(machine);
+        tear_down(machine);
     });
 }
 
 #[test]
 fn operations_on_different_reservations_overlap() {
-    let met = Arc::new(AtomicUsize::new(0));
-    let count = met.clone();
+    let overlapped = Arc::new(AtomicUsize::new(0));
+    let bits = overlapped.clone();
     in_many_orders(ORDERS, move || {
         let machine = machine();
         let bases = [(); 2].map(|()| machine.reserve(machine.granule()));
-        let seen = at_once(&machine, &[&|m| live(m, bases[0]), &|m| live(m, bases[1])]);
-        let met = ON_ADDRESSES.iter().enumerate().filter(|(_, call)| seen.overlapped(call, call));
-        count.fetch_or(met.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
-        end(machine);
+        let recording =
+            run_concurrently(&machine, &[&|m| run_cycle(m, bases[0]), &|m| run_cycle(m, bases[1])]);
+        let calls =
+            MAPPING_CALLS.iter().enumerate().filter(|(_, call)| recording.overlapped(call, call));
+        bits.fetch_or(calls.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
+        tear_down(machine);
     });
-    assert_eq!(met.load(Ordering::Relaxed), 0b111, "calls that met their like, a bit each");
+    let overlapped = overlapped.load(Ordering::Relaxed);
+    assert_eq!(overlapped, 0b111, "each bit is a function that overlapped with itself");
 }
 
 #[test]
@@ -94,22 +100,28 @@ fn unlocked_calls_overlap_no_call_on_handles() {
         let granule = machine.granule();
         let handle = machine.create(0, granule);
         let bases = [(); 2].map(|()| machine.reserve(granule));
-        // The same library once more, with a `Runtime` and a `Vmm` of its own.
-        let runtime = Runtime::simulated_by(machine.simulation.clone()).expect("it is started");
-        let other = Vmm::open(&runtime).expect("virtual memory is supported");
+        // A second `Runtime` and `Vmm` on the same simulation.
+        let runtime =
+            Runtime::simulated_by(machine.simulation.clone()).expect("the simulation is running");
+        let second_vmm = Vmm::open(&runtime).expect("virtual memory is supported");
         let share = |m: &Machine| {
             let shared = m.vmm.export_to_shareable_handle(handle, FILE).expect("alive");
-            let imported = other.import_from_shareable_handle(&shared, FILE).expect("memory");
-            other.release(imported).expect("of this thread alone");
-            let imported = m.vmm.import_from_shareable_handle(shared, FILE).expect("memory");
-            m.vmm.release(imported).expect("of this thread alone");
+            let imported = second_vmm
+                .import_from_shareable_handle(&shared, FILE)
+                .expect("an exported descriptor");
+            second_vmm.release(imported).expect("no other thread uses it");
+            let imported =
+                m.vmm.import_from_shareable_handle(shared, FILE).expect("an exported descriptor");
+            m.vmm.release(imported).expect("no other thread uses it");
         };
-        let seen =
-            at_once(&machine, &[&share, &share, &|m| live(m, bases[0]), &|m| live(m, bases[1])]);
-        assert_eq!(seen.races().next(), None);
+        let recording = run_concurrently(
+            &machine,
+            &[&share, &share, &|m| run_cycle(m, bases[0]), &|m| run_cycle(m, bases[1])],
+        );
+        assert_eq!(recording.races().next(), None);
         machine.vmm.release(handle).expect("still referenced");
-        drop((other, runtime));
-        end(machine);
+        drop((second_vmm, runtime));
+        tear_down(machine);
     });
 }
 
@@ -119,33 +131,33 @@ fn opposite_copies_do_not_deadlock() {
         let machine = machine();
         let granule = machine.granule();
         let handle = machine.create(0, granule);
-        let places = [(); 2].map(|()| machine.reserve(granule));
-        for place in places {
-            machine.map(place, granule, handle);
-            machine.grant(place, granule, machine.gpu(0), Access::ReadWrite);
+        let bases = [(); 2].map(|()| machine.reserve(granule));
+        for base in bases {
+            machine.map(base, granule, handle);
+            machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         }
         let copy = |m: &Machine, to: Address, from: Address| {
             m.vmm.copy(m.gpu(0), at(to, 128), from, 64).expect("granted");
         };
-        at_once(
+        run_concurrently(
             &machine,
             &[
-                &|m| copy(m, places[0], places[1]),
-                &|m| copy(m, places[1], places[0]),
-                &|m| copy(m, places[0], places[0]),
-                &|m| machine.grant(places[1], granule, m.cpu(0), Access::Read),
+                &|m| copy(m, bases[0], bases[1]),
+                &|m| copy(m, bases[1], bases[0]),
+                &|m| copy(m, bases[0], bases[0]),
+                &|m| machine.grant(bases[1], granule, m.cpu(0), Access::Read),
             ],
         );
-        for place in places {
-            machine.vmm.unmap(place, granule).expect("mapped");
+        for base in bases {
+            machine.vmm.unmap(base, granule).expect("mapped");
         }
         machine.vmm.release(handle).expect("still referenced");
-        end(machine);
+        tear_down(machine);
     });
 }
 
-/// The runtime's map fails after two mappings: a revocation cannot be rolled back, so that the reservation is
-/// quarantined while other threads use it.
+/// The runtime's map fails from its third call on. A revocation then fails and cannot be rolled back: its
+/// reservation is quarantined while other threads use it.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_orders(ORDERS, || {
@@ -154,11 +166,11 @@ fn waiting_threads_reject_quarantined_ranges() {
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);
         let handle = machine.create(0, granule);
-        for place in [base, at(base, granule)] {
-            machine.map(place, granule, handle);
+        for address in [base, at(base, granule)] {
+            machine.map(address, granule, handle);
         }
         machine.grant(base, 2 * granule, machine.gpu(0), Access::ReadWrite);
-        let lost = |answer: Result<(), Error>| match answer {
+        let assert_unmapped_or_quarantined = |result: Result<(), Error>| match result {
             Ok(()) => {}
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { now: false, .. }) => {}
             Err(error) => assert!(
@@ -170,54 +182,60 @@ fn waiting_threads_reject_quarantined_ranges() {
             ),
         };
         let cpu = access(machine.cpu(0), Access::Read);
-        at_once(
+        run_concurrently(
             &machine,
             &[
                 &|m| {
-                    let answer = m.vmm.revoke(base, granule, &[m.gpu(0)]);
+                    let result = m.vmm.revoke(base, granule, &[m.gpu(0)]);
                     let quarantined = matches!(
-                        answer.as_ref().map_err(Error::kind),
+                        result.as_ref().map_err(Error::kind),
                         Err(ErrorKind::Quarantined { now: true, .. })
                     );
                     let was_unmapped =
-                        matches!(answer.as_ref().map_err(Error::problem), Err(Some(_)));
-                    assert!(quarantined || was_unmapped, "{answer:?}");
+                        matches!(result.as_ref().map_err(Error::problem), Err(Some(_)));
+                    assert!(quarantined || was_unmapped, "{result:?}");
                 },
-                &|m| lost(m.vmm.unmap(base, 2 * granule)),
-                &|m| lost(m.vmm.set_access(at(base, granule), granule, &[cpu])),
-                &|m| lost(m.vmm.address_free(base, 2 * granule)),
+                &|m| assert_unmapped_or_quarantined(m.vmm.unmap(base, 2 * granule)),
+                &|m| {
+                    assert_unmapped_or_quarantined(m.vmm.set_access(
+                        at(base, granule),
+                        granule,
+                        &[cpu],
+                    ))
+                },
+                &|m| assert_unmapped_or_quarantined(m.vmm.address_free(base, 2 * granule)),
             ],
         );
-        let listed = machine.vmm.quarantine();
-        assert!(listed.len() <= 1, "{listed:?}");
-        let gone = machine.vmm.reservations().is_empty();
-        if let [entry] = &*listed {
-            assert_eq!((entry.address, entry.size, gone), (base, 2 * granule, false));
-            let answer = machine.vmm.address_free(base, 2 * granule);
+        let quarantined_ranges = machine.vmm.quarantine();
+        assert!(quarantined_ranges.len() <= 1, "{quarantined_ranges:?}");
+        let is_freed = machine.vmm.reservations().is_empty();
+        if let [entry] = &*quarantined_ranges {
+            assert_eq!((entry.address, entry.size, is_freed), (base, 2 * granule, false));
+            let result = machine.vmm.address_free(base, 2 * granule);
             assert!(
                 matches!(
-                    answer.as_ref().map_err(Error::kind),
+                    result.as_ref().map_err(Error::kind),
                     Err(ErrorKind::Quarantined { now: false, .. })
                 ),
-                "{answer:?}"
+                "{result:?}"
             );
         }
     });
 }
 
-/// A look-up during a change of several mappings returns the state before or after all of it.
+/// While several mappings change, a look-up returns the state before or after the whole change.
 #[test]
-fn runs_change_atomically_to_look_ups() {
+fn look_ups_see_changes_of_ranges_atomically() {
     in_many_orders(4 * ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
-        for place in [base, at(base, granule)] {
-            machine.map(place, granule, handle);
+        for address in [base, at(base, granule)] {
+            machine.map(address, granule, handle);
         }
         let gpu = machine.gpu(0);
-        let ask = |m: &Machine, place| m.vmm.get_access(gpu, place).ok();
-        at_once(
+        let access_at = |m: &Machine, address| m.vmm.get_access(gpu, address).ok();
+        run_concurrently(
             &machine,
             &[
                 &|m| {
@@ -225,47 +243,48 @@ fn runs_change_atomically_to_look_ups() {
                     m.vmm.unmap(base, 2 * granule).expect("mapped");
                 },
                 &|m| {
-                    let order = [Some(Access::None), Some(Access::ReadWrite), None];
-                    let rank = |access| order.iter().position(|&it| it == access);
+                    let states = [Some(Access::None), Some(Access::ReadWrite), None];
+                    let rank = |access| states.iter().position(|&state| state == access);
                     for (first, second) in [(base, at(base, granule)), (at(base, granule), base)] {
-                        let (one, other) = (ask(m, first), ask(m, second));
-                        assert!(rank(one) <= rank(other), "{one:?}, but then {other:?}");
+                        let (earlier, later) = (access_at(m, first), access_at(m, second));
+                        assert!(rank(earlier) <= rank(later), "{earlier:?}, then {later:?}");
                     }
                 },
                 &|m| {
-                    let listed = m.vmm.mappings();
-                    let same = listed.windows(2).all(|two| two[0].access == two[1].access);
-                    assert!([0, 2].contains(&listed.len()) && same, "{listed:?}");
+                    let mappings = m.vmm.mappings();
+                    let have_equal_access =
+                        mappings.windows(2).all(|pair| pair[0].access == pair[1].access);
+                    assert!([0, 2].contains(&mappings.len()) && have_equal_access, "{mappings:?}");
                 },
             ],
         );
         machine.vmm.release(handle).expect("still referenced");
-        end(machine);
+        tear_down(machine);
     });
 }
 
-/// One thread maps and unmaps, one trims, one maps ahead; then the buffer is dropped.
+/// One thread maps and unmaps pages, another trims, and the buffer maps pages ahead.
 #[test]
-fn mapping_ahead_does_not_disturb_callers() {
+fn mapping_ahead_does_not_affect_callers() {
     in_many_orders(ORDERS, || {
         let machine = machine();
         let granule = machine.granule();
         let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(2);
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).expect("addresses");
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).expect("access");
-        let maps = |_: &Machine| {
-            buffer.map(0..2).expect("they are not in use");
+        let map_and_unmap = |_: &Machine| {
+            buffer.map(0..2).expect("the pages are not mapped");
             buffer.write(granule, &[7]).expect("granted");
-            buffer.unmap(1..2).expect("it is in use");
+            buffer.unmap(1..2).expect("the page is mapped");
         };
-        let trims = |_: &Machine| {
-            buffer.map(4..5).expect("it is not in use");
-            buffer.trim().expect("nothing is in the way");
+        let map_and_trim = |_: &Machine| {
+            buffer.map(4..5).expect("the page is not mapped");
+            buffer.trim().expect("the runtime accepts it");
         };
-        at_once(&machine, &[&maps, &trims]);
-        let found = buffer.statistics();
-        assert_eq!((found.mapped, found.lost, found.failures_ahead), (2, 0, 0));
+        run_concurrently(&machine, &[&map_and_unmap, &map_and_trim]);
+        let statistics = buffer.statistics();
+        assert_eq!((statistics.mapped, statistics.lost, statistics.failures_ahead), (2, 0, 0));
         drop(buffer);
-        end(machine);
+        tear_down(machine);
     });
 }

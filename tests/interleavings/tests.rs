@@ -1,8 +1,8 @@
 //! The library's own locks under a model checker.
 //!
-//! Shuttle runs one thread at a time and chooses the next one at every lock; here also in the middle of every
-//! call of the runtime (see [`calls`]), as if it took long. It detects deadlocks, and prints the schedule of
-//! a failure for `shuttle::replay`.
+//! Shuttle runs one thread at a time and chooses the next one at every lock. [`calls`] makes it choose also
+//! during every call of the runtime, as if the call took long. Shuttle detects deadlocks, and prints the
+//! schedule of a failure for `shuttle::replay`.
 
 extern crate hsa_vmm_interleaved as hsa_vmm;
 
@@ -20,12 +20,12 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread;
 use shuttle::{Config, Runner};
 
-/// Runs a function in many orders: half of them random, half with few adversarial switches (PCT).
-fn in_many_orders(orders: usize, act: impl Fn() + Send + Sync + Clone + 'static) {
-    calls::watch();
+/// Runs a function with many schedules: half of them random, half with a few adversarial switches (PCT).
+fn in_many_orders(orders: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
+    calls::subscribe();
     let mut config = Config::new();
     // The default stack of 32 KiB is too small for the library.
     config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new(orders / 2), config.clone()).run(act.clone());
-    Runner::new(PctScheduler::new(3, orders / 2), config).run(act);
+    Runner::new(RandomScheduler::new(orders / 2), config.clone()).run(test.clone());
+    Runner::new(PctScheduler::new(3, orders / 2), config).run(test);
 }

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The memory of a peer. Dropped in this order.
+/// The memory of a peer. The fields are dropped in this order.
 #[derive(Default)]
 pub struct Executor {
     opened: Vec<OpenedMemory>,
@@ -19,22 +19,23 @@ pub struct Executor {
     ipc: Option<Ipc>,
 }
 
-type Answer = Result<String, (i32, String)>;
+/// The output of a command, or HIP's error code and the message.
+type CommandResult = Result<String, (i32, String)>;
 
 fn code_and_text(error: Error) -> (i32, String) {
     (error.hip(Default::default()).code(), error.to_string())
 }
 
 impl Executor {
-    /// Executes a command and returns the answer, a line.
-    pub fn act(&mut self, fixture: &Fixture, words: &[&str]) -> String {
-        match self.try_to(fixture, words) {
+    /// Executes a command, and returns the reply, which is one line.
+    pub fn execute(&mut self, fixture: &Fixture, words: &[&str]) -> String {
+        match self.try_execute(fixture, words) {
             Ok(text) => format!("ok {text}"),
             Err((code, text)) => format!("error {code} {}", text.replace('\n', " ")),
         }
     }
 
-    fn try_to(&mut self, fixture: &Fixture, words: &[&str]) -> Answer {
+    fn try_execute(&mut self, fixture: &Fixture, words: &[&str]) -> CommandResult {
         let number = |index: usize| -> usize { words[index].parse().expect("a number") };
         let handle = |index: usize| IpcHandle::from_bytes(&from_hex(words[index]));
         match words[0] {
@@ -42,8 +43,8 @@ impl Executor {
                 namespaces::become_user(number(1) as u32);
                 Ok(String::new())
             }
-            "started_by" => {
-                namespaces::be_started_by(number(1) as u32);
+            "real_user" => {
+                namespaces::set_real_user(number(1) as u32);
                 Ok(String::new())
             }
             "namespace" => {
@@ -75,14 +76,14 @@ impl Executor {
                 impostor::flood();
                 Ok(String::new())
             }
-            "flooded" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
+            "flood_count" => Ok(impostor::FLOODED.load(Ordering::Relaxed).to_string()),
             "serve_and_hang_up" => {
                 impostor::serve_and_hang_up();
                 Ok(String::new())
             }
-            "open_beside" => {
-                let (ipc, first, other) = (self.ipc(), handle(1), handle(2));
-                let (took, longest) = std::thread::scope(|scope| {
+            "open_concurrently" => {
+                let (ipc, first, second) = (self.ipc(), handle(1), handle(2));
+                let (first_took, longest) = std::thread::scope(|scope| {
                     let stuck = scope.spawn(|| {
                         let begun = Instant::now();
                         let opened = ipc.open_mem_handle(&first, 0);
@@ -94,34 +95,34 @@ impl Executor {
                     let mut rounds = 0;
                     while rounds < 3 || !stuck.is_finished() {
                         let begun = Instant::now();
-                        let opened = ipc.open_mem_handle(&other, 0).map_err(code_and_text)?;
+                        let opened = ipc.open_mem_handle(&second, 0).map_err(code_and_text)?;
                         ipc.close_mem_handle(opened).map_err(code_and_text)?;
                         longest = longest.max(begun.elapsed());
                         rounds += 1;
                     }
                     Ok((stuck.join().expect("no panic"), longest))
                 })?;
-                Ok(format!("{} {}", took.as_millis(), longest.as_millis()))
+                Ok(format!("{} {}", first_took.as_millis(), longest.as_millis()))
             }
-            "free_beside" => {
+            "free_concurrently" => {
                 let mut take = |address| {
                     let at = self.allocated.iter().position(|it| it.address().get() == address);
-                    self.allocated.remove(at.expect("allocated here"))
+                    self.allocated.remove(at.expect("allocated by this peer"))
                 };
-                let (first, other) = (take(number(1)), take(number(2)));
+                let (first, second) = (take(number(1)), take(number(2)));
                 let timed = |memory: PoolMemory| {
                     let begun = Instant::now();
                     let freed = memory.free();
                     (begun.elapsed().as_millis(), freed)
                 };
-                let ((took, stuck), (other, freed)) = std::thread::scope(|scope| {
-                    let stuck = scope.spawn(|| timed(first));
-                    let other = timed(other);
-                    (stuck.join().expect("no panic"), other)
+                let ((first_took, first), (second_took, second)) = std::thread::scope(|scope| {
+                    let first = scope.spawn(|| timed(first));
+                    let second = timed(second);
+                    (first.join().expect("no panic"), second)
                 });
-                freed.map_err(|kept| code_and_text(kept.error))?;
-                self.allocated.extend(stuck.err().map(|kept| kept.value));
-                Ok(format!("{took} {other}"))
+                second.map_err(|rejected| code_and_text(rejected.error))?;
+                self.allocated.extend(first.err().map(|rejected| rejected.value));
+                Ok(format!("{first_took} {second_took}"))
             }
             "runtime" => {
                 let runtime = fixture.open();
@@ -135,7 +136,7 @@ impl Executor {
                 // SAFETY: this peer waits for its children from now on.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
                 let end = in_child(|| {
-                    let answers = [
+                    let results = [
                         Ipc::open(ipc.runtime()).map(drop),
                         ipc.get_mem_handle(address).map(drop),
                         ipc.get_mem_handle(Address::NULL).map(drop),
@@ -144,8 +145,8 @@ impl Executor {
                         ipc.close_mem_handle(address),
                         ipc.close_mem_handle(Address::NULL),
                     ];
-                    for answer in answers {
-                        let error = answer.unwrap_err();
+                    for result in results {
+                        let error = result.unwrap_err();
                         assert_eq!(*error.kind(), ErrorKind::Forked, "{error}");
                     }
                     drop(self.allocated.drain(..));
@@ -167,8 +168,8 @@ impl Executor {
             }
             "free" => {
                 let at = self.allocated.iter().position(|it| it.address().get() == number(1));
-                let memory = self.allocated.remove(at.expect("allocated here"));
-                memory.free().map_err(|kept| code_and_text(kept.error))?;
+                let memory = self.allocated.remove(at.expect("allocated by this peer"));
+                memory.free().map_err(|rejected| code_and_text(rejected.error))?;
                 Ok(String::new())
             }
             "get" => {
@@ -190,8 +191,8 @@ impl Executor {
             }
             "close" => {
                 let at = self.opened.iter().position(|it| it.address().get() == number(1));
-                let memory = self.opened.remove(at.expect("opened here"));
-                memory.close().map_err(|kept| code_and_text(kept.error))?;
+                let memory = self.opened.remove(at.expect("opened by this peer"));
+                memory.close().map_err(|rejected| code_and_text(rejected.error))?;
                 Ok(String::new())
             }
             "close_raw" => {
@@ -240,7 +241,7 @@ impl Executor {
                     let memory =
                         PoolMemory::allocate(runtime, gpu, 2 << 20).map_err(code_and_text)?;
                     self.ipc().get_mem_handle(memory.address()).map_err(code_and_text)?;
-                    memory.free().map_err(|kept| code_and_text(kept.error))?;
+                    memory.free().map_err(|rejected| code_and_text(rejected.error))?;
                 }
                 Ok(String::new())
             }
@@ -248,7 +249,7 @@ impl Executor {
             "read" => self.read(number(1), number(2)),
             "fill" => {
                 let (at, value, size) = (number(1), number(2) as u32, number(3));
-                self.find(
+                self.with_memory_at(
                     at,
                     |opened| opened.fill(0, value, size),
                     |own, offset| own.fill(offset, value, size),
@@ -256,10 +257,11 @@ impl Executor {
                 Ok(String::new())
             }
             "size" => {
-                let size = self.find(number(1), |it| Ok(it.size()), |it, _| Ok(it.size()))?;
+                let size =
+                    self.with_memory_at(number(1), |it| Ok(it.size()), |it, _| Ok(it.size()))?;
                 Ok(size.to_string())
             }
-            "state" => Ok(format!("{} {}", descriptors(), regions().len())),
+            "resources" => Ok(format!("{} {}", descriptors(), regions().len())),
             "limit" => {
                 limit(number(1) as u64);
                 Ok(String::new())
@@ -268,7 +270,7 @@ impl Executor {
                 no_limit();
                 Ok(String::new())
             }
-            other => panic!("unknown command: {other}"),
+            command => panic!("unknown command: {command}"),
         }
     }
 
@@ -280,8 +282,9 @@ impl Executor {
         self.ipc().runtime()
     }
 
-    /// Returns the memory at an address: the start of opened memory, or inside allocated memory.
-    fn find<T>(
+    /// Calls a function on the memory at an address: `opened` if opened memory starts there, otherwise `own` with
+    /// the allocated memory that contains it and the offset.
+    fn with_memory_at<T>(
         &self,
         at: usize,
         opened: impl FnOnce(&OpenedMemory) -> Result<T, Error>,
@@ -290,21 +293,22 @@ impl Executor {
         if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
             return opened(memory).map_err(code_and_text);
         }
-        let around =
-            |it: &&PoolMemory| (0..it.size()).contains(&at.wrapping_sub(it.address().get()));
-        let memory = self.allocated.iter().find(around).expect("memory of this peer");
+        let contains = |memory: &&PoolMemory| {
+            (0..memory.size()).contains(&at.wrapping_sub(memory.address().get()))
+        };
+        let memory = self.allocated.iter().find(contains).expect("memory of this peer");
         own(memory, at - memory.address().get()).map_err(code_and_text)
     }
 
-    fn write(&self, at: usize, text: &str) -> Answer {
+    fn write(&self, at: usize, text: &str) -> CommandResult {
         let bytes = text.as_bytes();
-        self.find(at, |it| it.write(0, bytes), |it, offset| it.write(offset, bytes))?;
+        self.with_memory_at(at, |it| it.write(0, bytes), |it, offset| it.write(offset, bytes))?;
         Ok(String::new())
     }
 
-    fn read(&self, at: usize, size: usize) -> Answer {
+    fn read(&self, at: usize, size: usize) -> CommandResult {
         let bytes = std::cell::RefCell::new(vec![0; size]);
-        self.find(
+        self.with_memory_at(
             at,
             |it| it.read(0, &mut bytes.borrow_mut()),
             |it, offset| it.read(offset, &mut bytes.borrow_mut()),

@@ -14,7 +14,7 @@ pub enum Fixture {
     Amd { release: Release, runtime: PathBuf, mode: Mode },
 }
 
-/// The way in which AMD's runtime shares memory.
+/// How AMD's runtime shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By the kernel driver of AMD's own package: the only mode of ROCm 6.1.
@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn of(release: Release) -> &'static [Self] {
+    fn all_of(release: Release) -> &'static [Self] {
         match release {
             Release::R6_1_2 => &[Self::Kernel],
             _ => &[Self::Kernel, Self::Server],
@@ -37,7 +37,7 @@ impl Fixture {
     pub fn open(&self) -> Runtime {
         let opened = match self {
             Self::Simulation => {
-                // As AMD's releases: the runtime accepts any length, so the library has to check it.
+                // As in AMD's releases, the runtime accepts any length, so the library has to check it.
                 let mut config = Config::mi300x(2);
                 config.believes_ipc_lengths = true;
                 Runtime::simulated(config)
@@ -50,53 +50,58 @@ impl Fixture {
                 unsafe { Runtime::load_from(runtime) }
             }
         };
-        opened.expect("a runtime")
+        opened.expect("the runtime starts")
     }
 
-    /// A defect of AMD's runtime 6.1: each attach creates a socket that is neither used nor closed.
-    pub fn leaves_a_socket(&self) -> bool {
+    /// Returns whether each attach leaks a socket: a defect of AMD's runtime 6.1.
+    pub fn leaks_sockets(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R6_1_2, .. })
     }
 
-    /// A defect of AMD's runtime 7.2: it opens a device handle for memory that it shares by dma-buf, to record
-    /// the owner, and never closes it. The memory is not freed before the process ends.
-    pub fn keeps_what_was_exported(&self) -> bool {
+    /// Returns whether exported memory is freed only when the process ends: a defect of AMD's runtime 7.2.
+    ///
+    /// To record the owner of memory that it shares by dma-buf, that runtime opens a device handle, and never
+    /// closes it.
+    pub fn leaks_exported_memory(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }
 
-    /// Returns whether the exporter has a server.
+    /// Returns whether an exporter's runtime has a server that sends its memory.
     pub fn has_server(&self) -> bool {
         matches!(self, Self::Amd { mode: Mode::Server, .. })
     }
 }
 
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs a test in a child, and fails unless it succeeds in time.
 #[track_caller]
-fn assert_well(patience: Duration, fixture: &Fixture, act: impl Fn(&Fixture)) {
+fn assert_passes(fixture: &Fixture, test: impl Fn(&Fixture)) {
     let child = Child::start(|| {
-        act(fixture);
+        test(fixture);
         0
     });
-    assert_eq!(child.wait_for(patience), End::Success, "{fixture:?}");
+    assert_eq!(child.wait_for(TIME_LIMIT), End::Success, "{fixture:?}");
 }
 
 /// Runs a test on the simulation, in a process that has no runtime.
-pub fn on_simulation(act: impl Fn(&Fixture)) {
+pub fn on_simulation(test: impl Fn(&Fixture)) {
     if crate::process::ran_alone() {
         return;
     }
-    assert_well(Duration::from_secs(300), &Fixture::Simulation, act);
+    assert_passes(&Fixture::Simulation, test);
 }
 
 /// Runs a test on each release of AMD's runtime and in each of its modes,
 /// in a process that has no runtime.
 #[track_caller]
-pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
+pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
     let emulation = Emulation::gpus(2).vram("1GiB");
-    hsa_rocr::test::on_each_release(test, &emulation, |fixture| {
+    hsa_rocr::test::on_each_release(name, &emulation, |fixture| {
         let (release, runtime) = (fixture.release(), fixture.runtime());
-        for &mode in Mode::of(release) {
+        for &mode in Mode::all_of(release) {
             let fixture = Fixture::Amd { release, runtime: runtime.clone(), mode };
-            assert_well(Duration::from_secs(300), &fixture, &act);
+            assert_passes(&fixture, &test);
         }
     });
 }
@@ -121,12 +126,12 @@ macro_rules! on_all_fixtures {
 
                 #[test]
                 fn on_amds_runtime() {
-                    let test = concat!(module_path!(), "::on_amds_runtime");
-                    let test = test.split_once("::").expect("the crate's name comes first").1;
-                    $(if !may(Need::$need, test) {
+                    let path = concat!(module_path!(), "::on_amds_runtime");
+                    let name = path.split_once("::").expect("the path begins with the crate").1;
+                    $(if !may(Need::$need, name) {
                         return;
                     })?
-                    crate::fixture::on_amd(test, run);
+                    crate::fixture::on_amd(name, run);
                 }
             }
         )*

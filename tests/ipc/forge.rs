@@ -1,7 +1,7 @@
 //! Handles forged by a process that knows their layout.
 //!
-//! This is the documented layout of [`IpcHandle`], written a second time: it fails where the library
-//! and its documentation differ.
+//! Implements the documented layout of [`IpcHandle`] independently of the library, so that tests fail if the
+//! library does not follow its documentation.
 
 use hsa_vmm::ipc::IpcHandle;
 use std::fs::OpenOptions;
@@ -12,8 +12,9 @@ pub const RUNTIME: std::ops::Range<usize> = 0..32;
 pub const SIZE: std::ops::Range<usize> = 32..40;
 pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
-/// The exporter's table and the slot in it.
-pub const PLACE: std::ops::Range<usize> = 52..57;
+/// The descriptor of the exporter's table, and the slot in it.
+pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
+/// The check value.
 const CHECK: std::ops::Range<usize> = 60..64;
 
 /// CRC-32 as in zlib, bit by bit.
@@ -23,8 +24,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, add)
 }
 
-/// Returns the handle with the correct check value for this generation.
-pub fn sealed(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
+/// Returns the handle with the correct check value for this generation of its slot.
+pub fn with_valid_check(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
     let mut covered = bytes[..CHECK.start].to_vec();
     covered.extend(generation.to_le_bytes());
     bytes[CHECK].copy_from_slice(&crc32(&covered).to_le_bytes());
@@ -34,7 +35,7 @@ pub fn sealed(mut bytes: [u8; IpcHandle::SIZE], generation: u64) -> IpcHandle {
 /// The entry of a handle in its exporter's table.
 pub struct Entry {
     table: std::fs::File,
-    at: u64,
+    position: u64,
 }
 
 impl Entry {
@@ -44,22 +45,22 @@ impl Entry {
         let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
         let path = format!("/proc/{}/fd/{descriptor}", handle.process);
         let table = OpenOptions::new().read(true).write(true).open(path).expect("a table");
-        Self { table, at: 64 * (1 + slot) }
+        Self { table, position: 64 * (1 + slot) }
     }
 
     pub fn generation(&self) -> u64 {
         let mut bytes = [0; 8];
-        self.table.read_exact_at(&mut bytes, self.at).expect("an entry");
+        self.table.read_exact_at(&mut bytes, self.position).expect("an entry");
         u64::from_le_bytes(bytes)
     }
 
     /// Changes the runtime's handle in the exporter's entry.
     pub fn set_runtime_handle(&self, handle: &[u8]) {
-        self.table.write_all_at(handle, self.at + 16).expect("an entry");
+        self.table.write_all_at(handle, self.position + 16).expect("an entry");
     }
 
     /// Changes the size in the exporter's entry.
     pub fn set_size(&self, size: u64) {
-        self.table.write_all_at(&size.to_le_bytes(), self.at + 8).expect("an entry");
+        self.table.write_all_at(&size.to_le_bytes(), self.position + 8).expect("an entry");
     }
 }

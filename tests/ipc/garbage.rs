@@ -3,10 +3,10 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 
-/// Pseudorandom numbers with a fixed seed.
-struct Numbers(u64);
+/// A generator of pseudo-random values (xorshift).
+struct Random(u64);
 
-impl Numbers {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -24,14 +24,14 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        // An offset with zeros and ones, which is valid also with any bit changed.
-        let handle = exporter.get(address + 0x5_5550);
+        // The offset has zeros and ones, and stays inside the memory if any of its bits changes.
+        let handle = exporter.get_handle(address + 0x5_5550);
         for bit in 0..8 * IpcHandle::SIZE {
             let mut bytes = handle.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let changed = IpcHandle::from_bytes(&bytes);
-            let answer = within(3, || importer.try_open(&changed));
-            assert!(answer.is_err(), "bit {bit}: {answer:?}");
+            let result = within(3, || importer.try_open(&changed));
+            assert!(result.is_err(), "bit {bit}: {result:?}");
         }
         let opened = importer.open(&handle);
         importer.close(opened);
@@ -41,14 +41,14 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         for index in 0..IpcHandle::SIZE {
             for change in [0x18, 0xff] {
                 let mut bytes = handle.to_bytes();
                 bytes[index] ^= change;
                 let changed = IpcHandle::from_bytes(&bytes);
-                let answer = within(3, || importer.try_open(&changed));
-                assert!(answer.is_err(), "byte {index} changed by {change:#x}: {answer:?}");
+                let result = within(3, || importer.try_open(&changed));
+                assert!(result.is_err(), "byte {index} changed by {change:#x}: {result:?}");
             }
         }
         let opened = importer.open(&handle);
@@ -61,11 +61,11 @@ on_all_fixtures! {
         for size in [SIZE, SIZE + 4096, 8192, 64 << 20] {
             let address = exporter.allocate(size);
             exporter.write(address, "genuine");
-            let genuine = to_hip_handle(&exporter.get(address));
-            // The memory that is open stays open.
+            let genuine = to_hip_handle(&exporter.get_handle(address));
+            // The rejected opens below must not affect this one.
             let opened = importer.open(&genuine);
             for forged in [8 << 20, 2 * size as u64, 1 << 40, 1 << 46, u64::MAX - 4095, u64::MAX] {
-                // Memory of less than 2 MiB is part of a block of AMD's runtime, which maps the whole block.
+                // AMD's runtime allocates less than 2 MiB as part of a block, and maps the whole block.
                 if forged <= (size as u64).next_multiple_of(2 << 20) {
                     continue;
                 }
@@ -74,14 +74,17 @@ on_all_fixtures! {
                     bytes[forge::SIZE].copy_from_slice(&forged.to_le_bytes());
                     bytes[forge::OFFSET].copy_from_slice(&offset.to_le_bytes());
                     let handle = IpcHandle::from_bytes(&bytes);
-                    let answer = within(30, || importer.try_open(&handle));
-                    assert!(answer.is_err(), "{size:#x} as {forged:#x} at {offset:#x}: {answer:?}");
-                    importer.holds(opened, "genuine");
+                    let result = within(30, || importer.try_open(&handle));
+                    assert!(
+                        result.is_err(),
+                        "size {size:#x} forged as {forged:#x}, offset {offset:#x}: {result:?}"
+                    );
+                    importer.assert_contains(opened, "genuine");
                 }
             }
             importer.close(opened);
             let opened = importer.open(&genuine);
-            importer.holds(opened, "genuine");
+            importer.assert_contains(opened, "genuine");
             importer.close(opened);
             exporter.free(address);
         }
@@ -91,20 +94,20 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let genuine = exporter.get(address);
+        let genuine = exporter.get_handle(address);
         let entry = forge::Entry::of(&genuine);
         let generation = entry.generation();
-        assert_eq!(forge::sealed(genuine.to_bytes(), generation), genuine);
+        assert_eq!(forge::with_valid_check(genuine.to_bytes(), generation), genuine);
         let forged = 4 * SIZE as u64;
         let mut bytes = genuine.to_bytes();
         bytes[forge::SIZE].copy_from_slice(&forged.to_le_bytes());
-        let handle = forge::sealed(bytes, generation);
-        // The exporter's table differs.
-        assert_refused(&importer.try_open(&handle), INVALID_DEVICE_POINTER);
-        // The exporter forges its table: only the runtime can detect that.
+        let handle = forge::with_valid_check(bytes, generation);
+        // The size in the exporter's table differs.
+        assert_error(&importer.try_open(&handle), INVALID_DEVICE_POINTER);
+        // If the exporter forges its table, only the runtime can detect it.
         entry.set_size(forged);
-        let refused = importer.try_open(&handle);
-        assert_refused(&refused, INVALID_DEVICE_POINTER);
+        let result = importer.try_open(&handle);
+        assert_error(&result, INVALID_DEVICE_POINTER);
         entry.set_size(SIZE as u64);
         let opened = importer.open(&genuine);
         importer.close(opened);
@@ -115,59 +118,59 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address + 4096, "inside");
-        let genuine = exporter.get(address);
+        let genuine = exporter.get_handle(address);
         let mut bytes = genuine.to_bytes();
         bytes[forge::OFFSET].copy_from_slice(&4096u64.to_le_bytes());
-        let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
-        assert_refused(&refused, INVALID_DEVICE_POINTER);
-        let handle = forge::sealed(bytes, forge::Entry::of(&genuine).generation());
-        assert_eq!(handle, exporter.get(address + 4096));
+        let result = importer.try_open(&IpcHandle::from_bytes(&bytes));
+        assert_error(&result, INVALID_DEVICE_POINTER);
+        let handle = forge::with_valid_check(bytes, forge::Entry::of(&genuine).generation());
+        assert_eq!(handle, exporter.get_handle(address + 4096));
         let opened = importer.open(&handle);
-        importer.holds(opened, "inside");
+        importer.assert_contains(opened, "inside");
         importer.close(opened);
     }
 
-    random_handles_are_rejected(fixture) {
+    open_rejects_random_handles(fixture) {
         let mut importer = Setup::on(fixture).peer();
         let own = importer.allocate(SIZE);
-        // Its namespace and format.
-        let namespace = importer.get(own).to_bytes();
-        let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+        // A handle with a valid namespace and format.
+        let valid = importer.get_handle(own).to_bytes();
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for round in 0..500 {
-            let mut bytes = numbers.bytes();
+            let mut bytes = random.bytes();
             match round % 4 {
-                0 => bytes[48..52].copy_from_slice(&1i32.to_le_bytes()),
-                1 => bytes[48..52].copy_from_slice(&(std::process::id() as i32).to_le_bytes()),
+                0 => bytes[forge::PROCESS].copy_from_slice(&1i32.to_le_bytes()),
+                1 => bytes[forge::PROCESS].copy_from_slice(&(std::process::id() as i32).to_le_bytes()),
                 _ => (),
             }
-            // So that not only the size differs.
-            bytes[32..40].copy_from_slice(&(SIZE as u64).to_le_bytes());
-            bytes[40..48].fill(0);
-            bytes[57..60].copy_from_slice(&namespace[57..60]);
-            let answer = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
-            assert!(answer.is_err(), "round {round}");
+            // The size and offset are valid, so that a check of the size alone does not suffice.
+            bytes[forge::SIZE].copy_from_slice(&(SIZE as u64).to_le_bytes());
+            bytes[forge::OFFSET].fill(0);
+            bytes[57..60].copy_from_slice(&valid[57..60]);
+            let result = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
+            assert!(result.is_err(), "round {round} was accepted");
         }
     }
 
-    random_hip_handles_are_rejected_in_time(fixture) {
+    open_rejects_random_hip_handles_in_time(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let handle = exporter.get(address);
-        let mut numbers = Numbers(7);
-        let foreign = to_hip_handle(&handle).to_bytes();
+        let handle = exporter.get_handle(address);
+        let mut random = Random(7);
+        let genuine = to_hip_handle(&handle).to_bytes();
         // An address that the exporter does not have.
-        let mut elsewhere = foreign;
-        elsewhere[0] ^= 0x10;
-        elsewhere[1] ^= 0x10;
-        // The runtime's part is random: the runtime looks for that process for ten seconds.
-        let mut nonsense = foreign;
-        nonsense[..32].copy_from_slice(&numbers.bytes()[..32]);
-        for bytes in [elsewhere, nonsense] {
-            let answer = within(30, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
-            assert_refused(&answer, INVALID_DEVICE_POINTER);
+        let mut wrong_address = genuine;
+        wrong_address[0] ^= 0x10;
+        wrong_address[1] ^= 0x10;
+        // The runtime's part is random. The runtime searches for the process in it for ten seconds.
+        let mut unknown_process = genuine;
+        unknown_process[..32].copy_from_slice(&random.bytes()[..32]);
+        for bytes in [wrong_address, unknown_process] {
+            let result = within(30, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
+            assert_error(&result, INVALID_DEVICE_POINTER);
         }
-        let opened = importer.open(&IpcHandle::from_bytes(&foreign));
+        let opened = importer.open(&IpcHandle::from_bytes(&genuine));
         importer.close(opened);
     }
 }

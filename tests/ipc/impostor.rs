@@ -13,21 +13,21 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The size of a request to AMD's server.
 const REQUEST: usize = 64;
 /// The request that ends AMD's server.
 const END: u64 = u64::MAX;
 
-fn address(number: i32) -> SocketAddr {
+fn server_address(process: i32) -> SocketAddr {
     let mut name = [0; 107];
-    let text = format!("hsa{number}");
+    let text = format!("hsa{process}");
     name[..text.len()].copy_from_slice(text.as_bytes());
     SocketAddr::from_abstract_name(name).expect("short enough")
 }
 
-fn connect(number: i32) -> std::io::Result<UnixStream> {
-    UnixStream::connect_addr(&address(number))
+fn connect(process: i32) -> std::io::Result<UnixStream> {
+    UnixStream::connect_addr(&server_address(process))
 }
 
 fn request(pointer: u64) -> [u8; REQUEST] {
@@ -42,10 +42,10 @@ pub fn pointer(handle: &IpcHandle) -> u64 {
     u64::from_le_bytes(handle.to_bytes()[..8].try_into().expect("eight bytes"))
 }
 
-/// Fetches the memory of a handle from AMD's server of its process.
+/// Fetches the memory of a handle from AMD's server in the exporter.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
     let (mut stream, descriptor) = ask(handle.process, pointer(handle)).expect("a descriptor");
-    stream.write_all(&request(0)).expect("it waits for this");
+    stream.write_all(&request(0)).expect("the server waits for a second request");
     descriptor
 }
 
@@ -53,12 +53,12 @@ fn fetch(handle: &IpcHandle) -> OwnedFd {
 /// Returns `None` if there is no server, or it sends nothing.
 pub fn ask(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     let mut stream = connect(process).ok()?;
-    stream.write_all(&request(pointer)).expect("it reads");
+    stream.write_all(&request(pointer)).expect("the server reads");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = [0];
     let mut parts = [IoSliceMut::new(&mut bytes)];
-    recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).expect("an answer");
+    recvmsg(&stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).expect("a reply");
     let descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -66,7 +66,7 @@ pub fn ask(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     descriptor.map(|descriptor| (stream, descriptor))
 }
 
-fn answer(stream: &UnixStream, descriptor: impl AsFd) {
+fn send_descriptor(stream: &UnixStream, descriptor: impl AsFd) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];
@@ -75,46 +75,46 @@ fn answer(stream: &UnixStream, descriptor: impl AsFd) {
     let _ = sendmsg(stream, &[IoSlice::new(b"y")], &mut control, SendFlags::NOSIGNAL);
 }
 
-fn take_name(number: i32) -> UnixListener {
+fn bind_name(process: i32) -> UnixListener {
     let begun = Instant::now();
     loop {
-        match UnixListener::bind_addr(&address(number)) {
+        match UnixListener::bind_addr(&server_address(process)) {
             Ok(listener) => return listener,
-            Err(error) if begun.elapsed() > PATIENCE => panic!("hsa{number}: {error}"),
+            Err(error) if begun.elapsed() > TIME_LIMIT => panic!("hsa{process}: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Ends another process's server, takes its name, and serves its own memory from then on.
+/// Ends another process's server, binds its name, and from then on serves the memory of `own`.
 pub fn usurp(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
-    stream.write_all(&request(END)).expect("it reads");
+    stream.write_all(&request(END)).expect("the server reads");
     drop(stream);
-    let listener = take_name(process);
+    let listener = bind_name(process);
     let memory = fetch(own);
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             let mut request = [0; REQUEST];
-            // A library that checks the server does not request.
+            // A library that checks the server disconnects without a request.
             if stream.read(&mut request).is_ok_and(|read| read > 0) {
-                answer(&stream, &memory);
+                send_descriptor(&stream, &memory);
                 let _ = stream.read(&mut request);
             }
         }
     });
 }
 
-/// Takes the names that the relays of a process had before they were random.
+/// Binds the names that the relays of a process would have if they were not random.
 pub fn squat(process: i32) {
-    let names = (0..128).map(|turn| take_name(1 << 30 | turn << 22 | process));
+    let names = (0..128).map(|attempt| bind_name(1 << 30 | attempt << 22 | process));
     std::mem::forget(names.collect::<Vec<_>>());
 }
 
-/// The number of connections that `flood` has held, counted in each round.
+/// The sum, over all rounds, of the connections that `flood` holds. It is not zero after the first connection.
 pub static FLOODED: AtomicUsize = AtomicUsize::new(0);
 
-/// Connects to all relays of other processes that it finds, until this process ends.
+/// Connects to all relays of other processes repeatedly, until this process ends.
 pub fn flood() {
     std::thread::spawn(|| {
         let mut connected = Vec::new();
@@ -136,24 +136,24 @@ pub fn flood() {
     });
 }
 
-/// Requests memory from AMD's server repeatedly and disconnects before the reply, until the server ends: a
-/// connection that ends after the reply ends the server.
+/// Requests memory from AMD's server and disconnects before the reply, up to `times` times. Returns early if the
+/// server has ended, because a connection that ends after the reply ends the server.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };
-        // It may have ended meanwhile, with the connection in its queue.
+        // The server may have ended meanwhile, with the connection in its queue.
         let _ = stream.write_all(&request(pointer(handle)));
     }
 }
 
 /// Listens at this process's socket, sends a descriptor that is not memory, and disconnects at once.
 pub fn serve_and_hang_up() {
-    let listener = take_name(std::process::id() as i32);
+    let listener = bind_name(std::process::id() as i32);
     std::thread::spawn(move || {
-        let null = std::fs::File::open("/dev/null").expect("it exists");
+        let null = std::fs::File::open("/dev/null").expect("/dev/null exists");
         while let Ok((mut stream, _)) = listener.accept() {
             if stream.read(&mut [0; REQUEST]).is_ok_and(|read| read > 0) {
-                answer(&stream, &null);
+                send_descriptor(&stream, &null);
             }
         }
     });

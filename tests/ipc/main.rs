@@ -20,7 +20,7 @@ mod trouble;
 mod untrusted;
 
 use hsa_vmm::ipc::IpcHandle;
-use peer::{Peer, Refused, Setup};
+use peer::{Peer, PeerError, Setup};
 use std::time::{Duration, Instant};
 
 /// HIP's errors, as `hipError_t` numbers them.
@@ -32,7 +32,7 @@ const OPERATING_SYSTEM: i32 = 304;
 
 const SIZE: usize = 2 << 20;
 
-/// Returns the handle as HIP would have created it.
+/// Returns the handle that HIP creates for the same memory.
 fn to_hip_handle(handle: &IpcHandle) -> IpcHandle {
     let mut bytes = handle.to_bytes();
     bytes[52..].fill(0);
@@ -41,30 +41,30 @@ fn to_hip_handle(handle: &IpcHandle) -> IpcHandle {
 
 /// Fails unless the result is this error of HIP.
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(answer: &Result<T, Refused>, hip: i32) {
-    match answer {
-        Err(refused) if refused.hip == hip => (),
-        other => panic!("{other:?} where HIP's error {hip} was expected"),
+fn assert_error<T: std::fmt::Debug>(result: &Result<T, PeerError>, hip: i32) {
+    match result {
+        Err(error) if error.hip == hip => (),
+        result => panic!("expected HIP's error {hip}, found {result:?}"),
     }
 }
 
-/// Fails unless what one peer writes the other reads, in either direction.
+/// Fails unless each peer reads the bytes that the other has written.
 #[track_caller]
 fn assert_shared(exporter: &mut Peer, address: usize, importer: &mut Peer) {
     exporter.write(address, "from-the-exporter");
-    let opened = importer.open(&exporter.get(address));
-    importer.holds(opened, "from-the-exporter");
+    let opened = importer.open(&exporter.get_handle(address));
+    importer.assert_contains(opened, "from-the-exporter");
     importer.write(opened, "from-the-importer");
-    exporter.holds(address, "from-the-importer");
+    exporter.assert_contains(address, "from-the-importer");
     importer.close(opened);
 }
 
-/// Fails unless a function returns in time.
+/// Calls a function, and fails if it took too long.
 #[track_caller]
-fn within<T>(seconds: u64, act: impl FnOnce() -> T) -> T {
+fn within<T>(seconds: u64, function: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
-    let value = act();
+    let value = function();
     let taken = begun.elapsed();
-    assert!(taken < Duration::from_secs(seconds), "took {taken:?}");
+    assert!(taken < Duration::from_secs(seconds), "took {taken:?}, the limit is {seconds} s");
     value
 }

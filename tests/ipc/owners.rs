@@ -1,63 +1,63 @@
-//! Opened memory is closed by its owner: a value, or the caller by address.
+//! Opened memory is closed by its owner: an `OpenedMemory` value, or the caller of a raw open.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
 
 on_all_fixtures! {
-    close_by_address_spares_what_a_value_owns(fixture) {
+    close_by_address_rejects_owned_memory(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         for handle in [handle, to_hip_handle(&handle)] {
             let owned = importer.open(&handle);
             for at in [owned, owned + 16, owned + SIZE - 1] {
-                let refused = importer.ask(&format!("close_raw {at}"));
-                assert_refused(&refused, INVALID_VALUE);
-                let text = refused.unwrap_err().text;
+                let result = importer.try_run(&format!("close_raw {at}"));
+                assert_error(&result, INVALID_VALUE);
+                let text = result.unwrap_err().text;
                 assert!(text.contains("OpenedMemory"), "{text}");
-                importer.holds(owned, "shared");
+                importer.assert_contains(owned, "shared");
             }
             importer.close(owned);
-            assert_refused(&importer.ask(&format!("close_raw {owned}")), INVALID_VALUE);
+            assert_error(&importer.try_run(&format!("close_raw {owned}")), INVALID_VALUE);
         }
     }
 
-    opens_by_hand_and_by_a_value_are_counted_apart(fixture) {
+    raw_and_owned_opens_are_counted_separately(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
-        let handle = exporter.get(address);
-        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
+        let handle = exporter.get_handle(address);
+        let raw = importer.try_open_raw(&handle, 0).unwrap();
         let owned = importer.open(&handle);
-        assert_eq!(by_hand, owned, "of one allocation there is one mapping");
-        importer.ok(&format!("close_raw {by_hand}"));
-        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
-        importer.holds(owned, "shared");
-        // In the other order.
-        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
+        assert_eq!(raw, owned, "both opens return the same mapping");
+        importer.run(&format!("close_raw {raw}"));
+        assert_error(&importer.try_run(&format!("close_raw {raw}")), INVALID_VALUE);
+        importer.assert_contains(owned, "shared");
+        // Now the owned value is closed first.
+        let raw = importer.try_open_raw(&handle, 0).unwrap();
         importer.close(owned);
         let owned = importer.open(&handle);
-        assert_eq!(by_hand, owned, "it was open all the time");
-        importer.holds(owned, "shared");
+        assert_eq!(raw, owned, "the raw open has kept the mapping");
+        importer.assert_contains(owned, "shared");
         importer.close(owned);
-        importer.ok(&format!("close_raw {by_hand}"));
-        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
+        importer.run(&format!("close_raw {raw}"));
+        assert_error(&importer.try_run(&format!("close_raw {raw}")), INVALID_VALUE);
     }
 
-    opens_of_hips_handles_are_counted_apart(fixture) {
+    opens_of_hip_handles_are_counted_separately(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "shared");
-        let handle = to_hip_handle(&exporter.get(address));
+        let handle = to_hip_handle(&exporter.get_handle(address));
         let owned = importer.open(&handle);
-        let by_hand = importer.try_open_raw(&handle, 0).unwrap();
-        importer.ok(&format!("close_raw {by_hand}"));
-        assert_refused(&importer.ask(&format!("close_raw {by_hand}")), INVALID_VALUE);
-        importer.holds(owned, "shared");
+        let raw = importer.try_open_raw(&handle, 0).unwrap();
+        importer.run(&format!("close_raw {raw}"));
+        assert_error(&importer.try_run(&format!("close_raw {raw}")), INVALID_VALUE);
+        importer.assert_contains(owned, "shared");
         importer.close(owned);
     }
 }

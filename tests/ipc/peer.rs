@@ -1,7 +1,7 @@
 //! Processes that execute the commands of a test, one line at a time.
 //!
-//! A peer is a fork of the test that has no runtime yet and opens its own. It can fork once more,
-//! so that there are children and grandchildren, and it can be stopped or killed at any moment.
+//! A peer is forked from the test before the test has a runtime, and opens a runtime of its own. Peers fork
+//! children and grandchildren on command. The test can stop or kill a peer at any moment.
 
 use crate::executor::{Executor, from_hex, to_hex};
 use crate::fixture::Fixture;
@@ -14,18 +14,18 @@ use tempfile::TempDir;
 /// The time limit of a command: longer than every time limit of the library.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Starts peers, which connect to its socket.
+/// Starts peers, and accepts their connections.
 pub struct Setup {
     listener: UnixListener,
-    /// A path, because abstract names are not visible in other network namespaces.
+    /// The listener's address: a path, because abstract names are not visible in other network namespaces.
     address: SocketAddr,
     _folder: TempDir,
     fixture: Fixture,
 }
 
-/// The error that a peer returned: HIP's number, and the text.
+/// The error that a peer returned: HIP's error code, and the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct PeerError {
     pub hip: i32,
     pub text: String,
 }
@@ -39,10 +39,10 @@ pub struct Peer {
 
 impl Setup {
     pub fn on(fixture: &Fixture) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("a temporary folder");
         let name = folder.path().join("setup");
         let address = SocketAddr::from_pathname(name).expect("TMPDIR is short");
-        let listener = UnixListener::bind_addr(&address).expect("a name of our own");
+        let listener = UnixListener::bind_addr(&address).expect("the folder is new");
         Self { listener, address, _folder: folder, fixture: fixture.clone() }
     }
 
@@ -52,71 +52,73 @@ impl Setup {
         self.peer_on(0)
     }
 
-    /// Starts a peer whose copies that GPU performs.
+    /// Starts a peer whose runtime copies with this GPU.
     #[track_caller]
     pub fn peer_on(&self, gpu: usize) -> Peer {
-        let mut peer = self.spare_peer();
-        peer.ok(&format!("runtime {gpu}"));
+        let mut peer = self.peer_without_runtime();
+        peer.run(&format!("runtime {gpu}"));
         peer
     }
 
     /// Starts a peer without a runtime.
     #[track_caller]
-    pub fn spare_peer(&self) -> Peer {
+    pub fn peer_without_runtime(&self) -> Peer {
         // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
         // after a fork, and the child leaves by _exit.
         let process = unsafe { libc::fork() };
         assert!(process >= 0, "fork: {}", std::io::Error::last_os_error());
         if process == 0 {
-            self.serve();
+            self.execute_commands();
         }
-        self.meet(true)
+        self.accept_peer(true)
     }
 
-    /// Forks a child of a peer, without a runtime of its own.
+    /// Has a peer fork a child, which has no runtime.
     #[track_caller]
     pub fn child_of(&self, parent: &mut Peer) -> Peer {
-        parent.ok("fork");
-        self.meet(false)
+        parent.run("fork");
+        self.accept_peer(false)
     }
 
-    fn meet(&self, is_own_child: bool) -> Peer {
-        let (stream, _) = self.listener.accept().expect("a peer reports");
+    /// Accepts the connection of a new peer.
+    fn accept_peer(&self, is_own_child: bool) -> Peer {
+        let (stream, _) = self.listener.accept().expect("a peer connects");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        stream.read_line(&mut line).expect("a peer sends its number");
-        // Its number in this namespace.
-        let who = rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
-        Peer { process: who.pid.as_raw_nonzero().get(), stream, is_own_child }
+        stream.read_line(&mut line).expect("a peer sends its process id");
+        // The process id in the test's PID namespace. The peer has sent the one of its own namespace.
+        let credentials =
+            rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
+        Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }
     }
 
-    /// Runs a peer until the test disconnects.
-    fn serve(&self) -> ! {
+    /// Runs in a peer: executes commands until the test disconnects.
+    fn execute_commands(&self) -> ! {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limit is a valid one; it keeps core files away.
+        // SAFETY: the limit is valid; it prevents core files.
         unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
         // SAFETY: no process waits for the children of a peer.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         let stream = UnixStream::connect_addr(&self.address).expect("the setup");
         let mut reader = BufReader::new(stream);
-        say(&mut reader, &std::process::id().to_string());
+        write_line(&mut reader, &std::process::id().to_string());
         let mut executor = Executor::default();
         let mut line = String::new();
         while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words == ["fork"] {
-                // SAFETY: as in `spare_peer`.
+                // SAFETY: as in `peer_without_runtime`.
                 if unsafe { libc::fork() } == 0 {
                     drop(reader);
                     // This child must not drop its parent's values.
                     std::mem::forget(executor);
-                    self.serve();
+                    self.execute_commands();
                 }
-                say(&mut reader, "ok ");
+                write_line(&mut reader, "ok ");
             } else {
-                let answer = executor.act(&self.fixture, &words);
-                say(&mut reader, &answer);
+                let reply = executor.execute(&self.fixture, &words);
+                write_line(&mut reader, &reply);
             }
             line.clear();
         }
@@ -126,21 +128,21 @@ impl Setup {
     }
 }
 
-fn say(stream: &mut BufReader<UnixStream>, text: &str) {
+fn write_line(stream: &mut BufReader<UnixStream>, text: &str) {
     // If the test has disconnected, the next read ends this peer.
     let _ = writeln!(stream.get_mut(), "{text}");
 }
 
 impl Peer {
-    /// Sends a command, without waiting for the answer.
+    /// Sends a command, without waiting for the reply.
     #[track_caller]
     pub fn send(&mut self, line: &str) {
         writeln!(self.stream.get_mut(), "{line}").expect("the peer is running");
     }
 
-    /// Receives the answer to the last command.
+    /// Receives the reply to the last command.
     #[track_caller]
-    pub fn answer(&mut self) -> Result<String, Refused> {
+    pub fn receive(&mut self) -> Result<String, PeerError> {
         let mut line = String::new();
         let read = self.stream.read_line(&mut line);
         let read = read.unwrap_or_else(|error| panic!("peer {}: {error}", self.process));
@@ -149,77 +151,85 @@ impl Peer {
         if let Some(text) = line.strip_prefix("ok ") {
             return Ok(text.to_owned());
         }
-        let rest = line.strip_prefix("error ").expect("a word that is known");
-        let (code, text) = rest.split_once(' ').expect("a number and a text");
-        Err(Refused { hip: code.parse().expect("a number"), text: text.to_owned() })
+        let rest = line.strip_prefix("error ").expect("a reply begins with ok or error");
+        let (code, text) = rest.split_once(' ').expect("an error code and a message");
+        Err(PeerError { hip: code.parse().expect("a number"), text: text.to_owned() })
     }
 
+    /// Executes a command, which may fail.
     #[track_caller]
-    pub fn ask(&mut self, line: &str) -> Result<String, Refused> {
+    pub fn try_run(&mut self, line: &str) -> Result<String, PeerError> {
         self.send(line);
-        self.answer()
+        self.receive()
     }
 
+    /// Executes a command, which must succeed.
     #[track_caller]
-    pub fn ok(&mut self, line: &str) -> String {
-        let answer = self.ask(line);
-        answer.unwrap_or_else(|refused| panic!("{line}: {} ({})", refused.text, refused.hip))
+    pub fn run(&mut self, line: &str) -> String {
+        let result = self.try_run(line);
+        result.unwrap_or_else(|error| panic!("{line}: {} ({})", error.text, error.hip))
     }
 
-    /// Exports and frees memory, and allocates until its address is reused. Releases of AMD's runtime differ in
-    /// the sizes that they keep in a pool, and in the addresses that they choose.
+    /// Exports and frees memory, and allocates until its address is reused. Returns the address and the old handle.
+    ///
+    /// Tries several sizes: releases of AMD's runtime differ in the sizes that they keep in a pool, and in the
+    /// addresses that they choose.
     #[track_caller]
-    pub fn reuse(&mut self) -> (usize, IpcHandle) {
+    pub fn reuse_address(&mut self) -> (usize, IpcHandle) {
         for size in [crate::SIZE, 8 * crate::SIZE, 4096, 16 * crate::SIZE] {
             let address = self.allocate(size);
-            let handle = self.get(address);
+            let handle = self.get_handle(address);
             self.free(address);
             if (0..10).any(|_| self.allocate(size) == address) {
                 return (address, handle);
             }
         }
-        panic!("no address was used again");
+        panic!("no address was reused");
     }
 
-    /// Memory of the first GPU.
+    /// Allocates memory of the first GPU, and returns its address.
     #[track_caller]
     pub fn allocate(&mut self, size: usize) -> usize {
-        self.ok(&format!("allocate 0 {size}")).parse().expect("an address")
+        self.run(&format!("allocate 0 {size}")).parse().expect("an address")
     }
 
     #[track_caller]
-    pub fn get(&mut self, address: usize) -> IpcHandle {
-        IpcHandle::from_bytes(&from_hex(&self.ok(&format!("get {address}"))))
+    pub fn get_handle(&mut self, address: usize) -> IpcHandle {
+        IpcHandle::from_bytes(&from_hex(&self.run(&format!("get {address}"))))
     }
 
     #[track_caller]
     pub fn free(&mut self, address: usize) {
-        self.ok(&format!("free {address}"));
+        self.run(&format!("free {address}"));
     }
 
     #[track_caller]
     pub fn open(&mut self, handle: &IpcHandle) -> usize {
-        self.try_open(handle).unwrap_or_else(|refused| panic!("open: {refused:?}"))
+        self.try_open(handle).unwrap_or_else(|error| panic!("open: {error:?}"))
     }
 
     #[track_caller]
-    pub fn try_open(&mut self, handle: &IpcHandle) -> Result<usize, Refused> {
-        let answer = self.ask(&format!("open {}", to_hex(&handle.to_bytes())))?;
-        Ok(answer.parse().expect("an address"))
+    pub fn try_open(&mut self, handle: &IpcHandle) -> Result<usize, PeerError> {
+        let reply = self.try_run(&format!("open {}", to_hex(&handle.to_bytes())))?;
+        Ok(reply.parse().expect("an address"))
     }
 
     #[track_caller]
-    pub fn try_open_raw(&mut self, handle: &IpcHandle, flags: u32) -> Result<usize, Refused> {
-        let answer = self.ask(&format!("open_raw {} {flags}", to_hex(&handle.to_bytes())))?;
-        Ok(answer.parse().expect("an address"))
+    pub fn try_open_raw(&mut self, handle: &IpcHandle, flags: u32) -> Result<usize, PeerError> {
+        let reply = self.try_run(&format!("open_raw {} {flags}", to_hex(&handle.to_bytes())))?;
+        Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens one handle in a thread, and opens and closes another meanwhile. Returns the time of the first, and
-    /// the longest time of the others.
+    /// Opens the first handle in a thread, and opens and closes the second repeatedly meanwhile. Returns the time
+    /// that the first took, and the longest time of a round with the second.
     #[track_caller]
-    pub fn open_beside(&mut self, first: &IpcHandle, other: &IpcHandle) -> (Duration, Duration) {
-        let [first, other] = [first, other].map(|handle| to_hex(&handle.to_bytes()));
-        let times = self.ok(&format!("open_beside {first} {other}"));
+    pub fn open_concurrently(
+        &mut self,
+        first: &IpcHandle,
+        second: &IpcHandle,
+    ) -> (Duration, Duration) {
+        let [first, second] = [first, second].map(|handle| to_hex(&handle.to_bytes()));
+        let times = self.run(&format!("open_concurrently {first} {second}"));
         let (first, longest) = times.split_once(' ').expect("two numbers");
         let [first, longest] = [first, longest].map(|text| text.parse().expect("a number"));
         (Duration::from_millis(first), Duration::from_millis(longest))
@@ -227,23 +237,23 @@ impl Peer {
 
     #[track_caller]
     pub fn close(&mut self, address: usize) {
-        self.ok(&format!("close {address}"));
+        self.run(&format!("close {address}"));
     }
 
-    /// Writes a word without spaces.
+    /// Writes a text, which must not contain spaces.
     #[track_caller]
     pub fn write(&mut self, address: usize, text: &str) {
-        self.ok(&format!("write {address} {text}"));
+        self.run(&format!("write {address} {text}"));
     }
 
     #[track_caller]
-    pub fn holds(&mut self, address: usize, text: &str) {
-        let found = self.ok(&format!("read {address} {}", text.len()));
+    pub fn assert_contains(&mut self, address: usize, text: &str) {
+        let found = self.run(&format!("read {address} {}", text.len()));
         assert_eq!(found, to_hex(text.as_bytes()), "peer {} at {address:#x}", self.process);
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a process of this test, which was not reaped.
+        // SAFETY: a process of this test that was not reaped yet.
         unsafe { libc::kill(self.process, signal) };
     }
 
@@ -251,12 +261,12 @@ impl Peer {
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: as above, and a writable status; one that has stopped is reported, not reaped.
+        // SAFETY: as above, and a writable status; a stopped process is reported, not reaped.
         let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
         assert!(stopped == self.process && libc::WIFSTOPPED(status), "{stopped}, {status:#x}");
     }
 
-    /// Kills the peer, and returns when it is gone.
+    /// Kills the peer, and returns after it was reaped.
     pub fn kill(self) {
         drop(self);
     }
@@ -270,7 +280,7 @@ impl Drop for Peer {
             // SAFETY: our own child, and a writable status.
             unsafe { libc::waitpid(self.process, &mut status, 0) };
         } else {
-            // Its parent ignores it, so the kernel reaps it.
+            // Its parent ignores SIGCHLD, so the kernel reaps it.
             while std::path::Path::new(&format!("/proc/{}", self.process)).exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }

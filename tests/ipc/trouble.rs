@@ -3,6 +3,7 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 
+/// Returns the command that opens and closes a handle a million times.
 fn rounds(handle: &hsa_vmm::ipc::IpcHandle) -> String {
     format!("rounds {} 1000000", executor::to_hex(&handle.to_bytes()))
 }
@@ -13,8 +14,8 @@ on_all_fixtures! {
         let mut exporter = setup.peer();
         let address = exporter.allocate(SIZE);
         exporter.write(address, "safe");
-        let handle = exporter.get(address);
-        let before = exporter.ok("state");
+        let handle = exporter.get_handle(address);
+        let before = exporter.run("resources");
         for round in 0..8 {
             let mut importer = setup.peer();
             importer.send(&rounds(&handle));
@@ -22,28 +23,28 @@ on_all_fixtures! {
             importer.kill();
         }
         let mut importer = setup.peer();
-        // The server of AMD's runtime may have ended with an importer. The same handle is valid again after
-        // the exporter has requested it once more.
-        assert_eq!(exporter.get(address), handle);
+        // The server of AMD's runtime may have ended when an importer was killed. Exporting again starts
+        // another one, and returns the same handle.
+        assert_eq!(exporter.get_handle(address), handle);
         let opened = importer.open(&handle);
-        importer.holds(opened, "safe");
-        let descriptors = |state: &str| state.split(' ').next().map(str::to_owned);
-        assert_eq!(descriptors(&exporter.ok("state")), descriptors(&before));
+        importer.assert_contains(opened, "safe");
+        let descriptors = |resources: &str| resources.split(' ').next().map(str::to_owned);
+        assert_eq!(descriptors(&exporter.run("resources")), descriptors(&before));
         within(5, || exporter.free(address));
     }
 
-    killed_exporter_is_not_waited_for(fixture) {
+    open_fails_after_exporter_is_killed(fixture) {
         let setup = Setup::on(fixture);
         let mut importer = setup.peer();
         for round in 0..8 {
             let mut exporter = setup.peer();
             let address = exporter.allocate(SIZE);
-            let handle = exporter.get(address);
+            let handle = exporter.get_handle(address);
             importer.send(&rounds(&handle));
             std::thread::sleep(Duration::from_millis(5 + 3 * round));
             exporter.kill();
-            let ended = within(15, || importer.answer());
-            assert_refused(&ended, INVALID_DEVICE_POINTER);
+            let result = within(15, || importer.receive());
+            assert_error(&result, INVALID_DEVICE_POINTER);
         }
     }
 
@@ -52,56 +53,56 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         for _ in 0..8 {
             let address = exporter.allocate(SIZE);
-            let handle = exporter.get(address);
+            let handle = exporter.get_handle(address);
             importer.send(&rounds(&handle));
             std::thread::sleep(Duration::from_millis(20));
             within(10, || exporter.free(address));
-            let ended = within(10, || importer.answer());
-            assert_refused(&ended, INVALID_DEVICE_POINTER);
+            let result = within(10, || importer.receive());
+            assert_error(&result, INVALID_DEVICE_POINTER);
         }
     }
 
-    importer_without_descriptors_gets_an_error(fixture) {
+    open_fails_without_descriptors(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "there");
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         let opened = importer.open(&handle);
         importer.close(opened);
-        importer.ok("limit 3");
-        let refused = within(15, || importer.try_open(&handle));
-        assert_refused(&refused, OPERATING_SYSTEM);
-        importer.ok("no_limit");
+        importer.run("limit 3");
+        let result = within(15, || importer.try_open(&handle));
+        assert_error(&result, OPERATING_SYSTEM);
+        importer.run("no_limit");
         let opened = importer.open(&handle);
-        importer.holds(opened, "there");
+        importer.assert_contains(opened, "there");
     }
 
-    exporter_without_descriptors_gets_an_error(fixture) {
+    open_returns_if_exporter_has_no_descriptors(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (first, second) = (exporter.allocate(SIZE), exporter.allocate(SIZE));
-        let handle = exporter.get(first);
-        exporter.ok("limit 3");
+        let handle = exporter.get_handle(first);
+        exporter.run("limit 3");
         // The server of AMD's runtime needs two descriptors for each request.
-        let answer = within(30, || importer.try_open(&handle));
+        let result = within(30, || importer.try_open(&handle));
         if fixture.has_server() {
-            assert_refused(&answer, INVALID_DEVICE_POINTER);
+            assert_error(&result, INVALID_DEVICE_POINTER);
         }
-        exporter.ok("no_limit");
+        exporter.run("no_limit");
         within(30, || importer.open(&handle));
-        exporter.get(second);
+        exporter.get_handle(second);
     }
 
-    stopped_exporter_is_not_waited_for(fixture) {
+    open_does_not_hang_on_stopped_exporter(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         exporter.stop();
-        let answer = within(30, || importer.try_open(&handle));
+        let result = within(30, || importer.try_open(&handle));
         if fixture.has_server() {
-            assert_refused(&answer, INVALID_DEVICE_POINTER);
+            assert_error(&result, INVALID_DEVICE_POINTER);
         }
         exporter.signal(libc::SIGCONT);
         importer.open(&handle);

@@ -2,21 +2,21 @@
 
 use super::*;
 use crate::fixture::on_all_fixtures;
-use crate::forge::{Entry, RUNTIME, sealed};
+use crate::forge::{Entry, PROCESS, RUNTIME, with_valid_check};
 use crate::process::namespaces::{NOBODY_UID, Need, may};
 
-/// The first process of a PID namespace, with `/proc` of its own.
-fn first_of_a_namespace(setup: &Setup, parent: &mut Peer) -> Peer {
-    parent.ok("namespace");
+/// Starts the first process of a new PID namespace, with its own `/proc`.
+fn first_process_of_namespace(setup: &Setup, parent: &mut Peer) -> Peer {
+    parent.run("namespace");
     let mut first = setup.child_of(parent);
-    first.ok("proc");
+    first.run("proc");
     first
 }
 
 #[track_caller]
-fn assert_elsewhere(answer: &Result<usize, Refused>) {
-    assert_refused(answer, INVALID_DEVICE_POINTER);
-    let text = &answer.as_ref().unwrap_err().text;
+fn assert_of_other_namespace(result: &Result<usize, PeerError>) {
+    assert_error(result, INVALID_DEVICE_POINTER);
+    let text = &result.as_ref().unwrap_err().text;
     assert!(text.contains("another PID namespace"), "{text}");
 }
 
@@ -24,33 +24,33 @@ on_all_fixtures! {
     another_user_is_rejected_until_trusted(fixture) needs OtherUser {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
-        exporter.ok(&format!("user {NOBODY_UID}"));
+        exporter.run(&format!("user {NOBODY_UID}"));
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         let hip_handle = to_hip_handle(&handle);
         for handle in [handle, hip_handle] {
-            let refused = importer.try_open(&handle);
-            assert_refused(&refused, INVALID_DEVICE_POINTER);
-            let text = refused.unwrap_err().text;
+            let result = importer.try_open(&handle);
+            assert_error(&result, INVALID_DEVICE_POINTER);
+            let text = result.unwrap_err().text;
             assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
         }
-        importer.ok(&format!("trust {NOBODY_UID}"));
+        importer.run(&format!("trust {NOBODY_UID}"));
         for handle in [handle, hip_handle] {
             let opened = importer.open(&handle);
-            importer.holds(opened, "theirs");
+            importer.assert_contains(opened, "theirs");
             importer.write(opened, "shared");
-            exporter.holds(address, "shared");
+            exporter.assert_contains(address, "shared");
             importer.close(opened);
             exporter.write(address, "theirs");
         }
-        // In the other direction the kernel denies it: only root can inspect root's processes.
+        // The kernel rejects the other direction: only root can inspect root's processes.
         let own = importer.allocate(SIZE);
-        let handle = importer.get(own);
-        exporter.ok("trust 0");
-        let refused = exporter.try_open(&handle);
-        assert_refused(&refused, INVALID_DEVICE_POINTER);
-        let text = refused.unwrap_err().text;
+        let handle = importer.get_handle(own);
+        exporter.run("trust 0");
+        let result = exporter.try_open(&handle);
+        assert_error(&result, INVALID_DEVICE_POINTER);
+        let text = result.unwrap_err().text;
         assert!(text.contains("permission denied"), "{text}");
     }
 
@@ -59,16 +59,16 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "theirs");
-        exporter.ok(&format!("started_by {NOBODY_UID}"));
-        let handle = exporter.get(address);
+        exporter.run(&format!("real_user {NOBODY_UID}"));
+        let handle = exporter.get_handle(address);
         for handle in [handle, to_hip_handle(&handle)] {
-            let refused = importer.try_open(&handle);
-            assert_refused(&refused, INVALID_DEVICE_POINTER);
-            let text = refused.unwrap_err().text;
+            let result = importer.try_open(&handle);
+            assert_error(&result, INVALID_DEVICE_POINTER);
+            let text = result.unwrap_err().text;
             assert!(text.contains("of user 65534; only user 0 is trusted"), "{text}");
         }
-        // Each of its users must be the trusted one.
-        importer.ok(&format!("trust {NOBODY_UID}"));
+        // The trusted user must be the real and the effective user of the exporter.
+        importer.run(&format!("trust {NOBODY_UID}"));
         let text = importer.try_open(&handle).unwrap_err().text;
         assert!(text.contains("of user 0; only user 65534 is trusted"), "{text}");
     }
@@ -81,23 +81,23 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
         exporter.write(address, "genuine");
-        let handle = exporter.get(address);
+        let handle = exporter.get_handle(address);
         let mut impostor = setup.peer();
-        impostor.ok(&format!("user {NOBODY_UID}"));
+        impostor.run(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
-        let own = executor::to_hex(&impostor.get(trap).to_bytes());
-        impostor.ok(&format!("usurp {} {own}", exporter.process));
+        let own = executor::to_hex(&impostor.get_handle(trap).to_bytes());
+        impostor.run(&format!("usurp {} {own}", exporter.process));
         for handle in [handle, to_hip_handle(&handle)] {
-            let refused = importer.try_open(&handle);
-            assert_refused(&refused, INVALID_DEVICE_POINTER);
-            let text = refused.unwrap_err().text;
+            let result = importer.try_open(&handle);
+            assert_error(&result, INVALID_DEVICE_POINTER);
+            let text = result.unwrap_err().text;
             assert!(text.contains("another process listens"), "{text}");
         }
         impostor.kill();
-        assert_eq!(exporter.get(address), handle);
+        assert_eq!(exporter.get_handle(address), handle);
         for handle in [handle, to_hip_handle(&handle)] {
             let opened = importer.open(&handle);
-            importer.holds(opened, "genuine");
+            importer.assert_contains(opened, "genuine");
             importer.close(opened);
         }
     }
@@ -108,14 +108,14 @@ on_all_fixtures! {
         }
         let setup = Setup::on(fixture);
         let (mut impostor, mut importer) = (setup.peer(), setup.peer());
-        impostor.ok(&format!("user {NOBODY_UID}"));
+        impostor.run(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
-        let mut bytes = to_hip_handle(&impostor.get(trap)).to_bytes();
+        let mut bytes = to_hip_handle(&impostor.get_handle(trap)).to_bytes();
         // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
-        bytes[48..52].copy_from_slice(&trusted.to_le_bytes());
-        let refused = importer.try_open(&IpcHandle::from_bytes(&bytes));
-        assert_refused(&refused, INVALID_DEVICE_POINTER);
+        bytes[PROCESS].copy_from_slice(&trusted.to_le_bytes());
+        let result = importer.try_open(&IpcHandle::from_bytes(&bytes));
+        assert_error(&result, INVALID_DEVICE_POINTER);
     }
 
     open_rejects_a_registration_of_another_server(fixture) {
@@ -125,63 +125,65 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut other) = (setup.peer(), setup.peer());
         let mut importer = setup.peer();
-        let [at, elsewhere] = [&mut exporter, &mut other].map(|peer| peer.allocate(SIZE));
-        let (handle, theirs) = (exporter.get(at), other.get(elsewhere));
-        // The exporter's own table registers memory that only the impostor's server sends.
+        let [handle, others_handle] = [&mut exporter, &mut other].map(|peer| {
+            let address = peer.allocate(SIZE);
+            peer.get_handle(address)
+        });
+        // The exporter's table then lists memory that only the other peer's server can send.
         let mut bytes = handle.to_bytes();
-        bytes[RUNTIME].copy_from_slice(&theirs.to_bytes()[RUNTIME]);
+        bytes[RUNTIME].copy_from_slice(&others_handle.to_bytes()[RUNTIME]);
         let entry = Entry::of(&handle);
         entry.set_runtime_handle(&bytes[RUNTIME]);
-        let forged = sealed(bytes, entry.generation());
-        let refused = within(20, || importer.try_open(&forged));
-        assert_refused(&refused, INVALID_DEVICE_POINTER);
-        importer.open(&theirs);
+        let forged = with_valid_check(bytes, entry.generation());
+        let result = within(20, || importer.try_open(&forged));
+        assert_error(&result, INVALID_DEVICE_POINTER);
+        importer.open(&others_handle);
     }
 
-    numbers_of_other_pid_namespaces_are_rejected(fixture) needs PidNamespace {
+    open_rejects_handles_of_other_pid_namespaces(fixture) needs PidNamespace {
         let setup = Setup::on(fixture);
         let mut outside = setup.peer();
-        let mut parents = [setup.spare_peer(), setup.spare_peer()];
+        let mut parents = [setup.peer_without_runtime(), setup.peer_without_runtime()];
         let [mut first, mut other] =
-            parents.each_mut().map(|parent| first_of_a_namespace(&setup, parent));
-        // Forked while it has no runtime.
+            parents.each_mut().map(|parent| first_process_of_namespace(&setup, parent));
+        // Forked before the first process has a runtime.
         let mut second = setup.child_of(&mut first);
         for peer in [&mut first, &mut second] {
-            peer.ok("runtime 0");
+            peer.run("runtime 0");
         }
         let address = first.allocate(SIZE);
         first.write(address, "inside");
-        let handle = first.get(address);
+        let handle = first.get_handle(address);
         assert_eq!(handle.process, 1);
         // Within the namespace everything works.
         let opened = second.open(&handle);
-        second.holds(opened, "inside");
-        assert_refused(&first.try_open(&handle), INVALID_CONTEXT);
-        // Outside, process 1 is another.
-        assert_elsewhere(&outside.try_open(&handle));
-        // In the other namespace it is the importer's own number.
-        other.ok("runtime 0");
-        assert_elsewhere(&other.try_open(&handle));
+        second.assert_contains(opened, "inside");
+        assert_error(&first.try_open(&handle), INVALID_CONTEXT);
+        // Outside, process 1 is another process.
+        assert_of_other_namespace(&outside.try_open(&handle));
+        // In the other namespace, the importer itself is process 1.
+        other.run("runtime 0");
+        assert_of_other_namespace(&other.try_open(&handle));
         let address = outside.allocate(SIZE);
-        let handle = outside.get(address);
-        assert_elsewhere(&first.try_open(&handle));
-        assert_elsewhere(&second.try_open(&handle));
+        let handle = outside.get_handle(address);
+        assert_of_other_namespace(&first.try_open(&handle));
+        assert_of_other_namespace(&second.try_open(&handle));
     }
 
-    a_proc_of_another_namespace_is_reported(fixture) needs PidNamespace {
+    export_reports_proc_of_another_namespace(fixture) needs PidNamespace {
         let setup = Setup::on(fixture);
         let mut outside = setup.peer();
         let address = outside.allocate(SIZE);
-        let handle = outside.get(address);
-        let mut parent = setup.spare_peer();
-        parent.ok("namespace");
+        let handle = outside.get_handle(address);
+        let mut parent = setup.peer_without_runtime();
+        parent.run("namespace");
         let mut inside = setup.child_of(&mut parent);
-        inside.ok("runtime 0");
-        assert_elsewhere(&inside.try_open(&handle));
+        inside.run("runtime 0");
+        assert_of_other_namespace(&inside.try_open(&handle));
         let address = inside.allocate(SIZE);
-        let refused = inside.ask(&format!("get {address}"));
-        assert!(refused.unwrap_err().text.contains("/proc is not this namespace's"));
+        let result = inside.try_run(&format!("get {address}"));
+        assert!(result.unwrap_err().text.contains("/proc is not this namespace's"));
         inside.write(address, "usable");
-        inside.holds(address, "usable");
+        inside.assert_contains(address, "usable");
     }
 }

@@ -6,32 +6,32 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The fields of an event, by name: text unchanged, everything else as `Debug` prints it.
+/// The fields of an event: name and value. Strings are unchanged, other values are formatted with `Debug`.
 pub type Fields = Vec<(&'static str, String)>;
 
-/// Calls a test's function for the events that it selects, on the thread that logs them.
+/// Calls `on_event` for each event that passes the filter, on the thread that logs it.
 ///
-/// Installs a subscriber once for the process. Subscribers of single threads do not work: tracing caches the
-/// interest in each event by the thread that logs it first.
-pub fn watch(wants: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
+/// Installs a subscriber for the whole process, once. A subscriber of one thread does not work: tracing caches
+/// for all threads whether the first thread's subscriber is interested in an event.
+pub fn watch(filter: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
     static ONCE: Once = Once::new();
-    let set = || tracing::subscriber::set_global_default(Log { wants, on_event });
-    ONCE.call_once(|| set().expect("there is no other"));
+    let set = || tracing::subscriber::set_global_default(EventSubscriber { filter, on_event });
+    ONCE.call_once(|| set().expect("no other subscriber is installed"));
 }
 
-struct Log {
-    wants: fn(&Metadata<'_>) -> bool,
+struct EventSubscriber {
+    filter: fn(&Metadata<'_>) -> bool,
     on_event: fn(Fields),
 }
 
-impl Subscriber for Log {
+impl Subscriber for EventSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && (self.wants)(metadata)
+        metadata.is_event() && (self.filter)(metadata)
     }
     fn event(&self, event: &Event<'_>) {
-        let mut reader = Reader(Fields::new());
-        event.record(&mut reader);
-        (self.on_event)(reader.0);
+        let mut visitor = FieldVisitor(Fields::new());
+        event.record(&mut visitor);
+        (self.on_event)(visitor.0);
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -42,9 +42,9 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-struct Reader(Fields);
+struct FieldVisitor(Fields);
 
-impl Visit for Reader {
+impl Visit for FieldVisitor {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0.push((field.name(), value.to_owned()));
     }

@@ -4,17 +4,17 @@ use super::Library;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
 use std::any::Any;
 
-/// Returns every order of four values.
+/// Returns the 24 orders of four indices.
 pub fn orders() -> Vec<[usize; 4]> {
     let order = |number: usize| [0, 2, 4, 6].map(|shift| number >> shift & 3);
-    let is_order = |order: &[usize; 4]| (0..4).all(|one| order.contains(&one));
+    let is_order = |order: &[usize; 4]| (0..4).all(|index| order.contains(&index));
     let orders: Vec<_> = (0..256).map(order).filter(is_order).collect();
     assert_eq!(orders.len(), 24);
     orders
 }
 
-/// Creates one value of each kind, drops the runtime, and drops the values in an order. Memory stays readable
-/// until its mapping is dropped.
+/// Creates a value of each owned type, drops the runtime, and drops the values in the given order. Fails unless
+/// the memory stays readable until its mapping is dropped.
 pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, when: &str) {
     let gpu = runtime.gpus().next().unwrap().id();
     let reservation = Reservation::builder(2 * size).reserve(&vmm).unwrap();

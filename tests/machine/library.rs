@@ -1,4 +1,4 @@
-//! The library, open on a runtime of any kind.
+//! The library on a runtime: the simulation or AMD's.
 
 use hsa_vmm::error::Problem;
 use hsa_vmm::vmm::VmmOptions;
@@ -8,19 +8,19 @@ use hsa_vmm::{
 };
 use std::path::Path;
 
-/// A started runtime and virtual memory management on it.
+/// A started runtime, and a `Vmm` on it.
 pub struct Library {
     pub runtime: Runtime,
     pub vmm: Vmm,
 }
 
 impl Library {
-    /// The library on the runtime in this file.
+    /// Loads the runtime in a file, and opens the library on it.
     #[track_caller]
     pub fn load(runtime: impl AsRef<Path>) -> Self {
         // SAFETY: AMD's own runtime.
         Self::open(
-            unsafe { Runtime::load_from(runtime) }.expect("a runtime"),
+            unsafe { Runtime::load_from(runtime) }.expect("the runtime starts"),
             VmmOptions::default(),
         )
     }
@@ -47,11 +47,11 @@ impl Library {
 
     /// Returns the granule of the first GPU's memory.
     pub fn granule(&self) -> usize {
-        let gpu = self.runtime.gpus().next().expect("there is a GPU");
-        gpu.vmem_pool().expect("it has memory").granule
+        let gpu = self.runtime.gpus().next().expect("a GPU exists");
+        gpu.vmem_pool().expect("the GPU has memory").granule
     }
 
-    /// Returns the properties of shareable memory of a GPU.
+    /// Returns the properties of memory of a GPU that can be exported.
     pub fn on(&self, gpu: usize) -> AllocationProperties {
         AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
@@ -77,7 +77,7 @@ impl Library {
         granted.expect("access");
     }
 
-    /// Makes a reservation with new memory of a GPU mapped over all of it.
+    /// Reserves addresses, and maps new memory of a GPU at all of them.
     #[track_caller]
     pub fn mapped(&self, gpu: usize, size: usize) -> (Address, Handle) {
         let (base, handle) = (self.reserve(size), self.create(gpu, size));
@@ -85,48 +85,50 @@ impl Library {
         (base, handle)
     }
 
-    /// Makes two adjacent reservations.
+    /// Makes two adjacent reservations. Retries if another thread takes the addresses.
     #[track_caller]
     pub fn two_that_touch(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
-            // At addresses that were free for both just before.
-            let low = Reservation::builder(2 * size).reserve(&self.vmm).expect("room").address();
-            let high = low.checked_add(size).expect("there is room");
+            // A reservation of both sizes, which is dropped at once, shows where the addresses are free.
+            let low =
+                Reservation::builder(2 * size).reserve(&self.vmm).expect("addresses").address();
+            let high = low.checked_add(size).expect("no overflow");
             if self.vmm.address_reserve_at(low, size).is_err() {
                 continue;
             }
             if self.vmm.address_reserve_at(high, size).is_ok() {
                 return [low, high];
             }
-            self.vmm.address_free(low, size).expect("it is empty");
+            self.vmm.address_free(low, size).expect("nothing is mapped");
         }
-        panic!("the addresses behind a reservation are never free");
+        panic!("the addresses after a reservation were taken each time");
     }
 
-    /// Returns a buffer of four steps on the first GPU, extended several times.
+    /// Returns a buffer of four steps on the first GPU, extended several times. `extensions` are numbers of steps.
     ///
-    /// Other threads may use the addresses after a reservation, so that this is retried.
+    /// Retries if another thread takes the addresses.
     #[track_caller]
     pub fn extended(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
-        self.extended_before_room(step, extensions, 0)
+        self.extended_before_free_steps(step, extensions, 0)
     }
 
-    /// Returns such a buffer, after which this many steps were free just before.
+    /// As [`extended`](Self::extended); after the buffer, the addresses of `free_steps` steps were free just before.
     #[track_caller]
-    fn extended_before_room(
+    fn extended_before_free_steps(
         &self,
         step: usize,
         extensions: &[usize],
-        behind: usize,
+        free_steps: usize,
     ) -> GrowableBuffer {
         for _ in 0..1000 {
-            // At addresses that were free for all of it just before.
-            let steps = 4 + extensions.iter().sum::<usize>() + behind;
-            let room =
-                Reservation::builder(steps * step).reserve(&self.vmm).expect("room").address();
-            let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(room);
+            // A reservation of all steps, which is dropped at once, shows where the addresses are free.
+            let steps = 4 + extensions.iter().sum::<usize>() + free_steps;
+            let free = Reservation::builder(steps * step).reserve(&self.vmm).expect("addresses");
+            let base = free.address();
+            drop(free);
+            let options = GrowableBuffer::builder(4 * step).with_step(step).exactly_at(base);
             let Ok(mut buffer) = options.reserve(&self.vmm, &self.on(0)) else { continue };
-            assert_eq!(buffer.address(), room);
+            assert_eq!(buffer.address(), base);
             let extend = |&steps: &usize| match buffer.extend(steps * step) {
                 Ok(()) => true,
                 Err(error) => {
@@ -138,23 +140,23 @@ impl Library {
                 return buffer;
             }
         }
-        panic!("the addresses behind a reservation are never free");
+        panic!("the addresses after a reservation were taken each time");
     }
 
-    /// Returns such a buffer, and a reservation exactly at its end.
+    /// Returns an extended buffer, and a reservation exactly at its end.
     #[track_caller]
     pub fn extended_to_a_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
-            let buffer = self.extended_before_room(step, &[2], 1);
-            let end = buffer.address().checked_add(buffer.maximum()).expect("there are more");
+            let buffer = self.extended_before_free_steps(step, &[2], 1);
+            let end = buffer.address().checked_add(buffer.maximum()).expect("no overflow");
             if let Ok(neighbour) = Reservation::builder(step).exactly_at(end).reserve(&self.vmm) {
                 return (buffer, neighbour);
             }
         }
-        panic!("the addresses behind a buffer are never free");
+        panic!("the addresses after a buffer were taken each time");
     }
 
-    /// Fails unless the invariants hold and everything was freed.
+    /// Fails unless the ledger is consistent and lists nothing.
     #[track_caller]
     pub fn assert_nothing_held(&self) {
         self.vmm.check().expect("the ledger is consistent");

@@ -1,4 +1,4 @@
-//! Machines for tests: simulations of every kind and release, and the library on any runtime.
+//! Machines for tests: the library on simulations of each release, and on any runtime.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -38,30 +38,31 @@ impl Machine {
 
     #[track_caller]
     pub fn with(config: Config, options: VmmOptions) -> Self {
-        let simulation = Arc::new(Simulation::start(config).expect("a configuration that works"));
+        let simulation = Arc::new(Simulation::start(config).expect("the configuration is valid"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         Self { simulation, library: Library::open(runtime, options) }
     }
 
-    /// Fails unless everything was freed.
+    /// Fails unless the library and the runtime hold nothing.
     #[track_caller]
     pub fn assert_empty(&self) {
         self.assert_nothing_held();
         assert_idle(&self.simulation);
     }
 
-    /// Returns the runtime calls that a function makes, without the common prefix of their names.
-    pub fn calls(&self, act: impl FnOnce()) -> Vec<(&'static str, u64)> {
+    /// Returns the runtime calls that `function` makes: names without `hsa_amd_vmem_`, and numbers.
+    pub fn calls(&self, function: impl FnOnce()) -> Vec<(&'static str, u64)> {
         let before = self.simulation.all_calls();
-        act();
+        function();
         let after = self.simulation.all_calls().into_iter().zip(before);
-        let more = after.map(|((name, after), (_, before))| (name, after - before));
+        let counts = after.map(|((name, after), (_, before))| (name, after - before));
         let short = |name: &'static str| name.trim_start_matches("hsa_amd_vmem_");
-        more.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
+        counts.filter(|&(_, count)| count > 0).map(|(name, count)| (short(name), count)).collect()
     }
 
-    /// Returns the runtime's usage without lingering memory: ROCm 7.2 keeps unmapped memory until its
-    /// addresses are freed. Also without descriptors, because those of lingering memory cannot be told apart.
+    /// Returns the runtime's usage without lingering memory, which ROCm 7.2 keeps until its addresses are freed.
+    ///
+    /// The number of descriptors is zero, because it is unknown how many of them belong to lingering memory.
     pub fn usage_without_lingering_memory(&self) -> Usage {
         let mut usage = self.simulation.usage();
         for (used, lingering) in usage.vram_used.iter_mut().zip(&mut usage.vram_lingering) {
@@ -76,7 +77,7 @@ impl Machine {
         self.usage_without_lingering_memory().vram_used[gpu] as usize
     }
 
-    /// Drops the library, and fails if the runtime keeps anything.
+    /// Drops the library, and fails if the runtime still holds anything or was not shut down.
     #[track_caller]
     pub fn close(self) {
         let simulation = self.simulation.clone();
@@ -90,32 +91,32 @@ impl Machine {
 #[track_caller]
 pub fn assert_idle(simulation: &Simulation) {
     let usage = simulation.usage();
-    let nothing = usage.reservations == 0
+    let is_idle = usage.reservations == 0
         && usage.handles == 0
         && usage.mappings == 0
         && usage.allocations == 0
         && usage.vram_used.iter().all(|&used| used == 0)
         && usage.descriptors == 0;
-    assert!(nothing, "the runtime still holds {usage:?}");
+    assert!(is_idle, "the runtime still holds {usage:?}");
 }
 
 pub fn access(agent: AgentId, access: Access) -> AccessDescriptor {
     AccessDescriptor { agent, access }
 }
 
-/// Returns the address `offset` bytes further on.
+/// Returns the address that is `bytes` bytes higher.
 pub fn at(address: Address, bytes: usize) -> Address {
     address.checked_add(bytes).expect("inside the address space")
 }
 
-/// Returns one configuration for each behaviour of AMD's releases, with the release's name.
+/// Returns one configuration for each release whose runtime behaves differently, with the release's name.
 pub fn releases() -> Vec<(&'static str, Config)> {
     let of =
         |generation, minor| Config::mi300x(2).with_generation(generation).with_extension(minor);
-    let mut first = of(Generation::A, 4);
-    first.extension_reported = false;
+    let mut rocm_6_0 = of(Generation::A, 4);
+    rocm_6_0.extension_reported = false;
     vec![
-        ("6.0", first),
+        ("6.0", rocm_6_0),
         ("6.1", of(Generation::A, 4)),
         ("6.2", of(Generation::A, 6)),
         ("6.4", of(Generation::A, 7)),
@@ -130,7 +131,7 @@ pub fn releases() -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// Returns one release of each generation.
+/// Returns one configuration for each ROCm generation, with the generation's name.
 pub fn generations() -> Vec<(&'static str, Config)> {
     let of = |generation| Config::mi300x(2).with_generation(generation);
     vec![
@@ -154,7 +155,7 @@ pub fn without_cpu_mapping(mut config: Config) -> Config {
     config
 }
 
-/// Returns a plan in which calls of a function fail, from the first to the last of a range.
+/// Adds faults to a plan: the calls of `function` with the numbers in `calls` return `status`.
 pub fn failing(
     plan: FaultPlan,
     function: &str,

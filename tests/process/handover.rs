@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// The size of a control message with one descriptor.
-const ROOM: usize = rustix::cmsg_space!(ScmRights(1));
+const CONTROL_SIZE: usize = rustix::cmsg_space!(ScmRights(1));
 
 /// Sends a descriptor through a socket.
 pub fn send(socket: &UnixStream, descriptor: &OwnedFd) {
-    let mut space = [MaybeUninit::uninit(); ROOM];
+    let mut space = [MaybeUninit::uninit(); CONTROL_SIZE];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
@@ -22,9 +22,9 @@ pub fn send(socket: &UnixStream, descriptor: &OwnedFd) {
     assert_eq!(sent, Ok(1));
 }
 
-/// Takes a descriptor from a socket.
+/// Receives a descriptor from a socket.
 pub fn receive(socket: &UnixStream) -> OwnedFd {
-    let mut space = [MaybeUninit::uninit(); ROOM];
+    let mut space = [MaybeUninit::uninit(); CONTROL_SIZE];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let bytes = &mut [IoSliceMut::new(&mut byte)];
@@ -34,5 +34,5 @@ pub fn receive(socket: &UnixStream) -> OwnedFd {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    descriptor.expect("a descriptor came along")
+    descriptor.expect("the message has a descriptor")
 }

@@ -1,4 +1,4 @@
-//! Queries of this process: its address space, its descriptors, its children.
+//! This process's address space and descriptors, and child processes.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 pub struct Region {
     pub start: usize,
     pub end: usize,
-    /// Such as `rw-s`.
+    /// For example `rw-s`.
     pub permissions: String,
     pub name: String,
 }
 
-/// Returns the current mappings of this process.
+/// Returns the lines of `/proc/self/maps`.
 pub fn regions() -> Vec<Region> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
-    // Fast, because some tests do little else. One space separates words, several precede a name.
+    // One space separates words, and several precede a name.
     let region = |line: &str| {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -39,11 +39,12 @@ pub fn regions() -> Vec<Region> {
     text.lines().map(|line| region(line).expect("a line of /proc/self/maps")).collect()
 }
 
-/// Returns the permissions of a range, as parts with equal permissions.
+/// Returns the permissions of a range: start, end and permissions of each part with equal permissions.
 ///
-/// The error is the first unmapped address.
+/// # Errors
+/// Returns the first address that is not mapped.
 pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, String)>, usize> {
-    let mut pieces: Vec<(usize, usize, String)> = Vec::new();
+    let mut parts: Vec<(usize, usize, String)> = Vec::new();
     let mut next = start;
     for region in regions() {
         if region.end <= next || next >= start + size {
@@ -53,34 +54,37 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
             return Err(next);
         }
         let end = region.end.min(start + size);
-        match pieces.last_mut() {
+        match parts.last_mut() {
             Some(last) if last.2 == region.permissions => last.1 = end,
-            _ => pieces.push((next, end, region.permissions)),
+            _ => parts.push((next, end, region.permissions)),
         }
         next = end;
     }
-    if next < start + size { Err(next) } else { Ok(pieces) }
+    if next < start + size { Err(next) } else { Ok(parts) }
 }
 
-/// Returns the read, write and execute permissions of ranges, each a start and a size. Merges adjacent parts,
-/// and ignores whether they are shared.
+/// Returns the read, write and execute permissions of ranges, each a start and a size. Merges adjacent parts with
+/// equal permissions, also if only one of them is shared.
 ///
-/// The error is the first unmapped address.
+/// # Errors
+/// Returns the first address that is not mapped.
 pub fn merged_permissions(
     ranges: impl IntoIterator<Item = (usize, usize)>,
 ) -> Result<Vec<(usize, usize, String)>, usize> {
-    let mut all: Vec<(usize, usize, String)> = Vec::new();
+    let mut parts: Vec<(usize, usize, String)> = Vec::new();
     for (start, size) in ranges {
-        for (start, end, what) in permissions(start, size)? {
-            match all.last_mut() {
-                Some((_, last, same)) if *last == start && what.starts_with(same.as_str()) => {
-                    *last = end;
+        for (start, end, flags) in permissions(start, size)? {
+            match parts.last_mut() {
+                Some((_, last_end, last_flags))
+                    if *last_end == start && flags.starts_with(last_flags.as_str()) =>
+                {
+                    *last_end = end;
                 }
-                _ => all.push((start, end, what[..3].to_owned())),
+                _ => parts.push((start, end, flags[..3].to_owned())),
             }
         }
     }
-    Ok(all)
+    Ok(parts)
 }
 
 /// Fails if an address of the range is not mapped.
@@ -91,42 +95,45 @@ pub fn assert_taken(start: usize, size: usize, when: &str) {
     }
 }
 
-/// Fails unless every load in the range faults.
+/// Fails unless the range is mapped without permissions, so that every access faults.
 #[track_caller]
 pub fn assert_untouchable(start: usize, size: usize, when: &str) {
-    let pieces = permissions(start, size);
-    let untouchable = |(_, _, permissions): &(usize, usize, String)| permissions.starts_with("---");
-    assert!(pieces.as_ref().is_ok_and(|all| all.iter().all(untouchable)), "{when}: {pieces:x?}");
+    let parts = permissions(start, size);
+    let has_no_access =
+        |(_, _, permissions): &(usize, usize, String)| permissions.starts_with("---");
+    let is_untouchable = parts.as_ref().is_ok_and(|parts| parts.iter().all(has_no_access));
+    assert!(is_untouchable, "{when}: expected no permissions, found {parts:x?}");
 }
 
-/// Returns the number of open file descriptors, without the one that counts them.
+/// Returns the number of open file descriptors, without the one that is open for counting.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Calls a function while the process can open only `more` further descriptors.
-pub fn with_descriptors<T>(spare: usize, act: impl FnOnce() -> T) -> T {
-    // The standard library duplicates to 3 and above, and a limit of 3 would be another error.
+/// Calls a function while the process can open only `spare` further descriptors.
+pub fn with_descriptors<T>(spare: usize, function: impl FnOnce() -> T) -> T {
+    // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD is only a query.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     // A new descriptor gets the lowest free number, which must be below the limit.
-    let end = (0..).filter(is_free).nth(spare).expect("there is no end of numbers") as u64;
+    let end = (0..).filter(is_free).nth(spare).expect("an endless sequence") as u64;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `before` is writable.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
     let limit = libc::rlimit { rlim_cur: end, ..before };
-    // SAFETY: a limit below the highest that is allowed.
+    // SAFETY: the soft limit is below the hard limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
-    let answer = act();
+    let result = function();
     // SAFETY: the old limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &before) }, 0);
-    answer
+    result
 }
 
-/// Runs the calling test in a process of its own, and returns `true`. Returns `false` in that process, where no
-/// other thread opens descriptors, or takes addresses that a runtime gives up for a moment.
-#[must_use = "it is the other process that goes on"]
+/// Runs the calling test in a process of its own, and returns `true`. Returns `false` in that process.
+///
+/// In that process no other test opens descriptors, or takes addresses that a runtime gives up temporarily.
+#[must_use = "the test must return if this is true"]
 #[track_caller]
 pub fn ran_alone() -> bool {
     const ALONE: &str = "HSA_VMM_TEST_ALONE";
@@ -134,22 +141,22 @@ pub fn ran_alone() -> bool {
         return false;
     }
     let thread = std::thread::current();
-    let test = thread.name().expect("a test's thread has the test's name");
-    let output = Command::new(std::env::current_exe().expect("a test is a program"))
+    let test = thread.name().expect("the thread of a test has its name");
+    let output = Command::new(std::env::current_exe().expect("the path of this program"))
         .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ALONE, "yes")
         .output()
-        .expect("it can be started again");
+        .expect("this program starts again");
     let [text, errors] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    // If no test had this name, the run would succeed, too.
+    // The run would succeed also if no test had this name.
     assert!(output.status.success() && text.contains("1 passed"), "{test}:\n{text}\n{errors}");
     print!("{text}");
     true
 }
 
-/// The time limit of a child, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// The default time limit of a child, which suffices on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,16 +172,16 @@ pub enum End {
 }
 
 /// Runs a function in a forked child.
-pub fn in_child(act: impl FnOnce()) -> End {
+pub fn in_child(function: impl FnOnce()) -> End {
     in_child_with_status(|| {
-        act();
+        function();
         0
     })
 }
 
 /// Runs a function in a forked child that ends with the returned status.
-pub fn in_child_with_status(act: impl FnOnce() -> i32) -> End {
-    Child::start(act).wait()
+pub fn in_child_with_status(function: impl FnOnce() -> i32) -> End {
+    Child::start(function).wait()
 }
 
 /// A forked child.
@@ -183,35 +190,35 @@ pub struct Child(libc::pid_t);
 
 impl Child {
     /// Forks a child that runs a function and ends with the returned status.
-    pub fn start(act: impl FnOnce() -> i32) -> Self {
+    pub fn start(function: impl FnOnce() -> i32) -> Self {
         // SAFETY: the child runs Rust code of this thread only; glibc makes its allocator usable
         // after a fork, and the child leaves by _exit.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: the limit is a valid one; it keeps core files away.
+            // SAFETY: the limit is valid; it prevents core files.
             unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-            let outcome = catch_unwind(AssertUnwindSafe(act));
+            let outcome = catch_unwind(AssertUnwindSafe(function));
             // SAFETY: ends this process at once, as a child of a fork should.
             unsafe { libc::_exit(outcome.unwrap_or(101)) };
         }
         Self(child)
     }
 
-    /// Waits for its end, with the default time limit.
+    /// Waits until the child ends, with the default time limit.
     pub fn wait(self) -> End {
-        self.wait_for(PATIENCE)
+        self.wait_for(TIME_LIMIT)
     }
 
-    /// Waits for its end, with this time limit.
-    pub fn wait_for(self, patience: Duration) -> End {
+    /// Waits until the child ends. Kills it after the time limit.
+    pub fn wait_for(self, time_limit: Duration) -> End {
         let begun = Instant::now();
         loop {
             let mut status = 0;
             // SAFETY: our own child, and a writable status.
             match unsafe { libc::waitpid(self.0, &mut status, libc::WNOHANG) } {
-                0 if begun.elapsed() > patience => {
+                0 if begun.elapsed() > time_limit => {
                     // SAFETY: our own child that was not waited for yet.
                     unsafe { libc::kill(self.0, libc::SIGKILL) };
                     // SAFETY: as above.
@@ -234,7 +241,7 @@ impl Child {
     }
 }
 
-/// Returns how a child ends that stores a byte at an address.
+/// Stores a byte at an address in a forked child, and returns how the child ends.
 pub fn storing_at(address: usize) -> End {
     in_child(|| {
         // SAFETY: only affects this child, which ends by SIGSEGV if the address is not writable.
@@ -242,7 +249,7 @@ pub fn storing_at(address: usize) -> End {
     })
 }
 
-/// Returns how a child ends that loads a byte from an address.
+/// Loads a byte from an address in a forked child, and returns how the child ends.
 pub fn loading_from(address: usize) -> End {
     in_child(|| {
         // SAFETY: as above.
@@ -250,16 +257,16 @@ pub fn loading_from(address: usize) -> End {
     })
 }
 
-/// The end of a child that accesses inaccessible memory.
+/// How a child ends that accesses inaccessible memory.
 pub const FAULT: End = End::Signal(libc::SIGSEGV);
 
 /// Runs a function in a thread, and fails if it does not return in time.
 #[track_caller]
-pub fn within(patience: Duration, act: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(act);
+pub fn within(time_limit: Duration, function: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(function);
     let begun = Instant::now();
     while !thread.is_finished() {
-        assert!(begun.elapsed() < patience, "no end within {patience:?}: a deadlock?");
+        assert!(begun.elapsed() < time_limit, "not finished within {time_limit:?}: a deadlock?");
         std::thread::sleep(Duration::from_millis(1));
     }
     if let Err(panic) = thread.join() {

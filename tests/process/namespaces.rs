@@ -1,5 +1,5 @@
-//! Processes of other users, and in other namespaces. If this process lacks the privileges, it prints what is
-//! missing, and the test is skipped.
+//! Processes of other users, and in other namespaces. A test that lacks the privileges prints them, and is
+//! skipped.
 
 use super::{End, in_child_with_status};
 use libc::{CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, c_int};
@@ -11,15 +11,15 @@ pub const NOBODY_UID: u32 = 65534;
 /// The privileges that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
-    /// Becoming another user.
+    /// To become another user.
     OtherUser,
-    /// A PID namespace with its `/proc`.
+    /// To create a PID namespace and mount its `/proc`.
     PidNamespace,
-    /// A user namespace.
+    /// To create a user namespace.
     UserNamespace,
 }
 
-/// Returns whether this process has the privileges that a test needs; prints otherwise that it is skipped.
+/// Returns whether this process has a privilege. If not, prints that the test is skipped.
 pub fn may(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
@@ -34,61 +34,61 @@ pub fn may(need: Need, test: &str) -> bool {
     end == End::Success
 }
 
-fn unshare(what: c_int) -> Result<(), Error> {
-    // SAFETY: a child of one thread leaves what it shares; no memory is touched.
-    if unsafe { libc::unshare(what) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+fn unshare(namespaces: c_int) -> Result<(), Error> {
+    // SAFETY: changes the namespaces of this process, but no memory.
+    if unsafe { libc::unshare(namespaces) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Has the next child of this process be the first of a PID namespace.
+/// Creates a PID namespace. The next child of this process is its first process.
 pub fn new_pid_namespace() {
     enter_pid_namespace().expect("a PID namespace");
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // In one network namespace, AMD's runtimes of two processes with the same number would use one socket.
+    // A new network namespace, too: AMD's runtime names its socket by the process id, which is not unique now.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());
     }
-    // Users other than root can do it in a user namespace, where this user keeps its number.
+    // Users other than root need a user namespace. This user keeps its number in it.
     let user = rustix::process::geteuid().as_raw();
     if user == NOBODY_UID {
-        // In a user namespace, that number also stands for all who have none.
+        // In a user namespace, this is also the number of all users that are not mapped into it.
         return Err(Error::from(std::io::ErrorKind::PermissionDenied));
     }
     unshare(all | CLONE_NEWUSER)?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
 }
 
-/// Enters a user namespace in which no user has a number.
+/// Enters a user namespace into which no user is mapped, so that all have the number of `nobody`.
 pub fn new_user_namespace() {
     unshare(CLONE_NEWUSER).expect("a user namespace");
 }
 
-/// Mounts `/proc` for the PID namespace of this process, for it and its children alone.
+/// Mounts the `/proc` of this process's PID namespace, visible only to this process and its children.
 pub fn own_proc() {
     let (root, proc) = (c"/", c"proc");
     let private = libc::MS_REC | libc::MS_PRIVATE;
     let none = std::ptr::null();
-    // SAFETY: all strings end with a zero, and the rest may be null.
-    let alone = unsafe { libc::mount(none, root.as_ptr(), none, private, none.cast()) };
-    assert_eq!(alone, 0, "{}", Error::last_os_error());
-    let at = c"/proc".as_ptr();
+    // SAFETY: all strings end with a zero byte, and the other pointers may be null.
+    let status = unsafe { libc::mount(none, root.as_ptr(), none, private, none.cast()) };
+    assert_eq!(status, 0, "{}", Error::last_os_error());
+    let target = c"/proc".as_ptr();
     // SAFETY: as above.
-    let mounted = unsafe { libc::mount(proc.as_ptr(), at, proc.as_ptr(), 0, none.cast()) };
-    assert_eq!(mounted, 0, "{}", Error::last_os_error());
+    let status = unsafe { libc::mount(proc.as_ptr(), target, proc.as_ptr(), 0, none.cast()) };
+    assert_eq!(status, 0, "{}", Error::last_os_error());
 }
 
-/// Gives this process the credentials of a set-user-id program of this user that another user started: only
-/// the real user is the other.
-pub fn be_started_by(number: u32) {
+/// Changes the real user of this process, but not the effective one, as if another user had started a set-user-id
+/// program of this user.
+pub fn set_real_user(user: u32) {
     let own = rustix::process::geteuid().as_raw();
     // SAFETY: changes the user of the process, but no memory.
-    assert_eq!(unsafe { libc::setresuid(number, own, own) }, 0);
+    assert_eq!(unsafe { libc::setresuid(user, own, own) }, 0);
 }
 
 /// Becomes another user, as a process that drops its privileges does.
-pub fn become_user(number: u32) {
+pub fn become_user(user: u32) {
     // SAFETY: changes the user of the process, but no memory.
-    assert_eq!(unsafe { libc::setresuid(number, number, number) }, 0);
+    assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0);
 }

@@ -1,4 +1,4 @@
-//! Buffers are reported as their reservations and mappings, and named by their addresses.
+//! Reports list the reservations and mappings of buffers, with the names set by address.
 
 use super::*;
 use hsa_vmm::AllocationProperties;
@@ -6,8 +6,8 @@ use hsa_vmm::buffer::{Contents, GrowableBuffer, PagedBuffer, PausableBuffer, Rin
 use hsa_vmm::simulation::Generation;
 
 #[test]
-fn buffers_are_reported_by_name() {
-    // A generation in which a pause does not free the addresses, which another test could take.
+fn report_lists_named_buffers() {
+    // In this generation a pause keeps the addresses, so that no other test takes them.
     let machine =
         Machine::new(Config::mi300x(2).with_generation(Generation::A).with_granule(GRANULE as u64));
     let (vmm, properties) = (&machine.vmm, AllocationProperties::on(machine.gpu(0)));
@@ -30,18 +30,18 @@ fn buffers_are_reported_by_name() {
     ] {
         vmm.name_reservation(address, name).unwrap();
     }
-    let of = |name: &str| {
+    let numbers_of = |name: &str| {
         let report = vmm.report();
         let named = report.reservations.iter().find(|it| it.name.as_deref() == Some(name));
         let named = named.unwrap_or_else(|| panic!("no {name} in {report}"));
         (named.mappings.len(), named.mapped() / GRANULE, named.free().holes)
     };
-    assert_eq!(of("growable"), (3, 3, 1));
-    assert_eq!(of("paged"), (3, 3, 3));
-    assert_eq!(of("pausable"), (1, 1, 0));
-    assert_eq!(of("ring"), (2, 2, 0));
+    assert_eq!(numbers_of("growable"), (3, 3, 1));
+    assert_eq!(numbers_of("paged"), (3, 3, 3));
+    assert_eq!(numbers_of("pausable"), (1, 1, 0));
+    assert_eq!(numbers_of("ring"), (2, 2, 0));
     pausable.pause(Contents::Drop).unwrap();
-    assert_eq!(of("pausable"), (0, 0, 1));
+    assert_eq!(numbers_of("pausable"), (0, 0, 1));
     drop((growable, paged, pausable, ring));
     assert!(vmm.report().is_empty(), "{}", vmm.report());
 }

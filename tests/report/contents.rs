@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[test]
 fn report_lists_everything() {
     let machine = machine();
-    let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
-    grant_both(&machine, base, GRANULE);
+    let (base, handles) = map_pages(&machine, 8, &[0, 1, 4]);
+    grant_both_gpus(&machine, base, GRANULE);
     machine.grant(at(base, GRANULE), GRANULE, machine.cpu(0), Access::Read);
     machine.vmm.release(handles[1]).unwrap();
     let unused = machine.create(0, 3 * GRANULE);
@@ -19,9 +19,9 @@ fn report_lists_everything() {
     assert_eq!(labels, ["CPU 0", "GPU 0", "GPU 1"]);
     let [reservation] = &report.reservations[..] else { panic!("{report}") };
     assert_eq!((reservation.address, reservation.size), (base, 8 * GRANULE));
-    let places: Vec<_> = reservation.mappings.iter().map(|it| (it.address, it.size)).collect();
+    let ranges: Vec<_> = reservation.mappings.iter().map(|it| (it.address, it.size)).collect();
     let expected = [0, 1, 4].map(|number| (at(base, number * GRANULE), GRANULE));
-    assert_eq!(places, expected);
+    assert_eq!(ranges, expected);
     let entry = |agent, access| AccessEntry { agent, access, can_do_more: false };
     let write = |agent| entry(agent, Access::ReadWrite);
     let gpu = |number| machine.gpu(number);
@@ -40,10 +40,10 @@ fn report_lists_everything() {
 }
 
 #[test]
-fn fragmentation_excludes_the_largest_hole() {
+fn fragmentation_is_the_share_outside_the_largest_hole() {
     let machine = machine();
-    let free = |granules: usize, mapped: &[usize]| {
-        let (base, handles) = cache(&machine, granules, mapped);
+    let numbers = |granules: usize, mapped: &[usize]| {
+        let (base, handles) = map_pages(&machine, granules, mapped);
         let entry = machine.vmm.report().reservations.into_iter().find(|it| it.address == base);
         for (number, handle) in mapped.iter().zip(handles) {
             machine.vmm.unmap(at(base, number * GRANULE), GRANULE).unwrap();
@@ -53,11 +53,11 @@ fn fragmentation_excludes_the_largest_hole() {
         let free = entry.unwrap().free();
         (free.size / GRANULE, free.largest / GRANULE, free.holes, free.fragmentation())
     };
-    assert_eq!(free(10, &[]), (10, 10, 1, 0));
-    assert_eq!(free(3, &[0, 1, 2]), (0, 0, 0, 0));
-    assert_eq!(free(10, &[0, 9]), (8, 8, 1, 0));
-    assert_eq!(free(10, &[5]), (9, 5, 2, 44));
-    assert_eq!(free(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
+    assert_eq!(numbers(10, &[]), (10, 10, 1, 0));
+    assert_eq!(numbers(3, &[0, 1, 2]), (0, 0, 0, 0));
+    assert_eq!(numbers(10, &[0, 9]), (8, 8, 1, 0));
+    assert_eq!(numbers(10, &[5]), (9, 5, 2, 44));
+    assert_eq!(numbers(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
     // An inconsistent value, which must not panic.
@@ -68,7 +68,7 @@ fn fragmentation_excludes_the_largest_hole() {
 #[test]
 fn unenforced_access_is_reported() {
     let machine = machine();
-    let (base, _) = cache(&machine, 1, &[0]);
+    let (base, _) = map_pages(&machine, 1, &[0]);
     let gpu = machine.gpu(0);
     let of_gpu = |report: Report| {
         let access = &report.reservations[0].mappings[0].access;
@@ -85,8 +85,8 @@ fn unenforced_access_is_reported() {
 #[test]
 fn idle_lists_unused_memory() {
     let machine = machine();
-    let (base, _) = cache(&machine, 2, &[0, 1]);
-    grant_both(&machine, base, GRANULE);
+    let (base, _) = map_pages(&machine, 2, &[0, 1]);
+    grant_both_gpus(&machine, base, GRANULE);
     let empty = machine.reserve(GRANULE);
     let unused = machine.create(0, GRANULE);
     let report = machine.vmm.report();
@@ -102,34 +102,34 @@ fn idle_lists_unused_memory() {
 
 #[test]
 fn quarantine_is_reported_with_its_reason() {
-    // The revocation unmaps it, and mapping it again fails.
+    // The revocation unmaps the memory, and cannot map it again.
     let mut config = Config::mi300x(2);
     config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
-    let (base, _) = cache(&machine, 1, &[0]);
-    grant_both(&machine, base, GRANULE);
+    let (base, _) = map_pages(&machine, 1, &[0]);
+    grant_both_gpus(&machine, base, GRANULE);
     machine.vmm.name_reservation(base, "lost").unwrap();
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    let [known] = &machine.vmm.quarantine()[..] else { panic!("one thing is lost") };
+    let [quarantined] = &machine.vmm.quarantine()[..] else { panic!("expected one entry") };
     let report = machine.vmm.report();
     let [entry] = &report.quarantine[..] else { panic!("{report}") };
-    assert_eq!((entry.address, entry.size, entry.reason()), (base, GRANULE, known.reason()));
+    assert_eq!((entry.address, entry.size, entry.reason()), (base, GRANULE, quarantined.reason()));
     assert!(report.reservations[0].quarantined, "{report}");
     let text = report.to_string();
     assert!(text.contains("\"lost\"") && text.contains("quarantined"), "{text}");
-    assert!(text.contains(&known.reason()), "{text}");
+    assert!(text.contains(&quarantined.reason()), "{text}");
 }
 
 /// Reservations, mappings and memory in a report are consistent while other threads change them.
 #[test]
-fn report_is_consistent() {
+fn report_is_consistent_during_changes() {
     let machine = machine();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let (base, handles) = cache(&machine, 3, &[0, 1, 2]);
+                    let (base, handles) = map_pages(&machine, 3, &[0, 1, 2]);
                     machine.vmm.name_mapping(base, "first").unwrap();
                     machine.vmm.unmap(base, 3 * GRANULE).unwrap();
                     for handle in handles {
@@ -139,19 +139,19 @@ fn report_is_consistent() {
                 }
             });
         }
-        let (mut rounds, mut seen) = (0, 0);
-        while rounds < 300 || seen == 0 {
+        let (mut rounds, mut mappings_found) = (0, 0);
+        while rounds < 300 || mappings_found == 0 {
             rounds += 1;
             let report = machine.vmm.report();
             let mappings = || report.reservations.iter().flat_map(|it| &it.mappings);
-            seen += mappings().count();
+            mappings_found += mappings().count();
             for memory in &report.memory {
                 let found = mappings().filter(|it| it.memory == memory.handle).count();
                 assert_eq!(found, memory.mappings as usize, "{report}");
             }
-            assert!(
-                mappings().all(|it| report.memory.iter().any(|other| other.handle == it.memory))
-            );
+            let has_memory =
+                |handle: Handle| report.memory.iter().any(|memory| memory.handle == handle);
+            assert!(mappings().all(|mapping| has_memory(mapping.memory)), "{report}");
         }
         ended.store(true, Ordering::Relaxed);
     });

@@ -23,8 +23,8 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-/// Makes a reservation of `granules` granules, with memory of a GPU mapped at some of them.
-fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
+/// Reserves `granules` granules, and maps a page of GPU memory at each granule that `mapped` lists.
+fn map_pages(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
     let page = |&number: &usize| {
         let handle = machine.create(1, GRANULE);
@@ -34,7 +34,7 @@ fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<
     (base, mapped.iter().map(page).collect())
 }
 
-fn grant_both(machine: &Machine, base: Address, size: usize) {
+fn grant_both_gpus(machine: &Machine, base: Address, size: usize) {
     let both = [machine.gpu(0), machine.gpu(1)].map(|gpu| access(gpu, Access::ReadWrite));
     machine.vmm.set_access(base, size, &both).unwrap();
 }

@@ -1,9 +1,10 @@
-//! Names belong to one value, until it is freed.
+//! Each name belongs to one value, and ends when that value is freed.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Address, Allocation, Error, ErrorKind, PoolMemory, Reservation, Vmm};
 
+/// Returns the names of the reservations, of the mappings and of the memory.
 fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
     let report = machine.vmm.report();
     let mappings = report.reservations.iter().flat_map(|it| &it.mappings);
@@ -16,7 +17,7 @@ fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
 fn names_can_be_set_changed_and_removed() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = cache(&machine, 4, &[0, 1]);
+    let (base, handles) = map_pages(&machine, 4, &[0, 1]);
     assert_eq!(names(&machine), [vec![None], vec![None, None], vec![None, None]]);
     // Any address inside is accepted.
     vmm.name_reservation(at(base, 3 * GRANULE + 1), "cache").unwrap();
@@ -34,32 +35,36 @@ fn names_can_be_set_changed_and_removed() {
 }
 
 #[test]
-fn naming_rejects_missing_values() {
+fn naming_rejects_values_that_do_not_exist() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = cache(&machine, 2, &[0]);
-    let refused = |answer: Result<(), Error>, argument, problem| {
-        let error = answer.unwrap_err();
+    let (base, handles) = map_pages(&machine, 2, &[0]);
+    let assert_rejected = |result: Result<(), Error>, argument, problem| {
+        let error = result.unwrap_err();
         assert_eq!((error.argument(), error.problem()), (Some(argument), Some(problem)), "{error}");
         assert!(error.to_string().starts_with("cannot set a name: "), "{error}");
     };
     let beyond = at(base, 2 * GRANULE);
     for address in [Address::NULL, at(beyond, 1 << 40)] {
-        refused(vmm.name_reservation(address, "x"), Argument::Address, Problem::NotReserved);
+        assert_rejected(
+            vmm.name_reservation(address, "x"),
+            Argument::Address,
+            Problem::NotReserved,
+        );
     }
     let free = at(base, GRANULE);
-    refused(vmm.name_mapping(free, "x"), Argument::Address, Problem::NotMapped(free));
+    assert_rejected(vmm.name_mapping(free, "x"), Argument::Address, Problem::NotMapped(free));
     vmm.unmap(base, GRANULE).unwrap();
-    refused(vmm.name_mapping(base, "x"), Argument::Address, Problem::NotMapped(base));
+    assert_rejected(vmm.name_mapping(base, "x"), Argument::Address, Problem::NotMapped(base));
     vmm.release(handles[0]).unwrap();
-    refused(vmm.name_handle(handles[0], "x"), Argument::Handle, Problem::Released);
+    assert_rejected(vmm.name_handle(handles[0], "x"), Argument::Handle, Problem::Released);
 }
 
 #[test]
 fn names_end_with_their_values() {
     let machine = machine();
     let vmm = &machine.vmm;
-    let (base, handles) = cache(&machine, 2, &[0]);
+    let (base, handles) = map_pages(&machine, 2, &[0]);
     vmm.name_reservation(base, "old").unwrap();
     vmm.name_mapping(base, "old").unwrap();
     vmm.name_handle(handles[0], "old").unwrap();
@@ -75,12 +80,11 @@ fn names_end_with_their_values() {
     machine.assert_empty();
 }
 
-/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken
-/// them.
-fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
+/// Frees a reservation and reserves the same addresses again. Returns `None` if another thread has taken them.
+fn reserve_again(vmm: &Vmm, base: Address) -> Option<Reservation> {
     vmm.address_free(base, 2 * GRANULE).unwrap();
     match Reservation::builder(2 * GRANULE).exactly_at(base).reserve(vmm) {
-        Ok(again) => Some(again),
+        Ok(reservation) => Some(reservation),
         Err(error) => {
             assert_eq!(error.problem(), Some(Problem::AddressTaken));
             None
@@ -91,25 +95,29 @@ fn again(vmm: &Vmm, base: Address) -> Option<Reservation> {
 #[test]
 fn new_reservation_inherits_no_name() {
     let machine = machine();
-    let named = || {
+    let named_and_reserved_again = || {
         let base = machine.reserve(2 * GRANULE);
         machine.vmm.name_reservation(base, "old").unwrap();
-        again(&machine.vmm, base)
+        reserve_again(&machine.vmm, base)
     };
-    let reservation = (0..1000).find_map(|_| named()).expect("an address that was freed");
+    let reservation = (0..1000)
+        .find_map(|_| named_and_reserved_again())
+        .expect("the freed addresses are free in one round");
     assert_eq!(names(&machine)[0], [None]);
     drop(reservation);
     machine.assert_empty();
 }
 
-/// A call by address has freed the owned value's range, and other values were created there.
+/// The owned value's range was freed by address, and other values were created in it.
 #[test]
 fn stale_owned_value_names_nothing() {
-    // Another thread may take the addresses; then this is retried.
-    assert!((0..1000).any(|_| names_nothing_but_its_own().is_some()), "an address that was freed");
+    // Retries if another thread takes the addresses.
+    let ran = (0..1000).any(|_| try_naming_stale_values().is_some());
+    assert!(ran, "the freed addresses were taken each time");
 }
 
-fn names_nothing_but_its_own() -> Option<()> {
+/// Returns `None` if another thread has taken the addresses.
+fn try_naming_stale_values() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
     let reservation = Reservation::builder(2 * GRANULE).reserve(vmm).unwrap().named("mine");
@@ -124,7 +132,7 @@ fn names_nothing_but_its_own() -> Option<()> {
     let mapping = mapping.named("not mine");
     assert_eq!(names(&machine)[1], some("memory"));
     vmm.unmap(base, GRANULE).unwrap();
-    let other = again(vmm, base)?;
+    let other = reserve_again(vmm, base)?;
     vmm.name_reservation(base, "another's").unwrap();
     assert_eq!(reservation.name(), None);
     vmm.name_reservation(base, "").unwrap();
@@ -155,18 +163,18 @@ fn pool_memory_is_reported_until_freed() {
 #[test]
 fn naming_fails_in_a_forked_child() {
     let machine = machine();
-    let (base, handles) = cache(&machine, 2, &[0]);
+    let (base, handles) = map_pages(&machine, 2, &[0]);
     let end = process::in_child(|| {
         let vmm = &machine.vmm;
-        let answers = [
+        let results = [
             vmm.name_reservation(base, "x"),
             vmm.name_mapping(base, "x"),
             vmm.name_handle(handles[0], "x"),
         ];
-        for answer in answers {
+        for result in results {
             assert!(
-                matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Forked)),
-                "{answer:?}"
+                matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::Forked)),
+                "{result:?}"
             );
         }
         assert!(vmm.report().is_empty());

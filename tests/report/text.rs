@@ -3,8 +3,8 @@
 use super::*;
 use hsa_vmm::PoolMemory;
 
-/// A report with everything that has an address or a handle replaced.
-fn reported(machine: &Machine, base: Address, handles: &[Handle]) -> String {
+/// Returns the report's text with placeholders for `base` and the handles.
+fn text_with_placeholders(machine: &Machine, base: Address, handles: &[Handle]) -> String {
     let mut text = machine.vmm.report().to_string().replace(&base.to_string(), "BASE");
     for (index, handle) in handles.iter().enumerate() {
         text = text.replace(&handle.to_string(), &format!("HANDLE {index}          "));
@@ -15,10 +15,10 @@ fn reported(machine: &Machine, base: Address, handles: &[Handle]) -> String {
 #[test]
 fn text_matches_the_expected_report() {
     let machine = machine();
-    let (base, handles) = cache(&machine, 8, &[0, 1, 4]);
+    let (base, handles) = map_pages(&machine, 8, &[0, 1, 4]);
     machine.vmm.name_reservation(base, "kv cache").unwrap();
     machine.vmm.name_handle(handles[2], "odd \"page\"\n").unwrap();
-    grant_both(&machine, base, 2 * GRANULE);
+    grant_both_gpus(&machine, base, 2 * GRANULE);
     machine.grant(base, 2 * GRANULE, machine.gpu(1), Access::Read);
     let expected = r#"
 1 reservation of 16 MiB; 3 mappings of 6 MiB; memory: 3 pieces of 6 MiB; pool memory: 0 pieces of 0 B
@@ -37,28 +37,29 @@ idle: allocated, and not in use
   0xADDR      2 MiB  "odd \"page\"\n"  mapping without access
 "#;
     let page = at(base, 4 * GRANULE).to_string();
-    let text = reported(&machine, base, &handles).replace(&page, "0xADDR");
+    let text = text_with_placeholders(&machine, base, &handles).replace(&page, "0xADDR");
     assert_eq!(text.trim(), expected.trim());
 }
 
 #[test]
-fn pool_memory_has_one_heading() {
+fn pool_memory_is_listed_under_one_heading() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let allocate = |gpu| PoolMemory::allocate(&machine.runtime, gpu, 2 * MIB).unwrap();
     let (staging, other) = (allocate(first).named("staging"), allocate(second));
     staging.allow(&[second]).unwrap();
     let text = machine.vmm.report().to_string();
-    let [one, two] = [&staging, &other].map(|memory| text.find(&memory.address().to_string()));
+    let [first_at, second_at] =
+        [&staging, &other].map(|memory| text.find(&memory.address().to_string()));
     let heading = "\npool memory\n";
     assert_eq!(text.matches(heading).count(), 1, "{text}");
-    assert!(one.min(two) > text.find(heading), "{text}");
+    assert!(first_at.min(second_at) > text.find(heading), "{text}");
     assert!(text.contains("2 MiB  GPU 0  \"staging\": accessible to GPU 0, GPU 1\n"), "{text}");
     assert!(text.contains("2 MiB  GPU 1: accessible to GPU 1\n"), "{text}");
 }
 
 #[test]
-fn empty_report_says_so() {
+fn empty_report_has_only_totals() {
     let machine = machine();
     let text = machine.vmm.report().to_string();
     assert_eq!(text.lines().count(), 1, "{text}");

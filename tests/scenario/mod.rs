@@ -13,8 +13,10 @@ use hsa_vmm::{Access, Address, Error, Handle, HandleType, Reservation};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
-/// Two reservations with mappings: aliases, an agent whose access was revoked, and memory that only its
-/// mapping keeps alive.
+/// Two reservations, and mappings in the first one.
+///
+/// Two mappings have the same memory, one has an agent whose access was set to none, and one has memory that only
+/// the mapping keeps allocated.
 pub struct Scenario {
     pub library: Library,
     /// Eight granules, of which the first five are mapped in four mappings.
@@ -34,7 +36,7 @@ impl Scenario {
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
         let [a, b, spare] = [0, 1, 0].map(|gpu| library.create(gpu, granule));
         let double = library.create(0, 2 * granule);
-        // Accesses all memory once, so that the runtime creates no files later.
+        // Accesses all memory once, so that the runtime opens no files later.
         for (index, handle) in [a, b, spare, double].into_iter().enumerate() {
             library.map(used, granule, handle);
             library.grant(used, granule, library.cpu(0), Access::ReadWrite);
@@ -51,9 +53,9 @@ impl Scenario {
         let crossed = [access(gpu, Access::Read), access(peer, Access::ReadWrite)];
         library.vmm.set_access(at(used, granule), granule, &crossed).unwrap();
         library.grant(at(used, 2 * granule), 2 * granule, cpu, Access::Read);
-        for was in [Access::ReadWrite, Access::None] {
-            let lost = [access(cpu, was), access(gpu, was)];
-            library.vmm.set_access(at(used, 4 * granule), granule, &lost).unwrap();
+        for requested in [Access::ReadWrite, Access::None] {
+            let both = [access(cpu, requested), access(gpu, requested)];
+            library.vmm.set_access(at(used, 4 * granule), granule, &both).unwrap();
         }
         library.vmm.release(b).unwrap();
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -66,7 +68,7 @@ impl Scenario {
         self.library.granule()
     }
 
-    /// Returns requests for mappings: two in each reservation, three of the same memory.
+    /// Returns four requests for mappings: two in each reservation, three of them of the same memory.
     pub fn many(&self) -> [NewMapping; 4] {
         let (size, double) = (self.granule(), self.handles.borrow()[2]);
         let new = |address, handle| NewMapping { address, size, handle };
@@ -78,11 +80,12 @@ impl Scenario {
         ]
     }
 
+    /// Returns the size of the mapped range.
     pub fn mapped(&self) -> usize {
         MAPPED * self.granule()
     }
 
-    /// Frees everything.
+    /// Unmaps, releases and frees everything.
     pub fn tear_down(&self, when: &str) {
         let vmm = &self.library.vmm;
         for mapping in vmm.mappings() {
@@ -97,7 +100,7 @@ impl Scenario {
         vmm.check().unwrap_or_else(|e| panic!("{when}: {e}"));
     }
 
-    /// Fails unless the CPU reads the original contents.
+    /// Fails unless the CPU reads the original contents. Grants the CPU access.
     pub fn assert_contents(&self, when: &str) {
         let granule = self.granule();
         for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
@@ -109,7 +112,7 @@ impl Scenario {
                 .unwrap_or_else(|error| panic!("{when}: {error}"));
             let mut bytes = [0; 16];
             self.library.vmm.read(address, &mut bytes).unwrap();
-            assert_eq!(bytes, [expected; 16], "{when}: at {offset}");
+            assert_eq!(bytes, [expected; 16], "{when}: at granule {offset}");
         }
     }
 }
@@ -117,28 +120,28 @@ impl Scenario {
 /// An operation on the scenario.
 pub type Act = fn(&Scenario) -> Result<(), Error>;
 
-/// Every operation that calls the runtime, in several variants.
+/// Every operation that calls the runtime, in several variants, each with a name.
 pub const ACTS: &[(&str, Act)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {
         s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None).map(drop)
     }),
-    ("reserve near an address that is not aligned", |s| {
-        // Below the reservation and not aligned; most likely free.
+    ("reserve near an unaligned hint", |s| {
+        // Below the reservation, not aligned, and probably free.
         let hint = Address::new((s.used.get() & !((1 << 30) - 1)) - (1 << 30) + s.granule());
         s.library.vmm.address_reserve(s.granule(), 2 * s.granule(), Some(hint)).map(drop)
     }),
-    ("reserve where something is", |s| {
+    ("reserve taken addresses", |s| {
         match Reservation::builder(s.granule()).exactly_at(s.used).reserve(&s.library.vmm) {
-            Ok(_) => unreachable!("it is taken"),
+            Ok(_) => unreachable!("the addresses are taken"),
             Err(error) if error.problem() == Some(Problem::AddressTaken) => Ok(()),
             Err(error) => Err(error),
         }
     }),
     ("free", |s| s.library.vmm.address_free(s.empty, 2 * s.granule())),
     ("create", |s| {
-        let made = s.library.vmm.create(s.granule(), &s.library.on(1))?;
-        s.handles.borrow_mut().push(made);
+        let created = s.library.vmm.create(s.granule(), &s.library.on(1))?;
+        s.handles.borrow_mut().push(created);
         Ok(())
     }),
     ("release", |s| {
@@ -152,27 +155,27 @@ pub const ACTS: &[(&str, Act)] = &[
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
         s.library.vmm.set_access(s.used, s.mapped(), &all)
     }),
-    ("grant the CPU to read", |s| {
+    ("grant the CPU read access", |s| {
         let cpu = [access(s.library.cpu(0), Access::Read)];
         s.library.vmm.set_access(s.used, s.mapped(), &cpu)
     }),
-    ("grant the CPU to write", |s| {
+    ("grant the CPU write access", |s| {
         let cpu = [access(s.library.cpu(0), Access::ReadWrite)];
         s.library.vmm.set_access(s.used, s.mapped(), &cpu)
     }),
-    ("forbid the CPU", |s| {
+    ("set no access for the CPU", |s| {
         let cpu = [access(s.library.cpu(0), Access::None)];
         s.library.vmm.set_access(s.used, s.mapped(), &cpu)
     }),
-    ("forbid a GPU", |s| {
+    ("set no access for a GPU", |s| {
         let gpu = [access(s.library.gpu(0), Access::None)];
         s.library.vmm.set_access(s.used, s.mapped(), &gpu)
     }),
-    ("grant both GPUs to read", |s| {
+    ("grant both GPUs read access", |s| {
         let gpus = [s.library.gpu(0), s.library.gpu(1)].map(|gpu| access(gpu, Access::Read));
         s.library.vmm.set_access(s.used, s.mapped(), &gpus)
     }),
-    ("change the CPU and a GPU", |s| {
+    ("change the access of the CPU and a GPU", |s| {
         let both = [s.library.cpu(0), s.library.gpu(0)].map(|id| access(id, Access::Read));
         s.library.vmm.set_access(at(s.used, 2 * s.granule()), 3 * s.granule(), &both)
     }),
@@ -211,14 +214,14 @@ pub const ACTS: &[(&str, Act)] = &[
     }),
     ("import", |s| {
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
-        let made = s.library.vmm.import_from_shareable_handle(&s.shared, file)?;
-        s.handles.borrow_mut().push(made);
+        let imported = s.library.vmm.import_from_shareable_handle(&s.shared, file)?;
+        s.handles.borrow_mut().push(imported);
         Ok(())
     }),
     ("fill", |s| s.library.vmm.fill(s.used, 0x0101_0101, 16)),
     ("copy", |s| {
-        let far = at(s.used, 2048);
-        s.library.vmm.copy(s.library.gpu(0), far, s.used, 16)
+        let destination = at(s.used, 2048);
+        s.library.vmm.copy(s.library.gpu(0), destination, s.used, 16)
     }),
     ("copy to the host and back", |s| {
         let (gpu, mut bytes) = (s.library.gpu(0), [0; 16]);

@@ -12,21 +12,22 @@ pub struct StateSnapshot {
     pub mappings: Vec<MappingInfo>,
     pub usage: Usage,
     pub access: Vec<(Address, AgentId, Access)>,
-    /// The permissions of this process, by address.
+    /// This process's permissions for the reservations: start, end and permissions.
     pub process: Vec<(usize, usize, String)>,
     pub descriptors: usize,
     pub quarantined: usize,
 }
 
 impl StateSnapshot {
+    /// Takes a snapshot. Fails if the ledger is inconsistent, or if a reservation has a hole.
     pub fn of(Library { runtime, vmm }: &Library, when: &str) -> Self {
         vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
         let mappings = vmm.mappings();
         let mut access = Vec::new();
         for mapping in &mappings {
-            let here = mapping.address;
+            let address = mapping.address;
             for agent in runtime.agents() {
-                access.push((here, agent.id(), vmm.get_access(agent.id(), here).unwrap()));
+                access.push((address, agent.id(), vmm.get_access(agent.id(), address).unwrap()));
             }
         }
         let reservations = vmm.reservations();
@@ -44,7 +45,7 @@ impl StateSnapshot {
         }
     }
 
-    /// Fails with only the parts that differ.
+    /// Fails unless the states are equal. Compares part by part, so that the message is short.
     #[track_caller]
     pub fn assert_same(&self, after: &Self, when: &str) {
         assert_eq!(self.reservations, after.reservations, "{when}");

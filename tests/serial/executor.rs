@@ -1,8 +1,8 @@
-//! Executes the operations of a round by the library.
+//! Executes the operations of a round with the library.
 
 use super::state::Mapped;
 use super::{
-    AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, SLOTS, Slot, SlotRange, State,
+    AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange, State,
 };
 use crate::machine::{Library, access, at};
 use hsa_vmm::error::Problem;
@@ -18,12 +18,12 @@ pub struct Executor<'a> {
     agents: [AgentId; AGENTS],
     bases: [Address; RESERVATIONS],
     handles: [Handle; HANDLES],
-    /// Values that would free what they reserved when they are dropped.
+    /// Owned reservations, which are kept until the end because dropping them would free the addresses.
     reserved_again: Mutex<Vec<Reservation>>,
 }
 
 impl<'a> Executor<'a> {
-    /// Reserves and allocates; every allocation begins with its number.
+    /// Makes the reservations and allocations. The first byte of each allocation is its number.
     #[track_caller]
     pub fn new(library: &'a Library) -> Self {
         let granule = library.granule();
@@ -50,16 +50,16 @@ impl<'a> Executor<'a> {
 
     /// Executes an operation.
     #[track_caller]
-    pub fn execute(&self, operation: Operation) -> Answer {
-        let answer = self.answer(operation);
-        answer.unwrap_or_else(|error| Answer::Refused(reason(operation, error)))
+    pub fn execute(&self, operation: Operation) -> Outcome {
+        let outcome = self.try_execute(operation);
+        outcome.unwrap_or_else(|error| Outcome::Rejected(reason(operation, error)))
     }
 
-    fn answer(&self, operation: Operation) -> Result<Answer, Error> {
+    fn try_execute(&self, operation: Operation) -> Result<Outcome, Error> {
         let vmm = &self.library.vmm;
-        let done = |()| Answer::Done;
+        let done = |()| Outcome::Done;
         match operation {
-            Operation::Hold { .. } => Ok(Answer::Done),
+            Operation::Hold { .. } => Ok(Outcome::Done),
             Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
                 vmm.map(self.address(slot), self.granule, 0, self.handles[handle]).map(done)
             }
@@ -67,48 +67,48 @@ impl<'a> Executor<'a> {
                 let (address, size) = self.range(range);
                 vmm.unmap(address, size).map(done)
             }
-            Operation::Grant { range, agent, access: wanted } => {
+            Operation::Grant { range, agent, access: requested } => {
                 let (address, size) = self.range(range);
-                vmm.set_access(address, size, &[access(self.agents[agent], wanted)]).map(done)
+                vmm.set_access(address, size, &[access(self.agents[agent], requested)]).map(done)
             }
             Operation::Revoke { range, agent } => {
                 let (address, size) = self.range(range);
                 vmm.revoke(address, size, &[self.agents[agent]]).map(done)
             }
-            Operation::Ask { slot, agent } => {
-                vmm.get_access(self.agents[agent], self.address(slot)).map(Answer::Access)
+            Operation::GetAccess { slot, agent } => {
+                vmm.get_access(self.agents[agent], self.address(slot)).map(Outcome::Access)
             }
             Operation::Write { slot, value } => vmm.write(self.address(slot), &[value]).map(done),
             Operation::Read { slot } => {
                 let mut byte = [0];
-                vmm.read(self.address(slot), &mut byte).map(|()| Answer::Byte(byte[0]))
+                vmm.read(self.address(slot), &mut byte).map(|()| Outcome::Byte(byte[0]))
             }
             Operation::Retain { slot } => {
                 let retained = vmm.retain_allocation_handle(self.address(slot))?;
                 let number = self.handles.iter().position(|&handle| handle == retained);
-                Ok(Answer::Handle(number.expect("a handle of this round")))
+                Ok(Outcome::Handle(number.expect("a handle of this round")))
             }
             Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
             Operation::Share { handle } => {
                 let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE)?;
                 let imported = vmm.import_from_shareable_handle(shared, FILE)?;
                 vmm.release(imported).expect("no other thread uses it");
-                Ok(Answer::Done)
+                Ok(Outcome::Done)
             }
             Operation::Free { reservation } => {
                 vmm.address_free(self.bases[reservation], SLOTS * self.granule).map(done)
             }
             Operation::Reserve { reservation } => {
-                let wanted = Reservation::builder(SLOTS * self.granule);
-                let reserved = wanted.exactly_at(self.bases[reservation]).reserve(vmm)?;
+                let builder = Reservation::builder(SLOTS * self.granule);
+                let reserved = builder.exactly_at(self.bases[reservation]).reserve(vmm)?;
                 self.reserved_again.lock().unwrap().push(reserved);
-                Ok(Answer::Done)
+                Ok(Outcome::Done)
             }
         }
     }
 
-    /// Returns the state after all threads have ended. Releases all references.
-    pub fn observed(&self) -> State {
+    /// Returns the state after all threads have ended. Counts the references by releasing all of them.
+    pub fn observe_and_release(&self) -> State {
         let vmm = &self.library.vmm;
         let mut state = State { contents: [0; HANDLES], ..State::default() };
         let reserved = vmm.reservations();
@@ -123,10 +123,15 @@ impl<'a> Executor<'a> {
                     continue;
                 };
                 let handle = vmm.retain_allocation_handle(address).expect("it is mapped");
-                let handle = self.handles.iter().position(|&it| it == handle).expect("of ours");
+                let handle = self
+                    .handles
+                    .iter()
+                    .position(|&it| it == handle)
+                    .expect("a handle of this round");
                 retained[handle] += 1;
-                let of = |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|it| it.1);
-                let access = self.agents.map(|agent| of(agent).unwrap_or_default());
+                let access_of =
+                    |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|it| it.1);
+                let access = self.agents.map(|agent| access_of(agent).unwrap_or_default());
                 state.slots[reservation][number] = Some(Mapped { handle, access });
                 state.contents[handle] = self.first_byte(address);
             }
@@ -138,26 +143,28 @@ impl<'a> Executor<'a> {
         state
     }
 
+    /// Reads the first byte of a mapping. Grants the CPU access meanwhile.
     fn first_byte(&self, address: Address) -> u8 {
         let cpu = self.agents[0];
         let before = self.library.vmm.get_access(cpu, address).expect("it is mapped");
         self.library.grant(address, self.granule, cpu, Access::Read);
         let mut byte = [0];
-        self.library.vmm.read(address, &mut byte).expect("it was granted");
+        self.library.vmm.read(address, &mut byte).expect("access was granted");
         self.library.grant(address, self.granule, cpu, before);
         byte[0]
     }
 
-    /// Unmaps and frees everything; [`observed`](Self::observed) has released the memory.
+    /// Unmaps all mappings and frees all reservations, after
+    /// [`observe_and_release`](Self::observe_and_release) has released the memory.
     #[track_caller]
-    pub fn clear(self) {
+    pub fn free_all(self) {
         let vmm = &self.library.vmm;
         for mapping in vmm.mappings() {
             vmm.unmap(mapping.address, mapping.size).expect("it is mapped");
         }
         drop(self.reserved_again);
         for (address, size) in vmm.reservations() {
-            vmm.address_free(address, size).expect("nothing is in it");
+            vmm.address_free(address, size).expect("nothing is mapped");
         }
         self.library.assert_nothing_held();
     }

@@ -1,9 +1,9 @@
 //! Checks linearizability: concurrent operations have the results and the final state of some serial order.
 //!
-//! A round has some reservations and allocations ([`Executor`]) and a program for each thread. Each operation
-//! is recorded with its result, its begin and its end. Then [`order`] searches for a serial order in which a
-//! model ([`State`]) has the same results and the same final state. An operation that ended before another
-//! began precedes it in that order.
+//! A round has some reservations and allocations ([`Executor`]), and a program for each thread. It records the
+//! result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a model
+//! ([`State`]) has the same results and the same final state. An operation that ended before another began must
+//! precede it in that order.
 
 #![allow(dead_code, reason = "every test binary uses another part")]
 
@@ -23,11 +23,13 @@ use hsa_vmm::Access;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of reservations, of slots (granules) in each, and of allocations of one granule.
+/// The number of reservations.
 pub const RESERVATIONS: usize = 2;
+/// The number of slots in each reservation; a slot is a granule.
 pub const SLOTS: usize = 3;
+/// The number of allocations, each of one granule.
 pub const HANDLES: usize = 3;
-/// A CPU and two GPUs.
+/// The number of agents: a CPU and two GPUs.
 pub const AGENTS: usize = 3;
 
 /// A granule of a reservation, by number.
@@ -44,7 +46,7 @@ pub struct SlotRange {
     pub count: usize,
 }
 
-/// An operation. Reservations, allocations and agents are numbers.
+/// An operation. Reservations, allocations and agents are given by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Map {
@@ -63,7 +65,7 @@ pub enum Operation {
         range: SlotRange,
         agent: usize,
     },
-    Ask {
+    GetAccess {
         slot: Slot,
         agent: usize,
     },
@@ -91,11 +93,11 @@ pub enum Operation {
     Reserve {
         reservation: usize,
     },
-    /// The first step of a successful map: from here on a release does not free the allocation.
+    /// The first step of a successful map. A later release does not free the allocation.
     Hold {
         handle: usize,
     },
-    /// The last step of a successful map: from here on the mapping is visible.
+    /// The last step of a successful map, which makes the mapping visible.
     Appear {
         slot: Slot,
         handle: usize,
@@ -104,12 +106,12 @@ pub enum Operation {
 
 /// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     Done,
     Access(Access),
     Byte(u8),
     Handle(usize),
-    Refused(Reason),
+    Rejected(Reason),
 }
 
 /// Why an operation was rejected.
@@ -124,20 +126,20 @@ pub enum Reason {
     AddressTaken,
 }
 
-/// A completed operation, with the times of its begin and end.
+/// An operation or a step of one, with its result and the times of its begin and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub operation: Operation,
-    pub answer: Answer,
+    pub outcome: Outcome,
     pub begun: u64,
     pub ended: u64,
 }
 
-/// Splits an operation into atomic steps. Only a map has two: between them the runtime maps, and other threads
-/// may release the allocation.
-fn steps(operation: Operation, answer: Answer) -> Vec<Operation> {
-    match (operation, answer) {
-        (Operation::Map { slot, handle }, Answer::Done) => {
+/// Splits an operation into atomic steps. Only a map has two. Between them the runtime maps the memory, and other
+/// threads may release the allocation.
+fn steps(operation: Operation, outcome: Outcome) -> Vec<Operation> {
+    match (operation, outcome) {
+        (Operation::Map { slot, handle }, Outcome::Done) => {
             vec![Operation::Hold { handle }, Operation::Appear { slot, handle }]
         }
         _ => vec![operation],
@@ -145,7 +147,7 @@ fn steps(operation: Operation, answer: Answer) -> Vec<Operation> {
 }
 
 /// Runs the programs, each in a thread of its own, and returns the events of each thread.
-pub fn play(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
+pub fn run_programs(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>> {
     let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let histories = Mutex::new(vec![Vec::new(); programs.len()]);
@@ -156,10 +158,10 @@ pub fn play(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>>
                 let mut history = Vec::with_capacity(program.len());
                 for &operation in program {
                     let begun = tick();
-                    let answer = executor.execute(operation);
+                    let outcome = executor.execute(operation);
                     let ended = tick();
-                    for operation in steps(operation, answer) {
-                        history.push(Event { operation, answer, begun, ended });
+                    for operation in steps(operation, outcome) {
+                        history.push(Event { operation, outcome, begun, ended });
                     }
                 }
                 histories.lock().unwrap()[number] = history;
@@ -171,28 +173,31 @@ pub fn play(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec<Event>>
 
 /// Runs one round, and fails unless it has a serial order.
 #[track_caller]
-pub fn round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
+pub fn run_round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
     let executor = Executor::new(library);
     let mut state = State::default();
-    // Some operations before the threads start, so that they conflict.
+    // Executes some operations first, so that those of the threads conflict with mappings that exist.
     for _ in 0..random.below(8) {
         let operation = random.operation();
-        let answer = executor.execute(operation);
-        assert!(state.admits(operation, answer), "{operation:?} returned {answer:?} in {state:?}");
+        let outcome = executor.execute(operation);
+        assert!(
+            state.try_apply(operation, outcome),
+            "{operation:?} returned {outcome:?} in {state:?}"
+        );
     }
     let programs: Vec<Vec<Operation>> =
         (0..threads).map(|_| (0..steps).map(|_| random.operation()).collect()).collect();
-    let histories = play(&executor, &programs);
+    let histories = run_programs(&executor, &programs);
     library.vmm.check().expect("the ledger is consistent");
     assert_eq!(library.vmm.quarantine(), []);
-    let after = executor.observed();
+    let after = executor.observe_and_release();
     if !order::exists(&state, &histories, &after) {
         for (number, history) in histories.iter().enumerate() {
-            for Event { operation, answer, begun, ended } in history {
-                println!("thread {number}, {begun} to {ended}: {operation:?}: {answer:?}");
+            for Event { operation, outcome, begun, ended } in history {
+                println!("thread {number}, {begun} to {ended}: {operation:?}: {outcome:?}");
             }
         }
-        panic!("no serial order explains this:\nfrom {state:?}\nto {after:?}");
+        panic!("no serial order has these results:\nfrom {state:?}\nto {after:?}");
     }
-    executor.clear();
+    executor.free_all();
 }

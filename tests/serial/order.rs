@@ -3,14 +3,14 @@
 use super::{Event, State};
 use std::collections::HashSet;
 
-/// Returns whether some serial order of the events gives every result and ends in `after`.
+/// Returns whether the events have a serial order with their results that leads from `before` to `after`.
 ///
-/// Wing and Gong's search: tries each thread's next operation, if no other thread's next one ended before it
-/// began. States without a solution are memoised.
+/// Uses Wing and Gong's search: tries the next event of each thread, unless the next event of another thread ended
+/// before it began. Memoises the states from which the search has failed.
 pub fn exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();
-    search(before.clone(), done, threads, &after.clone().visible(), &mut failed)
+    search(before.clone(), done, threads, &after.clone().into_visible(), &mut failed)
 }
 
 fn search(
@@ -21,22 +21,22 @@ fn search(
     failed: &mut HashSet<(State, Vec<usize>)>,
 ) -> bool {
     let next = || {
-        let one =
+        let next_of =
             |(number, events): (usize, &Vec<Event>)| Some((number, *events.get(done[number])?));
-        threads.iter().enumerate().filter_map(one)
+        threads.iter().enumerate().filter_map(next_of)
     };
     let Some(first_end) = next().map(|(_, event)| event.ended).min() else {
-        return state.visible() == *after;
+        return state.into_visible() == *after;
     };
     if failed.contains(&(state.clone(), done.clone())) {
         return false;
     }
     for (number, event) in next().filter(|(_, event)| event.begun <= first_end) {
-        let mut then = state.clone();
-        if then.admits(event.operation, event.answer) {
+        let mut next_state = state.clone();
+        if next_state.try_apply(event.operation, event.outcome) {
             let mut done = done.clone();
             done[number] += 1;
-            if search(then, done, threads, after, failed) {
+            if search(next_state, done, threads, after, failed) {
                 return true;
             }
         }
@@ -47,7 +47,7 @@ fn search(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Answer, Operation, Reason, Slot, SlotRange};
+    use super::super::{Operation, Outcome, Reason, Slot, SlotRange};
     use super::*;
 
     const SLOT: Slot = Slot { reservation: 0, number: 0 };
@@ -55,49 +55,58 @@ mod tests {
     const UNMAP: Operation = Operation::Unmap { range: SlotRange { first: SLOT, count: 1 } };
     const READ: Operation = Operation::Read { slot: SLOT };
 
-    fn event(operation: Operation, answer: Answer, begun: u64, ended: u64) -> Event {
-        Event { operation, answer, begun, ended }
+    fn event(operation: Operation, outcome: Outcome, begun: u64, ended: u64) -> Event {
+        Event { operation, outcome, begun, ended }
     }
 
-    fn after(operations: &[Operation]) -> State {
+    fn state_after(operations: &[Operation]) -> State {
         let mut state = State::default();
-        assert!(operations.iter().all(|&operation| state.admits(operation, Answer::Done)));
+        assert!(operations.iter().all(|&operation| state.try_apply(operation, Outcome::Done)));
         state
     }
 
-    fn explains(threads: &[Vec<Event>], end: &State) -> bool {
+    fn has_serial_order(threads: &[Vec<Event>], end: &State) -> bool {
         exists(&State::default(), threads, end)
     }
 
     #[test]
     fn concurrent_events_are_unordered() {
-        let refused = Answer::Refused(Reason::NotMapped);
-        let map = vec![event(MAP, Answer::Done, 0, 3)];
-        let unmap = |answer| vec![event(UNMAP, answer, 1, 2)];
-        assert!(explains(&[map.clone(), unmap(refused)], &after(&[MAP])));
-        assert!(explains(&[map.clone(), unmap(Answer::Done)], &after(&[])));
-        assert!(!explains(&[map.clone(), unmap(refused)], &after(&[])), "a lost update");
-        assert!(!explains(&[map, unmap(Answer::Done)], &after(&[MAP])), "one that came twice");
+        let rejected = Outcome::Rejected(Reason::NotMapped);
+        let map = vec![event(MAP, Outcome::Done, 0, 3)];
+        let unmap = |outcome| vec![event(UNMAP, outcome, 1, 2)];
+        assert!(has_serial_order(&[map.clone(), unmap(rejected)], &state_after(&[MAP])));
+        assert!(has_serial_order(&[map.clone(), unmap(Outcome::Done)], &state_after(&[])));
+        assert!(
+            !has_serial_order(&[map.clone(), unmap(rejected)], &state_after(&[])),
+            "the map is lost"
+        );
+        assert!(
+            !has_serial_order(&[map, unmap(Outcome::Done)], &state_after(&[MAP])),
+            "the mapping returned after its unmap"
+        );
     }
 
     #[test]
     fn ended_events_come_first() {
-        let refused = Answer::Refused(Reason::NotMapped);
-        let late = [vec![event(MAP, Answer::Done, 0, 1)], vec![event(UNMAP, refused, 2, 3)]];
-        assert!(!explains(&late, &after(&[MAP])));
-        let twice = vec![event(MAP, Answer::Done, 0, 1), event(MAP, Answer::Done, 2, 3)];
-        assert!(!explains(&[twice], &after(&[MAP])));
+        let rejected = Outcome::Rejected(Reason::NotMapped);
+        let late = [vec![event(MAP, Outcome::Done, 0, 1)], vec![event(UNMAP, rejected, 2, 3)]];
+        assert!(!has_serial_order(&late, &state_after(&[MAP])));
+        let twice = vec![event(MAP, Outcome::Done, 0, 1), event(MAP, Outcome::Done, 2, 3)];
+        assert!(!has_serial_order(&[twice], &state_after(&[MAP])));
     }
 
     #[test]
     fn wrong_results_have_no_order() {
-        let answers = [Answer::Byte(0), Answer::Done, Answer::Refused(Reason::NotMapped)];
-        for answer in answers {
-            let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, answer, 2, 3)];
-            assert!(!explains(&[read], &after(&[MAP])), "{answer:?}: no agent has access");
+        let outcomes = [Outcome::Byte(0), Outcome::Done, Outcome::Rejected(Reason::NotMapped)];
+        for outcome in outcomes {
+            let read = vec![event(MAP, Outcome::Done, 0, 1), event(READ, outcome, 2, 3)];
+            assert!(
+                !has_serial_order(&[read], &state_after(&[MAP])),
+                "{outcome:?}: no agent has access"
+            );
         }
-        let refused = Answer::Refused(Reason::NotGranted);
-        let read = vec![event(MAP, Answer::Done, 0, 1), event(READ, refused, 2, 3)];
-        assert!(explains(&[read], &after(&[MAP])));
+        let rejected = Outcome::Rejected(Reason::NotGranted);
+        let read = vec![event(MAP, Outcome::Done, 0, 1), event(READ, rejected, 2, 3)];
+        assert!(has_serial_order(&[read], &state_after(&[MAP])));
     }
 }

@@ -27,12 +27,12 @@ impl Random {
 
     fn range(&mut self) -> SlotRange {
         let first = self.slot();
-        // Often one granule, which is more likely to be mapped.
+        // In half of the cases one granule, because a longer range is rarely mapped completely.
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
         SlotRange { first, count }
     }
 
-    /// Returns a random operation. Maps and grants are frequent, because the others need them.
+    /// Returns a random operation. Maps and grants are frequent, because most others fail without them.
     pub fn operation(&mut self) -> Operation {
         let (slot, range) = (self.slot(), self.range());
         let (handle, agent) = (self.below(HANDLES), self.below(AGENTS));
@@ -44,7 +44,7 @@ impl Random {
                 Operation::Grant { range, agent, access: access[self.below(access.len())] }
             }
             10 => Operation::Revoke { range, agent },
-            11..13 => Operation::Ask { slot, agent },
+            11..13 => Operation::GetAccess { slot, agent },
             13 => Operation::Write { slot, value: self.below(256) as u8 },
             14 => Operation::Read { slot },
             15 => Operation::Retain { slot },

@@ -1,15 +1,15 @@
-//! The model of a round, by HIP's documents.
+//! A model of HIP's documentation, for one round.
 
-use super::{AGENTS, Answer, HANDLES, Operation, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
+use super::{AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange};
 use hsa_vmm::Access;
 
-/// The state of the model. Equal states behave alike.
+/// The state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub reserved: [bool; RESERVATIONS],
     pub slots: [[Option<Mapped>; SLOTS]; RESERVATIONS],
     pub references: [u32; HANDLES],
-    /// The byte that every allocation begins with.
+    /// The first byte of each allocation.
     pub contents: [u8; HANDLES],
 }
 
@@ -21,7 +21,7 @@ pub struct Mapped {
 }
 
 impl Default for State {
-    /// Everything reserved and allocated, nothing mapped.
+    /// Returns the state of a new round: everything is reserved and allocated, and nothing is mapped.
     fn default() -> Self {
         Self {
             reserved: [true; RESERVATIONS],
@@ -33,10 +33,10 @@ impl Default for State {
 }
 
 impl State {
-    /// Executes an operation. Returns whether this result is possible.
-    pub fn admits(&mut self, operation: Operation, answer: Answer) -> bool {
-        if let Answer::Refused(reason) = answer {
-            return self.is_reason(operation, reason);
+    /// Applies an operation. Returns whether this outcome is possible; if not, the state must not be used.
+    pub fn try_apply(&mut self, operation: Operation, outcome: Outcome) -> bool {
+        if let Outcome::Rejected(reason) = outcome {
+            return self.can_be_rejected(operation, reason);
         }
         let impossible = [
             Reason::NotReserved,
@@ -47,19 +47,20 @@ impl State {
             Reason::Released,
         ]
         .into_iter()
-        .any(|reason| self.is_reason(operation, reason));
-        // Other threads of the process can cause this error, too.
+        .any(|reason| self.can_be_rejected(operation, reason));
+        // `AddressTaken` is always possible, because threads outside the round can take the addresses. Success is
+        // impossible if the addresses are still reserved.
         let taken =
             matches!(operation, Operation::Reserve { reservation } if self.reserved[reservation]);
-        !impossible && !taken && self.answers(operation) == answer
+        !impossible && !taken && self.apply(operation) == outcome
     }
 
     /// Returns whether an operation can be rejected for this reason.
-    fn is_reason(&self, operation: Operation, reason: Reason) -> bool {
+    fn can_be_rejected(&self, operation: Operation, reason: Reason) -> bool {
         let range = match operation {
             Operation::Map { slot, .. }
             | Operation::Appear { slot, .. }
-            | Operation::Ask { slot, .. }
+            | Operation::GetAccess { slot, .. }
             | Operation::Write { slot, .. }
             | Operation::Read { slot }
             | Operation::Retain { slot } => SlotRange { first: slot, count: 1 },
@@ -101,8 +102,8 @@ impl State {
         }
     }
 
-    /// Executes an operation, and returns its result.
-    fn answers(&mut self, operation: Operation) -> Answer {
+    /// Applies an operation that succeeds, and returns its result.
+    fn apply(&mut self, operation: Operation) -> Outcome {
         let access = [Access::None; AGENTS];
         match operation {
             Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
@@ -111,8 +112,10 @@ impl State {
             Operation::Unmap { range } => self.slots_in_mut(range).fill(None),
             Operation::Grant { range, agent, access } => self.grant(range, agent, access),
             Operation::Revoke { range, agent } => self.grant(range, agent, Access::None),
-            Operation::Ask { slot, agent } => {
-                return Answer::Access(self.slot(slot).map_or(Access::None, |it| it.access[agent]));
+            Operation::GetAccess { slot, agent } => {
+                return Outcome::Access(
+                    self.slot(slot).map_or(Access::None, |it| it.access[agent]),
+                );
             }
             Operation::Write { slot, value } => {
                 if let Some(mapped) = *self.slot(slot) {
@@ -121,19 +124,19 @@ impl State {
             }
             Operation::Read { slot } => {
                 let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
-                return Answer::Byte(self.contents[handle]);
+                return Outcome::Byte(self.contents[handle]);
             }
             Operation::Retain { slot } => {
                 let handle = self.slot(slot).map_or(0, |mapped| mapped.handle);
                 self.references[handle] += 1;
-                return Answer::Handle(handle);
+                return Outcome::Handle(handle);
             }
             Operation::Release { handle } => self.references[handle] -= 1,
             Operation::Share { .. } | Operation::Hold { .. } => {}
             Operation::Free { reservation } => self.reserved[reservation] = false,
             Operation::Reserve { reservation } => self.reserved[reservation] = true,
         }
-        Answer::Done
+        Outcome::Done
     }
 
     fn grant(&mut self, range: SlotRange, agent: usize, access: Access) {
@@ -156,8 +159,8 @@ impl State {
         &mut self.slots[reservation][number..number + range.count]
     }
 
-    /// Returns the observable state, without allocations that are neither referenced nor mapped.
-    pub fn visible(mut self) -> Self {
+    /// Returns the state that can be observed: without the contents of allocations that are not mapped.
+    pub fn into_visible(mut self) -> Self {
         for handle in 0..HANDLES {
             let mapped = |slot: &Option<Mapped>| slot.is_some_and(|it| it.handle == handle);
             if !self.slots.as_flattened().iter().any(mapped) {

@@ -1,5 +1,5 @@
-//! Owned values whose mappings were unmapped by address and replaced by another owner's: every
-//! method must fail, and the other owner's mappings must stay as they are.
+//! Tests of owned values whose mappings were unmapped by address and replaced by mappings of another owner.
+//! Every method must fail, and must not change the other owner's mappings.
 
 use crate::machine::{Library, MIB, access, at};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -11,13 +11,13 @@ use hsa_vmm::{
 };
 
 const SIZE: usize = 2 * MIB;
-/// The contents of the other owner's memory.
-const THEIRS: u8 = 0x5a;
+/// The byte that fills the other owner's memory.
+const SUCCESSOR_BYTE: u8 = 0x5a;
 
 /// Mappings of another owner at the addresses of an owned value.
 struct Successor<'a> {
     library: &'a Library,
-    places: Vec<(Address, usize, Handle)>,
+    mappings: Vec<(Address, usize, Handle)>,
     before: Vec<MappingInfo>,
 }
 
@@ -25,37 +25,41 @@ impl<'a> Successor<'a> {
     /// Unmaps these ranges by address, and maps other memory there.
     #[track_caller]
     fn replace(library: &'a Library, ranges: &[(Address, usize)]) -> Self {
-        let mut places = Vec::new();
+        let mut mappings = Vec::new();
         for &(address, size) in ranges {
             library.vmm.unmap(address, size).expect("the range consists of whole mappings");
             let handle = library.create(0, size);
             library.map(address, size, handle);
             library.grant(address, size, library.cpu(0), Access::ReadWrite);
             library.grant(address, size, library.gpu(0), Access::ReadWrite);
-            library.vmm.write(address, &vec![THEIRS; size]).expect("it is mapped");
-            places.push((address, size, handle));
+            library.vmm.write(address, &vec![SUCCESSOR_BYTE; size]).expect("it is mapped");
+            mappings.push((address, size, handle));
         }
-        let before = places.iter().map(|&(at, ..)| library.vmm.mapping_at(at).expect("there"));
+        let before =
+            mappings.iter().map(|&(at, ..)| library.vmm.mapping_at(at).expect("it is mapped"));
         let before = before.collect();
-        Self { library, places, before }
+        Self { library, mappings, before }
     }
 
-    /// Fails unless all of it is unchanged.
+    /// Fails unless the mappings and their contents are unchanged.
     #[track_caller]
     fn assert_untouched(&self, after: &str) {
-        for (&(address, size, _), before) in self.places.iter().zip(&self.before) {
+        for (&(address, size, _), before) in self.mappings.iter().zip(&self.before) {
             let now = self.library.vmm.mapping_at(address);
             assert_eq!(now.as_ref(), Some(before), "after {after}");
             let mut bytes = vec![0; size];
             self.library.vmm.read(address, &mut bytes).expect("it is mapped");
-            assert!(bytes.iter().all(|&byte| byte == THEIRS), "written to by {after}");
+            assert!(
+                bytes.iter().all(|&byte| byte == SUCCESSOR_BYTE),
+                "{after} has written to the other owner's memory"
+            );
         }
     }
 
-    /// Fails unless a method returned that it is not mapped, and changed nothing.
+    /// Fails unless a method has returned `NotMapped`, and has changed nothing.
     #[track_caller]
-    fn refused<T>(&self, method: &str, answer: Result<T, impl Into<Error>>) {
-        match answer.map_err(Into::into) {
+    fn assert_rejected<T>(&self, method: &str, result: Result<T, impl Into<Error>>) {
+        match result.map_err(Into::into) {
             Ok(_) => panic!("{method} did not fail"),
             Err(error) => {
                 let problem = error.problem();
@@ -65,20 +69,20 @@ impl<'a> Successor<'a> {
         self.assert_untouched(method);
     }
 
-    /// Unmaps it after the owned value was dropped.
+    /// Frees the mappings, after the owned value was dropped.
     #[track_caller]
-    fn end(self) {
+    fn free(self) {
         self.assert_untouched("drop");
-        for (address, size, handle) in &self.places {
-            self.library.vmm.unmap(*address, *size).expect("it exists");
-            self.library.vmm.release(*handle).expect("it is ours");
+        for (address, size, handle) in &self.mappings {
+            self.library.vmm.unmap(*address, *size).expect("it is mapped");
+            self.library.vmm.release(*handle).expect("a handle of this test");
         }
     }
 }
 
-/// Frees reservations that an owned value left because something was mapped in them.
+/// Frees the reservations that an owned value did not free because they had mappings.
 #[track_caller]
-fn free_the_rest(library: &Library) {
+fn free_reservations(library: &Library) {
     for (address, size) in library.vmm.reservations() {
         library.vmm.address_free(address, size).expect("nothing is mapped");
     }
@@ -93,33 +97,35 @@ fn new_mapping(library: &Library) -> Mapping {
     mapping
 }
 
+/// Tests a mapping.
 pub fn of_mapping(library: &Library) {
     let mut mapping = new_mapping(library);
     let mut other = new_mapping(library);
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     let successor = Successor::replace(library, &[(mapping.address(), SIZE)]);
     let bytes = &mut [0; 100];
-    successor.refused("read", mapping.read(50, bytes));
-    successor.refused("write", mapping.write(50, bytes));
-    successor.refused("fill", mapping.fill(0, 7, 64));
-    successor.refused("grant", mapping.grant(&[library.gpu(1)], Access::Read));
-    successor.refused("set_access", mapping.set_access(&[access(cpu, Access::None)]));
-    successor.refused("revoke", mapping.revoke(&[gpu]));
-    successor.refused("access", mapping.access(gpu));
-    successor.refused("exchange", mapping.exchange(&mut other));
-    successor.refused("exchange with it", other.exchange(&mut mapping));
+    successor.assert_rejected("read", mapping.read(50, bytes));
+    successor.assert_rejected("write", mapping.write(50, bytes));
+    successor.assert_rejected("fill", mapping.fill(0, 7, 64));
+    successor.assert_rejected("grant", mapping.grant(&[library.gpu(1)], Access::Read));
+    successor.assert_rejected("set_access", mapping.set_access(&[access(cpu, Access::None)]));
+    successor.assert_rejected("revoke", mapping.revoke(&[gpu]));
+    successor.assert_rejected("access", mapping.access(gpu));
+    successor.assert_rejected("exchange", mapping.exchange(&mut other));
+    successor.assert_rejected("exchange as the other mapping", other.exchange(&mut mapping));
     let elsewhere = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
     let Rejected { value: mapping, error } = mapping.relocate(&elsewhere, 0).expect_err("relocate");
-    successor.refused("relocate", Err::<(), _>(error));
+    successor.assert_rejected("relocate", Err::<(), _>(error));
     let Rejected { value: mapping, error } = mapping.unmap().expect_err("unmap");
-    successor.refused("unmap", Err::<(), _>(error));
-    let error = Mapping::unmap_many(vec![mapping]).map_err(|kept| kept.error);
-    successor.refused("unmap_many", error);
+    successor.assert_rejected("unmap", Err::<(), _>(error));
+    let result = Mapping::unmap_many(vec![mapping]).map_err(|rejected| rejected.error);
+    successor.assert_rejected("unmap_many", result);
     drop((other, elsewhere));
-    successor.end();
-    free_the_rest(library);
+    successor.free();
+    free_reservations(library);
 }
 
+/// Tests a growable buffer and a growable vector.
 pub fn of_growable_buffer(library: &Library) {
     let options = GrowableBuffer::builder(8 * SIZE).with_step(SIZE);
     let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -129,73 +135,76 @@ pub fn of_growable_buffer(library: &Library) {
     buffer.write(0, b"own").unwrap();
     let successor = Successor::replace(library, &[(at(buffer.address(), SIZE), SIZE)]);
     let bytes = &mut [0; 100];
-    successor.refused("read", buffer.read(SIZE, bytes));
-    successor.refused("read over its beginning", buffer.read(SIZE - 50, bytes));
-    successor.refused("read over its end", buffer.read(2 * SIZE - 50, bytes));
-    successor.refused("write", buffer.write(SIZE, bytes));
-    successor.refused("write over its beginning", buffer.write(SIZE - 50, bytes));
-    successor.refused("fill", buffer.fill(SIZE, 7, 64));
-    successor.refused("grant", buffer.grant(&[library.gpu(1)], Access::Read));
-    successor.refused("revoke", buffer.revoke(&[gpu]));
-    successor.refused("access", buffer.access(gpu));
-    successor.refused("shrink", buffer.shrink(2 * SIZE));
-    buffer.read(0, &mut bytes[..3]).expect("this step is its own");
+    successor.assert_rejected("read", buffer.read(SIZE, bytes));
+    successor.assert_rejected("read over its beginning", buffer.read(SIZE - 50, bytes));
+    successor.assert_rejected("read over its end", buffer.read(2 * SIZE - 50, bytes));
+    successor.assert_rejected("write", buffer.write(SIZE, bytes));
+    successor.assert_rejected("write over its beginning", buffer.write(SIZE - 50, bytes));
+    successor.assert_rejected("fill", buffer.fill(SIZE, 7, 64));
+    successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
+    successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
+    successor.assert_rejected("access", buffer.access(gpu));
+    successor.assert_rejected("shrink", buffer.shrink(2 * SIZE));
+    buffer.read(0, &mut bytes[..3]).expect("this step is still the buffer's");
     assert_eq!(&bytes[..3], b"own");
 
     let mut values = GrowableVec::<u64>::new(buffer);
     let index = SIZE / 8;
-    successor.refused("get", values.get(index));
-    successor.refused("set", values.set(index, 7));
-    successor.refused("to_vec", values.to_vec());
-    successor.refused("truncate", values.truncate(index));
+    successor.assert_rejected("get", values.get(index));
+    successor.assert_rejected("set", values.set(index, 7));
+    successor.assert_rejected("to_vec", values.to_vec());
+    successor.assert_rejected("truncate", values.truncate(index));
     drop(values);
-    successor.end();
-    free_the_rest(library);
+    successor.free();
+    free_reservations(library);
 }
 
+/// Tests a ring buffer.
 pub fn of_ring_buffer(library: &Library) {
     let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     ring.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(at(ring.address(), SIZE), SIZE)]);
-    let (bytes, over) = (&mut [0; 100], SIZE as u64 - 64);
-    successor.refused("read", ring.read(over, bytes));
-    successor.refused("write", ring.write(over, bytes));
-    successor.refused("fill", ring.fill(over, 7, 100));
-    successor.refused("grant", ring.grant(&[library.gpu(1)], Access::Read));
-    successor.refused("revoke", ring.revoke(&[gpu]));
-    successor.refused("access", ring.access(gpu));
-    ring.read(over, &mut bytes[..64]).expect("this turn is its own");
+    let (bytes, position) = (&mut [0; 100], SIZE as u64 - 64);
+    successor.assert_rejected("read", ring.read(position, bytes));
+    successor.assert_rejected("write", ring.write(position, bytes));
+    successor.assert_rejected("fill", ring.fill(position, 7, 100));
+    successor.assert_rejected("grant", ring.grant(&[library.gpu(1)], Access::Read));
+    successor.assert_rejected("revoke", ring.revoke(&[gpu]));
+    successor.assert_rejected("access", ring.access(gpu));
+    ring.read(position, &mut bytes[..64]).expect("this part is still the ring's");
     drop(ring);
-    successor.end();
-    free_the_rest(library);
+    successor.free();
+    free_reservations(library);
 }
 
+/// Tests a pausable buffer.
 pub fn of_pausable_buffer(library: &Library) {
     let mut buffer = PausableBuffer::create(&library.vmm, SIZE, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
     let successor = Successor::replace(library, &[(buffer.address(), SIZE)]);
     let bytes = &mut [0; 100];
-    successor.refused("read", buffer.read(0, bytes));
-    successor.refused("write", buffer.write(0, bytes));
-    successor.refused("fill", buffer.fill(0, 7, 64));
-    successor.refused("grant", buffer.grant(&[library.gpu(1)], Access::Read));
-    successor.refused("revoke", buffer.revoke(&[gpu]));
-    successor.refused("access", buffer.access(gpu));
-    successor.refused("pause", buffer.pause(Contents::Drop));
-    successor.refused("resume", buffer.resume());
+    successor.assert_rejected("read", buffer.read(0, bytes));
+    successor.assert_rejected("write", buffer.write(0, bytes));
+    successor.assert_rejected("fill", buffer.fill(0, 7, 64));
+    successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
+    successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
+    successor.assert_rejected("access", buffer.access(gpu));
+    successor.assert_rejected("pause", buffer.pause(Contents::Drop));
+    successor.assert_rejected("resume", buffer.resume());
     drop(buffer);
-    successor.end();
-    free_the_rest(library);
+    successor.free();
+    free_reservations(library);
 }
 
+/// Tests a paged buffer, with and without a zero page.
 pub fn of_paged_buffer(library: &Library) {
-    for zeros in [false, true] {
+    for has_zero_page in [false, true] {
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
         let new = || {
             let options = PagedBuffer::builder(8 * SIZE).with_page_size(SIZE);
-            let options = if zeros { options.with_zero_page() } else { options };
+            let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
             buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
             buffer.map(0..3).unwrap();
@@ -204,63 +213,67 @@ pub fn of_paged_buffer(library: &Library) {
         let (buffer, other) = (new(), new());
         buffer.write(0, b"own").unwrap();
         let mut ranges = vec![(at(buffer.address(), SIZE), SIZE)];
-        if zeros {
+        if has_zero_page {
             ranges.push((at(buffer.address(), 3 * SIZE), SIZE));
         }
         let successor = Successor::replace(library, &ranges);
         let bytes = &mut [0; 100];
-        successor.refused("read", buffer.read(SIZE, bytes));
-        successor.refused("read over its beginning", buffer.read(SIZE - 50, bytes));
-        successor.refused("write", buffer.write(SIZE, bytes));
-        successor.refused("fill", buffer.fill(SIZE, 7, 64));
-        successor.refused("grant", buffer.grant(&[library.gpu(1)], Access::Read));
-        successor.refused("revoke", buffer.revoke(&[gpu]));
-        successor.refused("access", buffer.access(gpu));
-        successor.refused("unmap", buffer.unmap(1..2));
-        successor.refused("move_pages", buffer.move_pages(1..2, &other, 5));
-        successor.refused("share_pages", buffer.share_pages(1..2, &other, 5));
-        successor.refused("exchange_pages", buffer.exchange_pages(1..2, &other, 0));
-        successor.refused("exchange_pages with it", other.exchange_pages(0..1, &buffer, 1));
-        if zeros {
-            successor.refused("read of zeros", buffer.read(3 * SIZE, bytes));
-            successor.refused("zero_page_is_clean", buffer.zero_page_is_clean());
-            successor.refused("map", buffer.map(3..4));
+        successor.assert_rejected("read", buffer.read(SIZE, bytes));
+        successor.assert_rejected("read over its beginning", buffer.read(SIZE - 50, bytes));
+        successor.assert_rejected("write", buffer.write(SIZE, bytes));
+        successor.assert_rejected("fill", buffer.fill(SIZE, 7, 64));
+        successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
+        successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
+        successor.assert_rejected("access", buffer.access(gpu));
+        successor.assert_rejected("unmap", buffer.unmap(1..2));
+        successor.assert_rejected("move_pages", buffer.move_pages(1..2, &other, 5));
+        successor.assert_rejected("share_pages", buffer.share_pages(1..2, &other, 5));
+        successor.assert_rejected("exchange_pages", buffer.exchange_pages(1..2, &other, 0));
+        successor.assert_rejected(
+            "exchange_pages of the other buffer",
+            other.exchange_pages(0..1, &buffer, 1),
+        );
+        if has_zero_page {
+            successor.assert_rejected("read of zeros", buffer.read(3 * SIZE, bytes));
+            successor.assert_rejected("zero_page_is_clean", buffer.zero_page_is_clean());
+            successor.assert_rejected("map", buffer.map(3..4));
         }
-        buffer.read(0, &mut bytes[..3]).expect("this page is its own");
+        buffer.read(0, &mut bytes[..3]).expect("this page is still the buffer's");
         assert_eq!(&bytes[..3], b"own");
         drop((buffer, other));
-        successor.end();
-        free_the_rest(library);
+        successor.free();
+        free_reservations(library);
     }
 }
 
+/// Tests memory of an area.
 pub fn of_area_memory(library: &Library) {
     let area = Area::new(&library.vmm, 0, AreaFlags::UNIFIED).unwrap();
     let memory = area.mmap(SIZE, MmapOptions::new()).unwrap();
     let other = area.mmap(SIZE, MmapOptions::new()).unwrap();
-    let (address, whole) = (memory.address(), memory.allocated_size());
-    let successor = Successor::replace(library, &[(address, whole)]);
-    let refused = |method: &str, answer: Result<(), hsa_vmm::Error>| {
-        let error = answer.expect_err(method).to_string();
+    let range = (memory.address(), memory.allocated_size());
+    let successor = Successor::replace(library, &[range]);
+    let assert_rejected = |method: &str, result: Result<(), hsa_vmm::Error>| {
+        let error = result.expect_err(method).to_string();
         assert!(error.contains("apped"), "{method}: {error}");
         successor.assert_untouched(method);
     };
     let bytes = &mut [0; 100];
-    refused("read", memory.read(0, bytes));
-    refused("write", memory.write(0, bytes));
-    refused("fill", memory.fill(0, 7, 64));
-    refused("copy to it", memory.copy(0, &other, 0, 100));
-    refused("copy from it", other.copy(0, &memory, 0, 100));
-    refused("copy inside it", memory.copy(0, &memory, 100, 100));
-    refused("munmap", memory.munmap().map_err(|kept| kept.error));
+    assert_rejected("read", memory.read(0, bytes));
+    assert_rejected("write", memory.write(0, bytes));
+    assert_rejected("fill", memory.fill(0, 7, 64));
+    assert_rejected("copy to the replaced memory", memory.copy(0, &other, 0, 100));
+    assert_rejected("copy from the replaced memory", other.copy(0, &memory, 0, 100));
+    assert_rejected("copy inside the replaced memory", memory.copy(0, &memory, 100, 100));
+    assert_rejected("munmap", memory.munmap().map_err(|rejected| rejected.error));
     drop(other);
-    successor.end();
-    free_the_rest(library);
+    successor.free();
+    free_reservations(library);
 }
 
-/// The whole reservation was freed and reserved again by another owner.
+/// Tests a reservation that was freed by address and that another owner has reserved again.
 pub fn of_reservation(library: &Library) {
-    // Another thread of the process may take the addresses in between.
+    // Retries if another thread takes the addresses.
     for _ in 0..1000 {
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
         let address = reservation.address();
@@ -275,15 +288,15 @@ pub fn of_reservation(library: &Library) {
         let mapped = reservation.map(0, &memory).map_err(problem).map(drop);
         assert_eq!(mapped, Err(Some(Problem::NotReserved)));
         let clone = reservation.clone();
-        let freed = reservation.free().map_err(|kept| problem(kept.error));
+        let freed = reservation.free().map_err(|rejected| problem(rejected.error));
         assert_eq!(freed, Err(Some(Problem::NotAReservation)), "while there is a clone");
-        let freed = clone.named("mine").free().map_err(|kept| problem(kept.error));
+        let freed = clone.named("mine").free().map_err(|rejected| problem(rejected.error));
         assert_eq!(freed, Err(Some(Problem::NotAReservation)));
         assert_eq!(library.vmm.reservation_at(address), Some((address, SIZE)));
         library.vmm.unmap(address, SIZE).unwrap();
         library.vmm.release(handle).unwrap();
         drop(memory);
-        return free_the_rest(library);
+        return free_reservations(library);
     }
-    panic!("freed addresses are never free");
+    panic!("the freed addresses were taken each time");
 }

@@ -1,5 +1,5 @@
-//! Concurrent threads: operations are atomic, those on different reservations do not wait for each other, and
-//! none deadlocks.
+//! Concurrent threads. Operations are atomic, do not deadlock, and do not wait for operations on other
+//! reservations.
 
 #[path = "../hostile/mod.rs"]
 mod hostile;
@@ -17,11 +17,11 @@ use machine::{Library, Machine, access, at, without_cpu_mapping};
 use process::within;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Frees everything, whichever thread won.
-fn sweep(machine: &Machine, handles: &[Handle]) {
+/// Frees everything that the threads have left. Ignores handles that a thread has released.
+fn free_everything(machine: &Machine, handles: &[Handle]) {
     let vmm = &machine.vmm;
     for mapping in vmm.mappings() {
         vmm.unmap(mapping.address, mapping.size).unwrap();
@@ -35,8 +35,8 @@ fn sweep(machine: &Machine, handles: &[Handle]) {
     machine.assert_empty();
 }
 
-/// Runs the full cycle, with contents that identify the thread.
-fn life(machine: &Machine, number: u8) {
+/// Runs all operations on a new reservation, with contents that identify the thread.
+fn run_full_cycle(machine: &Machine, number: u8) {
     let vmm = &machine.vmm;
     let granule = machine.granule();
     let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -56,10 +56,10 @@ fn life(machine: &Machine, number: u8) {
     machine.grant(at(base, granule), granule, cpu, Access::Read);
     vmm.revoke(base, granule, &[gpu]).unwrap();
     machine.grant(at(base, 2 * granule), granule, cpu, Access::Read);
-    for place in 0..3 {
+    for index in 0..3 {
         let mut bytes = [0; 192];
-        vmm.read(at(base, place * granule), &mut bytes).unwrap();
-        assert_eq!(bytes, [number; 192], "at {place}");
+        vmm.read(at(base, index * granule), &mut bytes).unwrap();
+        assert_eq!(bytes, [number; 192], "granule {index}");
     }
     assert_eq!(vmm.retain_allocation_handle(base), Ok(handle));
     vmm.release(handle).unwrap();
@@ -71,11 +71,10 @@ fn life(machine: &Machine, number: u8) {
 
 #[test]
 fn threads_run_full_cycles_on_one_vmm() {
-    within(PATIENCE, || {
+    within(TIME_LIMIT, || {
         for (generation, config) in machine::generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
-                // If the runtime leaves holes, foreign mappings get into them, because the other
-                // threads reserve addresses.
+                // This runtime leaves address-space holes, in which other threads reserve addresses.
                 if config.generation == Generation::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
@@ -83,7 +82,7 @@ fn threads_run_full_cycles_on_one_vmm() {
                 std::thread::scope(|scope| {
                     for number in 1..=8 {
                         let machine = &machine;
-                        scope.spawn(move || (0..20).for_each(|_| life(machine, number)));
+                        scope.spawn(move || (0..20).for_each(|_| run_full_cycle(machine, number)));
                     }
                 });
                 assert_eq!(machine.vmm.quarantine(), [], "{generation}");
@@ -93,24 +92,24 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// The simulation aborts the process if calls overlap that a release does not lock.
+/// The simulation aborts the process if calls overlap that the release does not lock.
 #[test]
 fn vmms_and_runtimes_share_a_library() {
-    within(PATIENCE, || {
+    within(TIME_LIMIT, || {
         for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             let simulation = machine.simulation.clone();
             let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
             let options = VmmOptions::default();
-            let beside = Library::open(machine.runtime.clone(), options);
-            let other = Library::open(runtime, options);
-            let machines =
-                [beside, other].map(|library| Machine { simulation: simulation.clone(), library });
+            let second_vmm = Library::open(machine.runtime.clone(), options);
+            let second_runtime = Library::open(runtime, options);
+            let machines = [second_vmm, second_runtime]
+                .map(|library| Machine { simulation: simulation.clone(), library });
             std::thread::scope(|scope| {
                 for number in 1..=6 {
                     let machines = [&machine, &machines[0], &machines[1]];
                     let machine = machines[number as usize % 3];
-                    scope.spawn(move || (0..50).for_each(|_| life(machine, number)));
+                    scope.spawn(move || (0..50).for_each(|_| run_full_cycle(machine, number)));
                 }
             });
             machines.iter().for_each(|machine| machine.assert_nothing_held());
@@ -121,7 +120,7 @@ fn vmms_and_runtimes_share_a_library() {
 
 #[test]
 fn owned_values_drop_on_any_thread() {
-    within(PATIENCE, || {
+    within(TIME_LIMIT, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(8 * granule).reserve(&machine.vmm).unwrap();
@@ -149,7 +148,7 @@ fn owned_values_drop_on_any_thread() {
 
 #[test]
 fn several_vmms_share_a_runtime() {
-    within(PATIENCE, || {
+    within(TIME_LIMIT, || {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         std::thread::scope(|scope| {
@@ -160,7 +159,7 @@ fn several_vmms_share_a_runtime() {
                         let base: Address = vmm.address_reserve(granule, 0, None).unwrap();
                         let handle = vmm.create(granule, &machine.on(0)).unwrap();
                         vmm.map(base, granule, 0, handle).unwrap();
-                        // Dropping it frees everything.
+                        // The `Vmm` frees everything when it is dropped.
                     }
                 });
             }

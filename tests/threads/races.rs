@@ -1,6 +1,6 @@
-//! Two conflicting operations at the same time.
+//! Two threads that execute conflicting operations at the same time.
 
-use super::{FILE, PATIENCE, sweep};
+use super::{FILE, TIME_LIMIT, free_everything};
 use crate::machine::{self, Machine, access, at};
 use crate::process::{self, within};
 use hsa_vmm::error::Problem;
@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ROUNDS: usize = 150;
 
-type Act = Box<dyn FnOnce(&Machine) + Send>;
+/// What one of the two threads does.
+type Operation = Box<dyn FnOnce(&Machine) + Send>;
 
-/// Fails unless the error is documented for an operation whose reservation is being changed.
+/// Returns whether an operation succeeded. Fails unless its error is documented for an operation whose reservation
+/// another thread changes.
 #[track_caller]
-fn assert_documented(answer: Result<(), Error>) -> bool {
-    match answer {
+fn succeeded(result: Result<(), Error>) -> bool {
+    match result {
         Ok(()) => true,
         Err(error) => {
             let problem = error.problem().unwrap_or_else(|| panic!("{error}"));
@@ -36,30 +38,30 @@ fn assert_documented(answer: Result<(), Error>) -> bool {
     }
 }
 
-/// Runs two functions at the same time, repeatedly.
-fn race(machine: &Machine, rounds: usize, round: impl Fn() -> (Act, Act)) {
+/// Runs two operations at the same time, repeatedly.
+fn race(machine: &Machine, rounds: usize, new_round: impl Fn() -> (Operation, Operation)) {
     for _ in 0..rounds {
-        let (one, other) = round();
+        let (first, second) = new_round();
         let barrier = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 barrier.wait();
-                one(machine);
+                first(machine);
             });
             barrier.wait();
-            other(machine);
+            second(machine);
         });
         machine.vmm.check().unwrap();
     }
 }
 
-fn act(what: impl FnOnce(&Machine) + Send + 'static) -> Act {
-    Box::new(what)
+fn operation(function: impl FnOnce(&Machine) + Send + 'static) -> Operation {
+    Box::new(function)
 }
 
-/// Runs a test on a machine of each generation, with its granule.
+/// Runs a test on a machine of each generation. Passes the machine and its granule.
 fn on_each_generation(test: impl Fn(&Machine, usize) + Send + 'static) {
-    within(PATIENCE, move || {
+    within(TIME_LIMIT, move || {
         for (_, config) in machine::generations() {
             let machine = Machine::new(config);
             test(&machine, machine.granule());
@@ -73,18 +75,18 @@ fn free_and_map_race_for_a_reservation() {
         let handle = machine.create(0, granule);
         race(machine, ROUNDS, || {
             let base = machine.reserve(granule);
-            let free = act(move |m| {
-                assert_documented(m.vmm.address_free(base, granule));
+            let free = operation(move |m| {
+                succeeded(m.vmm.address_free(base, granule));
             });
-            let map = act(move |m| {
-                if assert_documented(m.vmm.map(base, granule, 0, handle)) {
+            let map = operation(move |m| {
+                if succeeded(m.vmm.map(base, granule, 0, handle)) {
                     assert!(m.vmm.address_free(base, granule).is_err());
                     m.vmm.unmap(base, granule).unwrap();
                 }
             });
             (free, map)
         });
-        sweep(machine, &[handle]);
+        free_everything(machine, &[handle]);
     });
 }
 
@@ -96,22 +98,22 @@ fn unmap_and_set_access_race_for_a_mapping() {
         race(machine, ROUNDS, || {
             machine.map(base, granule, handle);
             machine.map(at(base, granule), granule, handle);
-            let unmap = act(move |m| {
-                assert!(assert_documented(m.vmm.unmap(base, 2 * granule)));
+            let unmap = operation(move |m| {
+                assert!(succeeded(m.vmm.unmap(base, 2 * granule)));
             });
-            let grant = act(move |m| {
-                let all = [m.cpu(0), m.gpu(1), m.gpu(0)];
-                let all = all.map(|agent| access(agent, Access::ReadWrite));
-                if assert_documented(m.vmm.set_access(base, 2 * granule, &all)) {
-                    assert_documented(m.vmm.write(base, &[1; 100]));
-                    assert_documented(m.vmm.read(base, &mut [0; 100]));
-                    assert_documented(m.vmm.copy(m.gpu(0), at(base, granule), base, 64));
+            let grant = operation(move |m| {
+                let agents = [m.cpu(0), m.gpu(1), m.gpu(0)];
+                let all = agents.map(|agent| access(agent, Access::ReadWrite));
+                if succeeded(m.vmm.set_access(base, 2 * granule, &all)) {
+                    succeeded(m.vmm.write(base, &[1; 100]));
+                    succeeded(m.vmm.read(base, &mut [0; 100]));
+                    succeeded(m.vmm.copy(m.gpu(0), at(base, granule), base, 64));
                 }
             });
             (unmap, grant)
         });
         process::assert_untouchable(base.get(), 2 * granule, "after the races");
-        sweep(machine, &[handle]);
+        free_everything(machine, &[handle]);
     });
 }
 
@@ -121,9 +123,9 @@ fn release_and_map_race_for_a_handle() {
         let base = machine.reserve(granule);
         race(machine, ROUNDS, || {
             let handle = machine.create(0, granule);
-            let release = act(move |m| m.vmm.release(handle).unwrap());
-            let map = act(move |m| {
-                if assert_documented(m.vmm.map(base, granule, 0, handle)) {
+            let release = operation(move |m| m.vmm.release(handle).unwrap());
+            let map = operation(move |m| {
+                if succeeded(m.vmm.map(base, granule, 0, handle)) {
                     m.grant(base, granule, m.gpu(0), Access::ReadWrite);
                     m.vmm.unmap(base, granule).unwrap();
                 }
@@ -131,7 +133,7 @@ fn release_and_map_race_for_a_handle() {
             (release, map)
         });
         assert_eq!(machine.vmm.usage().handles, 0);
-        sweep(machine, &[]);
+        free_everything(machine, &[]);
     });
 }
 
@@ -142,31 +144,31 @@ fn release_and_export_and_retain_race_for_a_handle() {
         race(machine, ROUNDS, || {
             let handle = machine.create(0, granule);
             machine.map(base, granule, handle);
-            let release = act(move |m| {
+            let release = operation(move |m| {
                 m.vmm.release(handle).unwrap();
                 m.vmm.unmap(base, granule).unwrap();
             });
-            let export = act(move |m| {
+            let export = operation(move |m| {
                 let exported = m.vmm.export_to_shareable_handle(handle, FILE);
-                assert_documented(exported.map(drop));
+                succeeded(exported.map(drop));
                 match m.vmm.retain_allocation_handle(base) {
                     Ok(retained) => {
                         assert_eq!(retained, handle);
                         m.vmm.release(retained).unwrap();
                     }
-                    Err(error) => assert!(!assert_documented(Err(error))),
+                    Err(error) => assert!(!succeeded(Err(error))),
                 }
             });
             (release, export)
         });
         assert_eq!(machine.vmm.usage().handles, 0);
-        sweep(machine, &[]);
+        free_everything(machine, &[]);
     });
 }
 
 #[test]
 fn last_reference_is_released_once() {
-    within(PATIENCE, || {
+    within(TIME_LIMIT, || {
         let machine = Machine::new(Config::mi300x(1));
         let released = AtomicUsize::new(0);
         for round in 1..=ROUNDS {
@@ -174,8 +176,8 @@ fn last_reference_is_released_once() {
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
-                        let won = assert_documented(machine.vmm.release(handle));
-                        released.fetch_add(usize::from(won), Ordering::Relaxed);
+                        let success = succeeded(machine.vmm.release(handle));
+                        released.fetch_add(usize::from(success), Ordering::Relaxed);
                     });
                 }
             });
