@@ -49,7 +49,7 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     args.output.write(|out| match args.format {
         Format::Table => print(out, &diff, [(&args.a, &a), (&args.b, &b)]),
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             let value = serde_json::json!({
                 "differs": diff.differs(),
                 "worse": worse,

@@ -78,7 +78,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     };
     command.args(arguments);
     emulation(args).apply(&mut command)?;
-    crate::program::set_under(&mut command, &words(args));
+    crate::program::set_outer_command(&mut command, &words(args));
     check(args)?;
     crate::program::become_program(command, program)
 }

@@ -75,7 +75,7 @@ pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
 
 fn get(args: &RocrFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
-    let mut on_step = |step: &str| steps.next(step);
+    let mut on_step = |step: &str| steps.begin(step);
     let fetched = fetch(&args.version.0, &folder(), &mut on_step)?;
     if args.hip {
         for installation in &fetched {
@@ -96,7 +96,7 @@ fn start(args: &RocrRun) -> anyhow::Result<Exit> {
     command.args(arguments);
     let release = installation.release().to_string();
     let words = ["rocr", "run", "--version", &release].map(str::to_owned);
-    crate::program::set_under(&mut command, &words);
+    crate::program::set_outer_command(&mut command, &words);
     crate::program::become_program(command, program)
 }
 

@@ -165,11 +165,11 @@ fn folder() -> PathBuf {
 
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
-    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.next(step));
+    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.begin(step));
     let kernel = kernel.map_err(Failed::from)?;
     if rocr::newest().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
-        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.next(step))?;
+        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.begin(step))?;
     }
     drop(steps);
     let mut out = Screen::stdout();
@@ -229,7 +229,7 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
         },
     };
     command.args(arguments);
-    crate::program::set_under(&mut command, &words(args));
+    crate::program::set_outer_command(&mut command, &words(args));
     Ok(command)
 }
 

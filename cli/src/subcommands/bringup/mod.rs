@@ -98,7 +98,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::not_tried(&mut out, run.level, args.until)?;
             show::failure(&mut out, run.level, failure)?;
             let until = ["--until".to_owned(), run.level.name()];
-            writeln!(out, "\nreproduce: {} {}", args.runtime.bringup(false), until.join(" "))?;
+            writeln!(
+                out,
+                "\nreproduce: {} {}",
+                args.runtime.bringup_command(false),
+                until.join(" ")
+            )?;
             match &args.program {
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
@@ -119,7 +124,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
-        let how = provenance::gather(driver, text.as_deref(), args.runtime.bringup(false));
+        let how = provenance::gather(driver, text.as_deref(), args.runtime.bringup_command(false));
         let report = report(&runs, failure.as_ref(), args.until);
         provenance::write_json(&mut out, &report, how, &args.privacy)?;
     }

@@ -131,7 +131,7 @@ impl Record {
 
 /// Adds how the report was produced, and removes names from it.
 fn add_provenance(args: &Conform, report: &mut Report) {
-    let words = ["conform".to_owned()].into_iter().chain(args.common.typed_words());
+    let words = ["conform".to_owned()].into_iter().chain(args.common.typed_arguments());
     let driver = report.runtime.driver;
     let simulation = args.common.runtime.simulation();
     let reproduce = program::reproducing(words);
@@ -143,12 +143,12 @@ fn add_provenance(args: &Conform, report: &mut Report) {
 
 fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
-        out.for_programs();
+        out.keep_utf8();
     }
     match args.format {
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
-            let bringup = args.common.runtime.bringup(is_simulation);
+            let bringup = args.common.runtime.bringup_command(is_simulation);
             show::report(out, report, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
@@ -261,7 +261,7 @@ fn list(args: &Conform) -> anyhow::Result<Exit> {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
             chosen().for_each(|case| names.add_row([case.name, case.about, case.source]));
-            names.unbroken([0]);
+            names.no_wrap([0]);
             Ok(out.table(&names)?)
         }
         ReportFormat::Json => {

@@ -42,7 +42,7 @@ impl Partial {
         resume: bool,
         cases: &[&'static Case],
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
-        let Some(path) = output.partial() else { return Ok(None) };
+        let Some(path) = output.partial_path() else { return Ok(None) };
         // Nothing to continue is no error: scripts always say --resume.
         let resume = resume && path.exists();
         let finished = if resume { read(&path, cases)? } else { Vec::new() };

@@ -41,7 +41,7 @@ pub fn report(
             Cell::from(detail),
         ]);
     }
-    results.unbroken([0, 1, 2]);
+    results.no_wrap([0, 1, 2]);
     out.table(&results)?;
     for cause in &causes {
         writeln!(out)?;

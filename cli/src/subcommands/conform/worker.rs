@@ -45,6 +45,6 @@ pub fn command(common: &Common) -> io::Result<Command> {
 
 fn again(common: &Common, role: &str) -> io::Result<Command> {
     let mut command = crate::program::restart()?;
-    command.args(["conform", role]).args(common.words());
+    command.args(["conform", role]).args(common.to_arguments());
     Ok(command)
 }

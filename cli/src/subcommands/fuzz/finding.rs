@@ -132,7 +132,7 @@ fn repeat(
     let original = drawing.sequence(number);
     let comparing_always = Sequence { every: None, ..original.clone() };
     for alone in [&comparing_always, &comparing_always, &comparing_always, &original] {
-        if let Some((_, found)) = executor.perform(slice::from_ref(alone))? {
+        if let Some((_, found)) = executor.run(slice::from_ref(alone))? {
             return Ok(Some((vec![alone.clone()], found)));
         }
     }
@@ -143,7 +143,7 @@ fn repeat(
         before = (before * 4 + 1).min(all);
         let numbers = (0..=before).rev().map(|back| number - back * step);
         let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
-        if let Some((at, found)) = executor.perform(&sequences)? {
+        if let Some((at, found)) = executor.run(&sequences)? {
             sequences.truncate(at + 1);
             return Ok(Some((sequences, found)));
         }
@@ -167,7 +167,7 @@ fn shrink_all(
     let before = (sequences.clone(), found.clone());
     let mut latest = found;
     let mut failed = None;
-    let mut fails_once = |sequences: &[Sequence]| match executor.perform(sequences) {
+    let mut fails_once = |sequences: &[Sequence]| match executor.run(sequences) {
         Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
             latest = found;
             true
@@ -211,7 +211,7 @@ fn shrink_all(
     let mut repetitions = Repetitions { seen: 0, tries: 0 };
     let mut found = None;
     while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < until {
-        let shown = executor.perform(&sequences)?;
+        let shown = executor.run(&sequences)?;
         repetitions.tries += 1;
         repetitions.seen += u32::from(shown.is_some());
         found = shown.map(|(_, shown)| shown).or(found);
@@ -226,7 +226,7 @@ fn shrink_all(
 /// Returns the command that repeats the failure.
 fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
     let runtime = match &drawing.machine {
-        Machine::Loaded => args.common.runtime.typed_words(),
+        Machine::Loaded => args.common.runtime.typed_arguments(),
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);

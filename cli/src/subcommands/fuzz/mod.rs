@@ -33,7 +33,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             match &machine {
                 Machine::Any => print_info(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
-                    simulated.why()
+                    simulated.reason()
                 )),
                 _ => drop(simulated.start()?),
             }
@@ -85,7 +85,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "finding": finding.as_ref().map(Finding::json),
             });
             let driver = provenance::driver(drawing.machine != Machine::Loaded);
-            let words = ["fuzz".to_owned()].into_iter().chain(args.common.typed_words());
+            let words = ["fuzz".to_owned()].into_iter().chain(args.common.typed_arguments());
             let words = words.chain(["--seed".to_owned(), seed.to_string()]);
             let text = simulation(&drawing.machine);
             let how = provenance::gather(Some(driver), text, program::reproducing(words));
@@ -103,7 +103,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
                 if drawing.machine == Machine::Loaded {
-                    let bringup = args.common.runtime.bringup(false);
+                    let bringup = args.common.runtime.bringup_command(false);
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }
             }

@@ -27,7 +27,7 @@ impl Progress {
         bar.set_draw_target(ProgressDrawTarget::stderr());
         // Keep the default style if the template is invalid.
         if let Ok(style) = ProgressStyle::with_template("{bar:24.cyan/blue} {elapsed} {msg}") {
-            bar.set_style(crate::progress::signs(style));
+            bar.set_style(crate::progress::for_locale(style));
         }
         let now = Instant::now();
         Self {

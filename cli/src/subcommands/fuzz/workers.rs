@@ -3,7 +3,7 @@
 use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::print_info;
-use crate::executor::{Answer, Task, exit_description, start};
+use crate::executor::{Answer, Task, exit_description, start_worker};
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ impl<'a> Workers<'a> {
     pub fn start(args: &'a Fuzz, drawing: &Drawing, count: usize) -> anyhow::Result<Self> {
         let mut workers = Vec::with_capacity(count);
         for first in 0..count {
-            let mut worker = start(&args.common)?;
+            let mut worker = start_worker(&args.common)?;
             let number = first as u64;
             let (drawing, step, end) = (drawing.clone(), count as u64, args.sequences);
             worker.send(&Task::Draw { drawing, first: number, step, end });

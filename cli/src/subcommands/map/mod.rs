@@ -87,7 +87,7 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
             )
         }
         Recorded::Sequence(mut sequence) => {
-            args.common.runtime.choose_for(&mut sequence);
+            args.common.runtime.override_machine(&mut sequence);
             let runtime = match sequence.simulation()? {
                 Some(simulation) => simulation,
                 None => args.common.runtime.open()?,
@@ -131,11 +131,11 @@ fn write(
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => {
-            out.for_programs();
+            out.keep_utf8();
             write!(out, "{}", picture::draw(report))?;
         }
         MapFormat::Json => {
-            out.for_programs();
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;
         }

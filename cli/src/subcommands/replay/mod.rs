@@ -68,7 +68,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut out, &report)?;
             writeln!(out)?;
         }

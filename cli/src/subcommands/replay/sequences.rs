@@ -21,7 +21,7 @@ const TRIES: u32 = 16;
 /// again in new processes.
 pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> {
     for sequence in &mut sequences {
-        args.common.runtime.choose_for(sequence);
+        args.common.runtime.override_machine(sequence);
         sequence.check()?;
     }
     let mut executor = Executor::new(&args.common, TIME_LIMIT);
@@ -33,7 +33,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let max_tries = if may_differ { TRIES } else { 1 };
     let (mut tries, mut found) = (0, None);
     while found.is_none() && tries < max_tries {
-        found = executor.perform(&sequences)?;
+        found = executor.run(&sequences)?;
         tries += 1;
     }
     if let Some(runtime) = &executor.runtime {
@@ -47,7 +47,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
     match args.format {
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             let result = serde_json::json!({
                 "sequences": sequences.len(),
                 "operations": operations,

@@ -27,7 +27,7 @@ impl Bar {
         let full = full.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
         let full = full.fold(None, |most: Option<f64>, one| Some(most.unwrap_or(0.0).max(one)));
         let full = full.map_or(String::new(), |full| format!(", {full:.0} % full"));
-        steps.next(&format!(
+        steps.begin(&format!(
             "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{full}",
             self.scenario,
             elapsed.as_secs_f64(),

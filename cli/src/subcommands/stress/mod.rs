@@ -91,7 +91,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     report.leaks.extend(machine_leak(before));
     let simulation = report.scenarios.iter().find_map(|result| result.simulation);
     let options = &args.common.runtime;
-    report.bringup = options.bringup(simulation == Some(true));
+    report.bringup = options.bringup_command(simulation == Some(true));
     let text = options.simulation();
     let faults = planned_faults::planned(text.as_deref());
     if let Some(ktap) = &mut ktap {
