@@ -161,7 +161,7 @@ impl RuntimeOptions {
             |reason| Selected::Simulation(Simulated { text: self.simulation(), reason });
         Ok(match &self.choice {
             Choice::Simulation => simulated(None),
-            // SAFETY: the user has asked to run the code of this file.
+            // SAFETY: the user chose the file, whose code runs when it is loaded.
             Choice::Library(path) => Selected::Library(unsafe { Runtime::load_from(path)? }),
             Choice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),

@@ -40,9 +40,9 @@ pub struct DriverLog {
 impl DriverLog {
     /// Starts with empty logs. If the user chose a file for the emulated driver's log, does not read that log.
     pub fn from_now() -> Self {
-        let reads = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
+        let capture = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
         let memory = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
-        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| reads) }
+        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| capture) }
     }
 
     /// Sets the log file of the emulated driver in a worker process.

@@ -47,8 +47,8 @@ impl Progress {
         self.begun.elapsed() >= self.time
     }
 
-    /// Shows the progress, if it is time to.
-    pub fn show(&mut self, of_sequences: bool) {
+    /// Updates the bar, or prints a line if the last one is older than [`LINE_INTERVAL`].
+    pub fn show(&mut self, by_sequences: bool) {
         if self.bar.is_hidden() {
             if self.last_line.elapsed() >= LINE_INTERVAL {
                 self.last_line = Instant::now();
@@ -57,7 +57,7 @@ impl Progress {
             return;
         }
         let position =
-            if of_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
+            if by_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
         self.bar.set_position(position);
         self.bar.set_message(self.to_string());
     }

@@ -8,7 +8,7 @@ use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
 
-/// The worker processes. Dropping this kills them.
+/// The worker processes. They are killed on drop.
 pub struct Workers<'a> {
     args: &'a Fuzz,
     prints_runtime: bool,
@@ -21,7 +21,7 @@ struct FuzzWorker {
     number: u64,
     /// When the last message arrived.
     last_message: Instant,
-    /// The worker has opened its runtime.
+    /// Whether the worker has opened its runtime.
     ready: bool,
     idle: bool,
 }
@@ -102,11 +102,11 @@ impl<'a> Workers<'a> {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
                 Received::Exited(end) => {
-                    let how = exit_description(&worker.worker, end);
+                    let exit = exit_description(&worker.worker, end);
                     if !worker.ready {
-                        anyhow::bail!("cannot load the runtime in a worker process: {how}");
+                        anyhow::bail!("cannot load the runtime in a worker process: {exit}");
                     }
-                    let words = format!("the process ended ({how})");
+                    let words = format!("the process ended ({exit})");
                     let found = Found { kind: Kind::Crash, moment: Moment::Unknown, words };
                     return Ok(Some(Outcome::Found(worker.number, found)));
                 }

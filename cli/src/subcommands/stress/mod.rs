@@ -66,10 +66,10 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         interrupted: false,
         scenarios: Vec::new(),
         leaks: Vec::new(),
-        command: reproducing(args, seed),
+        command: reproduce(args, seed),
         bringup: String::new(),
     };
-    // The last result is that of the machine's memory.
+    // The last result is about the machine's memory.
     let begin = || Ktap::begin(Screen::stdout(), scenarios.len() + 1);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
@@ -107,8 +107,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     match args.format {
         RunFormat::Json => {
             let driver = simulation.map(provenance::driver);
-            let how = provenance::gather(driver, text.as_deref(), report.command.clone());
-            provenance::write_json(&mut out, &report, how, &args.privacy)?;
+            let provenance = provenance::gather(driver, text.as_deref(), report.command.clone());
+            provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
         }
         RunFormat::Table => {
             provenance::banner(&mut out, &faults)?;
@@ -118,14 +118,14 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     planned_faults::note_missing(&faults);
-    Ok(if report.is_well() { Exit::Success } else { Exit::Failure })
+    Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
 }
 
 /// Returns the command that repeats the run with the same random choices.
-fn reproducing(args: &Stress, seed: u64) -> String {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+fn reproduce(args: &Stress, seed: u64) -> String {
+    let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let seed = args.seed.is_none().then(|| ["--seed".to_owned(), seed.to_string()]);
-    program::reproducing(words.chain(seed.into_iter().flatten()))
+    program::reproducing(arguments.chain(seed.into_iter().flatten()))
 }
 
 /// The error of a worker process that found no runtime.
@@ -187,10 +187,10 @@ fn run_scenario(
         }
         let working = processes.iter().filter(|process| !process.ended);
         wait_for_any(working.map(|process| &process.worker), PROGRESS_INTERVAL);
-        let late = began.elapsed() > time + RELEASE_LIMIT;
+        let is_late = began.elapsed() > time + RELEASE_LIMIT;
         for (process, number) in processes.iter_mut().zip(1..) {
             if !process.ended {
-                process.receive(&mut result, number, late);
+                process.receive(&mut result, number, is_late);
             }
         }
         let so_far: Vec<_> = processes.iter().map(|process| process.progress).collect();
@@ -202,7 +202,7 @@ fn run_scenario(
 
 impl Process {
     /// Handles all messages that have arrived. Kills the process if it is late.
-    fn receive(&mut self, result: &mut ScenarioResult, number: u32, late: bool) {
+    fn receive(&mut self, result: &mut ScenarioResult, number: u32, is_late: bool) {
         loop {
             match self.worker.receive(Duration::ZERO) {
                 Received::Answer(Message::Started { simulation }) => {
@@ -216,7 +216,7 @@ impl Process {
                 Received::Invalid(line) => {
                     result.add_error(format!("process {number} sent an invalid message: `{line}`"))
                 }
-                Received::Timeout if late => {
+                Received::Timeout if is_late => {
                     self.worker.kill();
                     self.ended = true;
                     result.add_error(format!("process {number} hangs and was killed"));
