@@ -1,4 +1,4 @@
-//! Addresses and memory that are used again: the levels "unmapped" and "reused".
+//! Reuse of addresses and memory: the levels "unmapped" and "reused".
 
 use super::data::with_host;
 use super::hsa::Hsa;
@@ -7,12 +7,15 @@ use super::run_level::Resources;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
+/// The first of the numbers in the memory that was unmapped.
 const KEPT: u32 = 0x4e97_0001;
+/// The first of the numbers in the other memory.
 const OTHER: u32 = 0x07e4_0001;
 /// The number of rounds of "reused".
 const ROUNDS: u32 = 4;
-/// The function that is the cause if an address still leads to memory that was unmapped.
+/// The function that is the cause if an address still refers to memory that was unmapped.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
+/// The function that is the cause if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
 /// Maps other memory at an address that was unmapped. A second mapping keeps the first memory alive and
