@@ -1,4 +1,4 @@
-//! Why a tool does not detect a fault.
+//! The reasons why a tool does not detect a fault.
 
 use crate::pairs::Pair;
 use crate::table::Target;
@@ -203,11 +203,11 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     ("*", &["hsa_status_string"], &["*"], "only texts of errors that the library does not know"),
 ];
 
-/// Returns the reason, if there is one.
-pub fn of(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
-    let is = |list: &[&str], word: &str| list.contains(&"*") || list.contains(&word);
+/// Returns the reason why a tool does not detect a fault, if there is one.
+pub fn find(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
+    let has = |list: &[&str], name: &str| list.contains(&"*") || list.contains(&name);
     let found = REASONS.iter().find(|(by, calls, effects, _)| {
-        is(&[by], tool) && is(calls, &pair.call) && is(effects, &pair.effect)
+        has(&[by], tool) && has(calls, &pair.call) && has(effects, &pair.effect)
     });
     found.map(|row| row.3)
 }
