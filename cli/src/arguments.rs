@@ -101,7 +101,7 @@ pub enum Command {
     Replay(Replay),
     /// Run random sequences of operations and compare each result with the reference model
     ///
-    /// Worker processes run them, so that crashes and hangs are found, too.
+    /// Worker processes run the sequences, so that crashes and hangs are found, too.
     #[command(after_help = crate::subcommands::fuzz::arguments::EXAMPLES)]
     Fuzz(Fuzz),
     /// Run sequences for another process of this command
@@ -112,8 +112,8 @@ pub enum Command {
     KfdVersion(KfdVersion),
     /// Show the address space at the end of a recorded trace: reservations, mappings, access
     ///
-    /// Replays a trace, or its beginning, and shows what is then reserved, mapped, allocated and
-    /// leaked. Reservations and memory are named after the trace's slots (r1, h2). Without a file,
+    /// Replays a trace, or its beginning, and shows the reservations, mappings, memory and leaks at the
+    /// end. Reservations and memory are named after the trace's slots (r1, h2). Without a file,
     /// shows an example.
     #[command(after_help = crate::subcommands::map::EXAMPLES)]
     Map(Map),

@@ -32,7 +32,7 @@ pub enum Choice {
     Auto,
     /// The simulation.
     Simulation,
-    /// This library.
+    /// The library in this file.
     Library(PathBuf),
 }
 
@@ -71,7 +71,7 @@ pub struct RuntimeOptions {
     pub sim: Option<String>,
 }
 
-/// Checks a simulation's configuration. Returns it as text, because `--gpus` may be added to it.
+/// Checks a simulation's configuration. Returns the text, because `--gpus` may be added to it.
 fn simulation(text: &str) -> Result<String, String> {
     text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }

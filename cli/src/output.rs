@@ -96,7 +96,7 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Returns whether the path is a device or a pipe, which is written to and not replaced.
+/// Returns whether the path is a device or a pipe, which a file must not replace.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }

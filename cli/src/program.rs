@@ -1,4 +1,4 @@
-//! Programs that replace this process, and command lines that repeat it.
+//! Replaces this process by other programs, and formats command lines that repeat a run.
 
 use crate::planned_faults;
 use anyhow::bail;

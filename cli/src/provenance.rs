@@ -46,7 +46,7 @@ pub struct Privacy {
     redact: bool,
 }
 
-/// Describes this run. `reproduce` is the beginning of a command that repeats a part of it.
+/// Describes this run. `reproduce` is the beginning of a command that repeats a part of the run.
 pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
     let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
     let names = RUNTIME_VARIABLES.iter().chain(OWN_VARIABLES);
@@ -228,8 +228,8 @@ fn replace_whole(text: &str, part: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Reduces absolute paths, and those below the home folder, to their last component. Devices and files of
-/// the kernel stay.
+/// Reduces absolute paths, and those below the home folder, to their last component. Paths below
+/// `/dev`, `/proc` and `/sys` stay.
 fn without_folders(text: &str) -> String {
     let mut result = String::new();
     for piece in text.split_inclusive(ends_path) {

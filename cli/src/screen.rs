@@ -1,8 +1,8 @@
-//! All output of this command is written to a [`Screen`], which escapes control characters.
+//! Defines [`Screen`], which writes all output of this command and escapes control characters.
 //!
 //! Text from files, runtimes, the kernel's log or the environment may contain control characters that
 //! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
-//! escape the text that they are given.
+//! escape their text.
 
 use crate::table::Rows;
 use anstream::{AutoStream, ColorChoice};
@@ -45,7 +45,7 @@ fn is_utf8(locale: Option<&str>) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// The signs that this command prints, and what replaces them where the locale has no UTF-8.
+/// The non-ASCII signs that this command prints, and their replacements for locales without UTF-8.
 const SIGNS: [(char, &str); 13] = [
     ('✓', "+"),
     ('✗', "x"),

@@ -206,8 +206,7 @@ fn fetch_without_mirror_leaves_nothing() {
 #[test]
 fn conform_passes_on_every_profile_and_release() {
     let name = "conform_passes_on_every_profile_and_release";
-    // Profiles in which the CPU can access all memory, and two in which it cannot: cases that need
-    // the CPU are skipped there.
+    // Cases that need the CPU are skipped in profiles in which the CPU cannot access all memory.
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {

@@ -81,7 +81,7 @@ fn bench_measures_opening_separately() {
     }
 }
 
-/// Also if opening is measured first, after which the runtime is opened again.
+/// Checks this also after a measurement of opening, which opens the runtime again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {

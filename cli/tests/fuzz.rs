@@ -16,7 +16,7 @@ fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
     (json(&output), output)
 }
 
-/// Runs fuzz on a release of AMD's runtime and the emulated driver, with a fault unless it is empty.
+/// Runs fuzz on a release of AMD's runtime and the emulated driver. `fault` may be empty.
 fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Value, Output) {
     let mut all = vec!["emulate", "--gpus", "2", "--rocr", release];
     if !fault.is_empty() {

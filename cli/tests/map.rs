@@ -137,9 +137,9 @@ fn map_names_file_that_is_not_a_trace() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(err(&missing).contains("/nowhere/trace.jsonl"), "{}", err(&missing));
-    let few = run(&["map", "--runtime", "sim", "--gpus", "1"]);
-    assert_eq!(few.status.code(), Some(1));
-    assert!(err(&few).contains("2 GPUs"), "{}", err(&few));
+    let one_gpu = run(&["map", "--runtime", "sim", "--gpus", "1"]);
+    assert_eq!(one_gpu.status.code(), Some(1));
+    assert!(err(&one_gpu).contains("2 GPUs"), "{}", err(&one_gpu));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Installs each package into an otherwise empty tree, and uses it there.
 //!
-//! Needs root, and for two of them debootstrap, which fetches a minimal Debian (once, into
+//! Needs root. Two packages also need debootstrap, which fetches a minimal Debian (once, into
 //! `target/packages`). Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
 
 use hsa_rocr::test;

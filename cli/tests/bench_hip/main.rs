@@ -1,5 +1,5 @@
 //! `hsa-vmm bench --hip` with a substitute for HIP that records its calls, with libraries that are
-//! not HIP, and, if it was fetched, with HIP itself on the emulated kernel driver.
+//! not HIP, and with HIP itself on the emulated kernel driver, if HIP was fetched.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};
@@ -75,15 +75,16 @@ fn bench_measures_hip_of_each_release() {
         let counts = folder.path().join("counts");
         let mut command = bench(&library, &["--live", "5", "--format", "json"]);
         let results = results(&command.env("FAKE_HIP_LEFT", &counts).output().unwrap());
-        let of = |level: &str| {
+        let operations = |level: &str| {
             let is = |it: &&serde_json::Value| it["level"] == level;
             let names = results.iter().filter(is).map(|it| it["operation"].as_str().unwrap());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
         // HIP cannot be closed after it was opened.
-        let opened = of("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
-        assert_eq!(of("hip"), opened, "{}", library.display());
-        assert_eq!(of("hip").len(), 13);
+        let opened =
+            operations("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
+        assert_eq!(operations("hip"), opened, "{}", library.display());
+        assert_eq!(operations("hip").len(), 13);
         for result in results.iter().filter(|it| it["level"] == "hip") {
             assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
             assert!(result["over_raw_ns"].is_number(), "{result}");

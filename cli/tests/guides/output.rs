@@ -130,7 +130,7 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (out, err) = (out(&output), err(&output));
-    // If the page shows output, a failure can be part of it.
+    // If the page shows output, the command may fail.
     if command.output.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{out}{err}", output.status));
     }
@@ -167,7 +167,7 @@ fn commands_in_guides_print_the_documented_output() {
         for name in ["capi", "conformance", "docs", "examples"] {
             std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
         }
-        // The contents that the page tells the user to write to a file.
+        // Write the file whose contents the page shows.
         if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
             let toml = toml.split("```").next().unwrap();
             std::fs::write(folder.path().join("expect.toml"), toml).unwrap();

@@ -1,4 +1,4 @@
-//! The call path in ARCHITECTURE.md: every function is in the file given there.
+//! The call path in ARCHITECTURE.md: every function must be in the file that the page names.
 
 use crate::root;
 use std::fs;

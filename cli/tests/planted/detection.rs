@@ -169,8 +169,8 @@ fn write_page() {
     let before = page::read();
     let mut page = Vec::new();
     for target in pairs::TARGETS {
-        let of = |it: &&(Target, Vec<Row>)| it.0 == target;
-        let known = before.iter().find(of).map(|it| it.1.clone()).unwrap_or_default();
+        let is_of_target = |it: &&(Target, Vec<Row>)| it.0 == target;
+        let known = before.iter().find(is_of_target).map(|it| it.1.clone()).unwrap_or_default();
         let todo = Mutex::new(pairs::all_of(target).into_iter());
         let rows = Mutex::new(Vec::new());
         std::thread::scope(|scope| {

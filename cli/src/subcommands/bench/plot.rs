@@ -33,9 +33,10 @@ pub fn draw(results: &[Result]) -> anyhow::Result<String> {
     let curves: Vec<(Operation, Vec<(f64, f64)>)> = OPERATIONS
         .into_iter()
         .map(|operation| {
-            let of = |result: &&Result| result.operation == operation && result.level == Level::Vmm;
+            let is_of =
+                |result: &&Result| result.operation == operation && result.level == Level::Vmm;
             let point = |result: &Result| (result.live_mappings as f64, cost(result));
-            (operation, results.iter().filter(of).map(point).collect())
+            (operation, results.iter().filter(is_of).map(point).collect())
         })
         .filter(|(_, points): &(_, Vec<_>)| !points.is_empty())
         .collect();

@@ -32,8 +32,8 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let size = large_size(resources, available);
     let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
     if size == 0 || available > pool_size {
-        let what = format!("{available} bytes are available of a pool of {pool_size}");
-        return Err(hsa.recorder.blame(INFO, what));
+        let message = format!("{available} bytes are available of a pool of {pool_size}");
+        return Err(hsa.recorder.blame(INFO, message));
     }
     check_allocation_is_counted(hsa, resources, size)?;
     for (call, method) in [
@@ -48,8 +48,9 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 Method::Unmapped => "mapped, unmapped and released",
                 Method::PoolMemory => "freed",
             };
-            let what = format!("{lost} bytes are missing after {size} were allocated and {verb}");
-            return Err(hsa.recorder.blame(call, what));
+            let message =
+                format!("{lost} bytes are missing after {size} were allocated and {verb}");
+            return Err(hsa.recorder.blame(call, message));
         }
     }
     hsa.recorder.fact(format!("{} taken and returned", describe::size(size)));
@@ -81,8 +82,9 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
             return Ok(());
         }
     }
-    let what = format!("an allocation of {size} bytes took {taken} bytes of the available memory");
-    Err(hsa.recorder.blame(INFO, what))
+    let message =
+        format!("an allocation of {size} bytes took {taken} bytes of the available memory");
+    Err(hsa.recorder.blame(INFO, message))
 }
 
 /// Allocates and returns memory. Returns the number of bytes that are not available again.
@@ -166,8 +168,8 @@ pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         let leaked = leaked();
         if leaked >= ROUNDS {
-            let what = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
-            return Err(hsa.recorder.blame(call, what));
+            let message = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
+            return Err(hsa.recorder.blame(call, message));
         }
     }
     hsa.recorder.fact("none is left open");

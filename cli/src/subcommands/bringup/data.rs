@@ -70,9 +70,9 @@ impl Host<'_> {
     pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         match self.difference(gpu, va, first, 1)? {
             None => Ok(()),
-            Some(what) => {
-                let what = format!("{} copied wrong data from {}: {what}", gpu.c, va.c);
-                Err(self.hsa.recorder.blame(COPY, what))
+            Some(difference) => {
+                let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
+                Err(self.hsa.recorder.blame(COPY, message))
             }
         }
     }
@@ -86,15 +86,15 @@ impl Host<'_> {
     /// Checks the numbers that a GPU wrote to `va`. If whole pages are wrong, writes again after some time: if the
     /// data is then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
-        let Some(what) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
+        let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATER);
         self.write_by(gpu, va, first)?;
-        if self.difference(gpu, va, first, 1)?.is_none() && what.affects_pages() {
-            let what = late_mapping(gpu, va, &what.to_string());
-            return Err(self.hsa.recorder.blame(GRANT, what));
+        if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
+            let message = late_mapping(gpu, va, &difference.to_string());
+            return Err(self.hsa.recorder.blame(GRANT, message));
         }
-        let what = format!("{} copied wrong data from {}: {what}", gpu.c, va.c);
-        Err(self.hsa.recorder.blame(COPY, what))
+        let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
+        Err(self.hsa.recorder.blame(COPY, message))
     }
 
     /// Has a GPU copy `va` to the host memory. Returns the difference from numbers that begin with `first` and
@@ -135,25 +135,27 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
     let cpu_view = hsa.can_access(cpu, &resources.pool)?;
     mapped(hsa, resources, |va, _| {
-        // The GPU last: some releases grant access to no other agent after it.
+        // Name the GPU last: after it, some releases grant access to no other agent.
         let agents = if cpu_view { vec![cpu, gpu] } else { vec![gpu] };
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some((call, of_pages, what)) = compare_views(hsa, host, (gpu, va), cpu_view)? {
+            if let Some((call, of_pages, message)) = compare_views(hsa, host, (gpu, va), cpu_view)?
+            {
                 std::thread::sleep(LATER);
                 host.write_by(gpu, va, BY_GPU)?;
-                let again = compare_views(hsa, host, (gpu, va), cpu_view)?;
-                let late = of_pages && again.is_none();
-                let (call, what) =
-                    if late { (GRANT, late_mapping(gpu, va, &what)) } else { (call, what) };
-                return Err(hsa.recorder.blame(call, what));
+                let second = compare_views(hsa, host, (gpu, va), cpu_view)?;
+                let late = of_pages && second.is_none();
+                let (call, message) =
+                    if late { (GRANT, late_mapping(gpu, va, &message)) } else { (call, message) };
+                return Err(hsa.recorder.blame(call, message));
             }
             if cpu_view {
                 hsa.fill(va, resources.size, BY_CPU);
-                if let Some(what) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let what = format!("{} does not read what the CPU wrote: {what}", gpu.c);
-                    return Err(hsa.recorder.blame(GRANT, what));
+                if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
+                    let message =
+                        format!("{} does not read what the CPU wrote: {difference}", gpu.c);
+                    return Err(hsa.recorder.blame(GRANT, message));
                 }
             }
             if with_fill { fill(hsa, resources, host) } else { Ok(()) }
@@ -168,8 +170,8 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
 fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &Host<'_>) -> Result<()> {
     let filled = hsa.allocate(&resources.pool, resources.size, "filled")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
-    if let Some(what) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {what}")));
+    if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
+        return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {difference}")));
     }
     hsa.pool_free(&filled)
 }
@@ -187,23 +189,27 @@ fn compare_views(
     let of_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
     let found = match (by_cpu, by_gpu) {
         (None, None) => None,
-        (Some(what), None) => {
-            let what = format!("CPU and {} see different memory at one address: {what}", gpu.c);
-            Some((GRANT, what))
+        (Some(difference), None) => {
+            let message =
+                format!("CPU and {} see different memory at one address: {difference}", gpu.c);
+            Some((GRANT, message))
         }
-        (Some(what), Some(_)) => {
-            Some((COPY, format!("{} copied wrong data to {}: {what}", gpu.c, va.c)))
+        (Some(difference), Some(_)) => {
+            Some((COPY, format!("{} copied wrong data to {}: {difference}", gpu.c, va.c)))
         }
-        (None, Some(what)) => {
-            Some((COPY, format!("{} copied wrong data from {}: {what}", gpu.c, va.c)))
+        (None, Some(difference)) => {
+            Some((COPY, format!("{} copied wrong data from {}: {difference}", gpu.c, va.c)))
         }
     };
-    Ok(found.map(|(call, what)| (call, of_pages, what)))
+    Ok(found.map(|(call, message)| (call, of_pages, message)))
 }
 
 /// Describes a mapping that took effect after the call that granted access.
-fn late_mapping(gpu: &Agent, va: &Address, what: &str) -> String {
-    format!("{} sees the mapping of {} only some time after the call returned: {what}", gpu.c, va.c)
+fn late_mapping(gpu: &Agent, va: &Address, difference: &str) -> String {
+    format!(
+        "{} sees the mapping of {} only some time after the call returned: {difference}",
+        gpu.c, va.c
+    )
 }
 
 /// Has a GPU use memory immediately after each grant, through a queue that exists already.

@@ -26,7 +26,7 @@ pub struct Failure {
     pub call: Option<FailedCall>,
     /// The calls of other threads or processes that had not returned at the crash or hang.
     pub also_in: Vec<String>,
-    /// The kernel interfaces that the call uses, with the emulated driver's answers if there are any.
+    /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     pub rests_on: Vec<UsedInterface>,
     /// The driver's log during the call, if the driver is emulated.
     pub driver: Option<Vec<String>>,
@@ -36,7 +36,7 @@ pub struct Failure {
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
-    /// Advice what to try, in order.
+    /// Advice on what to try, in order.
     pub try_next: Vec<String>,
     /// The calls of the level, up to the one that failed.
     pub calls: Vec<String>,
@@ -47,11 +47,11 @@ pub struct Failure {
 pub struct FailedCall {
     pub name: String,
     pub arguments: Vec<Argument>,
-    /// The status, if it returned one.
+    /// The status, if the call returned one.
     pub status: Option<String>,
-    /// Whether it returned.
+    /// Whether the call returned.
     pub returned: bool,
-    /// Whether another process of the level made it.
+    /// Whether another process of the level made the call.
     pub other_process: bool,
 }
 
@@ -138,7 +138,7 @@ impl Failure {
             kernel: kernel.map(|lines| last_lines(lines, LOG_LINES)),
             machine: checks.collect(),
             try_next,
-            calls: run.listed(),
+            calls: run.listed_calls(),
         })
     }
 }
@@ -147,12 +147,12 @@ fn to_strings(lines: Vec<&str>) -> Vec<String> {
     lines.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the last lines, after a line with the number of those left out.
+/// Returns the last lines, after a line with the number of omitted lines.
 fn last_lines(mut lines: Vec<String>, shown: usize) -> Vec<String> {
     if lines.len() > shown {
-        let left_out = lines.len() - shown;
-        lines.drain(..left_out);
-        lines.insert(0, format!("… ({left_out} earlier lines)"));
+        let omitted = lines.len() - shown;
+        lines.drain(..omitted);
+        lines.insert(0, format!("… ({omitted} earlier lines)"));
     }
     lines
 }
@@ -314,7 +314,7 @@ impl LevelRun {
 
     /// Returns the calls up to the one that failed, without queries of agents and pools. If there are several
     /// threads, returns only the last round of the thread that failed.
-    fn listed(&self) -> Vec<String> {
+    fn listed_calls(&self) -> Vec<String> {
         let until = self.failed_call().map_or(self.calls.len(), |index| index + 1);
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let own = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
@@ -338,7 +338,7 @@ impl LevelRun {
     }
 }
 
-/// Returns advice what to try, the most promising first.
+/// Returns advice on what to try, the most promising first.
 fn advise(
     run: &LevelRun,
     cause: &Cause,

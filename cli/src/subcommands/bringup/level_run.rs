@@ -218,7 +218,7 @@ impl Records {
     fn in_flight(&self) -> Vec<usize> {
         let open = |index: &usize| self.calls[*index].end.is_none();
         let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(open).collect();
-        // Waiting calls come last: the process that is waited for hangs.
+        // Waiting calls come last, because they only wait for a process that hangs.
         in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
         in_flight
     }

@@ -127,7 +127,7 @@ fn group(id: u32) -> String {
     name.unwrap_or_else(|| id.to_string())
 }
 
-/// Checks that there are render nodes, and each of them.
+/// Checks that there are render nodes, and that each can be opened.
 fn render_nodes() -> Vec<Finding> {
     let mut nodes: Vec<PathBuf> = fs::read_dir("/dev/dri")
         .into_iter()

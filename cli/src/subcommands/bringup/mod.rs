@@ -157,7 +157,7 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults
 }
 
-/// Runs a level in this process, which is its worker.
+/// Runs a level in this process, which is the level's worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, answers) = begin()?;
     let recorder = Recorder::new(answers, args.other_process.unwrap_or(0));

@@ -69,7 +69,7 @@ pub fn export(
             hsa.recorder.fact("written by this process, read and answered by another");
             Ok(())
         }
-        // It has recorded the reason.
+        // The other process has recorded the reason.
         End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
         end => Err(hsa.recorder.wrong_result(format!("the other process: {end}"))),
     }
@@ -121,7 +121,7 @@ pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
     hsa.shut_down()
 }
 
-/// Receives a descriptor through the request socket, imports it, checks the memory and writes a reply to
+/// Receives a descriptor through the request socket, imports it, checks the memory and writes a reply into
 /// it.
 fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
     let arguments = [("socket", "the other process".to_owned())];
@@ -140,9 +140,9 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
-        if let Some(what) = host.difference(gpu, &va, EXPORTED, 1)? {
-            let what = format!("the other process imported other memory: {what}");
-            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", what));
+        if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
+            let message = format!("the other process imported other memory: {difference}");
+            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", message));
         }
         host.write_by(gpu, &va, REPLY)
     })?;

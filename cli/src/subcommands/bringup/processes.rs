@@ -34,7 +34,7 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let end = forward(hsa, &mut other, |_| false);
         match end {
             Some(End::Exited(0)) => {}
-            // It has recorded the reason.
+            // The other process has recorded the reason.
             Some(End::Exited(code)) if code == i32::from(crate::FAILED) => return Err(Stopped),
             Some(end) => return Err(hsa.recorder.wrong_result(format!("another process: {end}"))),
             None => {}
@@ -89,9 +89,9 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 }
             }
             for (va, _, first) in &kept {
-                if let Some(what) = host.difference(gpu, va, *first, 1)? {
-                    let what = format!("data is lost while the memory is full: {what}");
-                    return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", what));
+                if let Some(difference) = host.difference(gpu, va, *first, 1)? {
+                    let message = format!("data is lost while the memory is full: {difference}");
+                    return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
                 }
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;
@@ -130,8 +130,8 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let began = Instant::now();
     while missing() > size / 2 {
         if began.elapsed() > RETURN_LIMIT {
-            let what = format!("{} bytes are missing after the process was killed", missing());
-            return Err(hsa.recorder.blame("kill", what));
+            let message = format!("{} bytes are missing after the process was killed", missing());
+            return Err(hsa.recorder.blame("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -80,16 +80,16 @@ impl Recorder {
     }
 
     /// Records that the level fails because of a wrong result, although all calls succeeded.
-    pub fn wrong_result(&self, what: impl Into<String>) -> Stopped {
-        self.send(&Record::Wrong(LAST.get(), what.into()));
+    pub fn wrong_result(&self, message: impl Into<String>) -> Stopped {
+        self.send(&Record::Wrong(LAST.get(), message.into()));
         Stopped
     }
 
     /// Records that the level fails because of the last call of a function, whatever its status. Prefers a call
     /// of this thread.
-    pub fn blame(&self, call: &str, what: impl Into<String>) -> Stopped {
+    pub fn blame(&self, call: &str, message: impl Into<String>) -> Stopped {
         let call = call.to_owned();
-        self.send(&Record::Blame { task: task(), call, what: what.into() });
+        self.send(&Record::Blame { task: task(), call, what: message.into() });
         Stopped
     }
 
@@ -100,8 +100,8 @@ impl Recorder {
     }
 
     /// Records a fact for the report.
-    pub fn fact(&self, what: impl Into<String>) {
-        self.send(&Record::Fact(what.into()));
+    pub fn fact(&self, message: impl Into<String>) {
+        self.send(&Record::Fact(message.into()));
     }
 
     /// Returns the present lengths of the logs.

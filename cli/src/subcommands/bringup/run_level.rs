@@ -167,8 +167,8 @@ pub fn find_resources(
         hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED, name)?;
     // The runtime writes one byte.
     if supported & 0xff == 0 {
-        let what = "the runtime says that virtual memory is not supported";
-        return Err(hsa.recorder.wrong_result(what));
+        let message = "the runtime says that virtual memory is not supported";
+        return Err(hsa.recorder.wrong_result(message));
     }
     let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
     if level == Level::Pools {
@@ -191,8 +191,8 @@ fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> 
             continue;
         }
         if !info.granule.is_power_of_two() || info.granule < 4096 {
-            let what = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
-            return Err(hsa.recorder.wrong_result(what));
+            let message = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
+            return Err(hsa.recorder.wrong_result(message));
         }
         return Ok((pool, info));
     }
@@ -289,7 +289,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     mapped(hsa, resources, |va, memory| {
-        // The owner last: some releases grant access to no other agent after it.
+        // Name the owner last: after it, some releases grant access to no other agent.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
         with_host(hsa, resources, |host| {
@@ -319,12 +319,12 @@ fn check_after_second_mapping(
     let alias = hsa.reserve(size, "va2")?;
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
-    if let Some(what) = host.difference(owner, va, first, 1)? {
-        let what = format!(
-            "{} no longer reaches its memory after this call mapped it for {}: {what}",
+    if let Some(difference) = host.difference(owner, va, first, 1)? {
+        let message = format!(
+            "{} no longer reaches its memory after this call mapped it for {}: {difference}",
             owner.c, peer.c
         );
-        return Err(hsa.recorder.blame(GRANT, what));
+        return Err(hsa.recorder.blame(GRANT, message));
     }
     host.read_by(peer, &alias, first)?;
     hsa.unmap(&alias, size)?;

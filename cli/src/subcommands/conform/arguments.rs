@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Conform {
     #[command(flatten)]
     pub common: Common,
-    /// Run only cases whose name contains this, or matches it with `*`; can be repeated
+    /// Run only cases whose name contains PATTERN, or matches it if it has a `*`; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub filter: Vec<String>,
     /// List the cases with their sources; run none

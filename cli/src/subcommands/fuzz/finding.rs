@@ -202,8 +202,8 @@ fn shrink_all(
             all.push(last.clone());
             all
         };
-        let small = shrink(last, until, &mut |candidate| fails(&with_earlier(candidate)));
-        sequences.push(small);
+        let shrunk = shrink(last, until, &mut |candidate| fails(&with_earlier(candidate)));
+        sequences.push(shrunk);
     }
     if let Some(error) = failed {
         return Err(error);

@@ -43,7 +43,7 @@ impl Progress {
     }
 
     /// Returns whether the time is up.
-    pub fn is_over(&self) -> bool {
+    pub fn is_time_up(&self) -> bool {
         self.begun.elapsed() >= self.time
     }
 

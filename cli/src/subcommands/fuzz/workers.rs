@@ -55,7 +55,7 @@ impl<'a> Workers<'a> {
 
     /// Waits until the time is up, all sequences have run or a sequence fails.
     pub fn watch(&mut self, progress: &mut Progress) -> anyhow::Result<Outcome> {
-        while !progress.is_over() && self.workers.iter().any(|worker| !worker.idle) {
+        while !progress.is_time_up() && self.workers.iter().any(|worker| !worker.idle) {
             wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
             for index in 0..self.workers.len() {
                 if let Some(outcome) = self.receive(index, progress)? {

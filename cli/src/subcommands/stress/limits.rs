@@ -128,7 +128,7 @@ fn count_mappings() -> u64 {
     maps.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Releases a random eighth of what is held.
+/// Releases a random eighth of `held`.
 fn release_some<T>(
     setup: &Setup<'_>,
     rng: &mut Rng,

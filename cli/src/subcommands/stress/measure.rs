@@ -74,7 +74,7 @@ impl Measure {
             self.add("mappings (simulation)", usage.mappings as i64, 0);
         }
         for (number, gpu) in runtime.gpus().enumerate() {
-            // With a driver, other processes change this value; the driver's count per process is used instead.
+            // With a driver, other processes change this value, so the driver's count per process is used.
             let free = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
             let size = gpu.vmem_pool().map(|pool| pool.size);
             if let (Some(free), Some(size)) = (free, size) {

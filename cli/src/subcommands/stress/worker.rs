@@ -1,5 +1,5 @@
 //! A worker process: warms up, counts its resources, runs the scenario, releases everything and counts
-//! again. If a count has grown, the process repeats this: only a count that grows again is a leak.
+//! again. If a count has grown, the process repeats the scenario: only a count that grows again is a leak.
 
 use super::arguments::{Part, Stress};
 use super::measure::Measure;
@@ -74,7 +74,7 @@ fn run_and_measure(
 ) -> anyhow::Result<Done> {
     let (scenario, time) = (part.scenario, Duration::from_millis(part.milliseconds));
     let seed = part.seed ^ u64::from(part.number) << 48;
-    // A runtime allocates some resources once, or once per thread. The warm-up makes it do so.
+    // A runtime allocates some resources once, or once per thread. The warm-up causes these allocations.
     let warm = (time / 10).min(Duration::from_secs(2));
     let setup = Setup::new(runtime, vmm, scenario, &STOP, warm);
     run_threads(args, &setup, seed ^ 0x5eed, false, answers)?;

@@ -47,7 +47,7 @@ impl Hsa<'_> {
     pub fn compare(&self, at: &Address, size: usize, first: u32) -> Result<()> {
         match self.difference(at, size, first, 1) {
             None => Ok(()),
-            Some(what) => Err(self.recorder.wrong_result(what.to_string())),
+            Some(difference) => Err(self.recorder.wrong_result(difference.to_string())),
         }
     }
 
