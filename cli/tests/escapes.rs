@@ -138,7 +138,7 @@ fn variables_are_escaped() {
 }
 
 #[test]
-fn styles_are_kept() {
+fn styles_are_written_to_terminals() {
     let arguments = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
     assert!(!out(&run(&arguments)).contains('\u{1b}'));
     let output = run_in_colour(&["info", "--runtime", "sim"]);

@@ -191,15 +191,15 @@ fn wheel_installs_command_and_driver() {
 }
 
 #[test]
-fn static_command_needs_nothing() {
-    if is_skipped("static_command_needs_nothing", &["rustup", "unshare"]) {
+fn static_command_runs_in_empty_tree() {
+    if is_skipped("static_command_runs_in_empty_tree", &["rustup", "unshare"]) {
         return;
     }
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     let targets = run_ok(Command::new("rustup").args(["target", "list", "--installed"]));
     if !targets.lines().any(|line| line == target) {
         test::report(&format!(
-            "SKIPPED packages::static_command_needs_nothing: no target {target}"
+            "SKIPPED packages::static_command_runs_in_empty_tree: no target {target}"
         ));
         return;
     }

@@ -29,7 +29,7 @@ pub struct Emulate {
     /// The number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
-    /// The machine
+    /// The emulated machine
     #[arg(long, value_enum)]
     pub machine: Option<Profile>,
     /// The memory of each GPU: `64GiB`, `256MiB`

@@ -18,10 +18,10 @@ hour) and writes this page; without `HSA_VMM_WRITE_PAGES` it compares. `cargo te
 each call has a row, and runs a few rows that a printed seed chooses.
 
 `bringup` names the level that fails and the call that it reports as the cause; `conform` the first case that
-fails. The effects are described in [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is no fault: no
-tool may report one. Without planned faults no tool reports any.
+fails. The effects are described in [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is not a fault:
+no tool may report it. Without planned faults, no tool reports a fault.
 
-A cell without a case or level says why the fault is not detected.
+A cell without a case or level contains the reason why the fault is not detected.
 
 `fuzz` (`--seed 1 --time 20s`) and `stress` (`--time 1s`) compare results, resources and contents, too. One fault of
 each effect on AMD's 7.2.4:

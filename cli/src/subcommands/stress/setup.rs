@@ -89,7 +89,7 @@ impl<'a> Setup<'a> {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Updates the maximum with a value of `held` that was counted elsewhere.
+    /// Raises `most` to a value of `held` that was counted elsewhere.
     pub fn update_most(&self, held: u64) {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
