@@ -249,8 +249,8 @@ fn lost_tlb_flush_is_noticed() {
     let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` fails in any
-    // case. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
+    // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always
+    // fails. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
     let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
     let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
     let output = in_machine(&options, &bringup);

@@ -216,7 +216,8 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
             rocr::command(&installation.map_err(Failed::from)?, program)
         }
         None if hsa_rocr::is_program(program) && !needs_runtime(program) => Command::new(program),
-        // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the simulation.
+        // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the
+        // simulation.
         None => match rocr::newest()
             .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
         {

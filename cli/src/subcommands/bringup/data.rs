@@ -83,8 +83,8 @@ impl Host<'_> {
         self.verify(gpu, va, first)
     }
 
-    /// Checks the numbers that a GPU wrote to `va`. If whole pages are wrong, writes again after some time: if the
-    /// data is then right, the mapping took effect late.
+    /// Checks the numbers that a GPU wrote to `va`. If whole pages are wrong, writes again after some time. If
+    /// the data is then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATER);
@@ -111,8 +111,8 @@ impl Host<'_> {
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 
-    /// Does the same as [`Self::difference`] with a copy for each quarter. So errors at the start of each copy,
-    /// to and from the memory, cannot cancel out.
+    /// Does the same as [`Self::difference`] with a copy for each quarter. Errors at the start of each copy, to
+    /// and from the memory, then cannot cancel out.
     fn difference_by_parts(
         &self,
         gpu: &Agent,

@@ -2,9 +2,9 @@
 
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
-use super::level_run::{Call, Cause, LevelRun, Outcome};
 use super::machine::{self, Finding};
 use super::record::{Argument, status};
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::kernel_log::KernelLog;
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Finds the address of a GPU fault in the runtime's message, and the call that granted access to the address.
 
-use super::level_run::Call;
+use super::supervisor::Call;
 
 /// The start of the message that AMD's runtime prints when a GPU accesses an unmapped address.
 const MESSAGE: &str = "Memory access fault by GPU";

@@ -15,7 +15,6 @@ mod gpu_fault;
 mod hsa;
 mod interface;
 mod level;
-mod level_run;
 mod machine;
 mod other_process;
 mod processes;
@@ -25,6 +24,7 @@ mod reproduce;
 mod reuse;
 mod run_level;
 mod show;
+mod supervisor;
 
 pub use arguments::{ABOUT, Bringup};
 pub use failure::returned_error;
@@ -38,12 +38,12 @@ use failure::Failure;
 use hsa_vmm_conformance::worker::begin;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
-use level_run::{LevelRun, Outcome, supervise};
 use recorder::Recorder;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use supervisor::{LevelRun, Outcome, supervise};
 
 pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     if let Some(level) = args.run_level {

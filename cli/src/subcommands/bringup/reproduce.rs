@@ -1,7 +1,7 @@
 //! Writes a level as a C program that makes the same calls.
 
 use super::level::Level;
-use super::level_run::{Call, LevelRun};
+use super::supervisor::{Call, LevelRun};
 use std::fmt::Write as _;
 
 const HEAD: &str = include_str!("program.c");
@@ -144,8 +144,8 @@ fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::level_run::{Cause, Outcome};
     use super::super::record::{Begin, CallId, Logs};
+    use super::super::supervisor::{Cause, Outcome};
     use super::*;
     use std::time::Duration;
 

@@ -84,17 +84,17 @@ fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table
     }
 }
 
-/// Checks that the library has the functions.
+/// Checks that the library has the required functions.
 fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
     if let Err(missing) = &table.vmem {
         return Err(recorder.wrong_result(format!("{missing}: the library is older than ROCm 6.0")));
     }
     let optional = table.core.optional().chain(table.vmem.iter().flat_map(sys::Vmem::optional));
     let absent: Vec<_> = optional.filter(|(_, exists)| !exists).map(|(name, _)| name).collect();
-    let required = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - absent.len();
+    let present = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - absent.len();
     recorder.fact(match absent.len() {
-        0 => format!("all {required} functions"),
-        _ => format!("{required} functions; without {}", absent.join(", ")),
+        0 => format!("all {present} functions"),
+        _ => format!("{present} functions; without {}", absent.join(", ")),
     });
     Ok(())
 }

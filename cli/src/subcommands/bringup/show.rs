@@ -2,7 +2,7 @@
 
 use super::failure::{DriverResult, FailedCall, Failure};
 use super::level::Level;
-use super::level_run::{LevelRun, Outcome};
+use super::supervisor::{LevelRun, Outcome};
 use crate::screen::Screen;
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
