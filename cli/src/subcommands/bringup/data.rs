@@ -37,7 +37,7 @@ pub fn with_host(
     then: impl FnOnce(&Host<'_>) -> Result<()>,
 ) -> Result<()> {
     let Some(pool) = &resources.host_pool else {
-        return Err(hsa.recorder.wrong_result("the CPU's pool was not looked up"));
+        return Err(hsa.recorder.fail("the CPU's pool was not looked up"));
     };
     let memory = hsa.allocate(pool, resources.size, "host")?;
     hsa.allow(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;

@@ -98,12 +98,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::not_tried(&mut out, run.level, args.until)?;
             show::failure(&mut out, run.level, failure)?;
             let until = ["--until".to_owned(), run.level.name()];
-            writeln!(
-                out,
-                "\nreproduce: {} {}",
-                args.runtime.bringup_command(false),
-                until.join(" ")
-            )?;
+            let command = args.runtime.bringup_command(false);
+            writeln!(out, "\nreproduce: {command} {}", until.join(" "))?;
             match &args.program {
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?

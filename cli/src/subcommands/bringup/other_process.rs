@@ -39,20 +39,17 @@ pub fn export(
     hsa.grant(va, resources.size, &[gpu])?;
     host.write_by(gpu, va, EXPORTED)?;
     let dmabuf = hsa.export(memory)?;
-    let mut other = start(1)
-        .map_err(|error| hsa.recorder.wrong_result(format!("no other process: {error}")))?;
+    let mut other =
+        start(1).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))?;
     let number = dmabuf.as_raw_fd().to_string();
     let arguments = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
-    let (_, sent) = hsa
-        .recorder
-        .record_call("send", &arguments, Some(c), || (send(&other, &dmabuf), None, vec![]));
-    sent.map_err(|error| {
-        hsa.recorder.wrong_result(format!("cannot send the descriptor: {error}"))
-    })?;
+    let (_, sent) =
+        hsa.recorder.record("send", &arguments, Some(c), || (send(&other, &dmabuf), None, vec![]));
+    sent.map_err(|error| hsa.recorder.fail(format!("cannot send the descriptor: {error}")))?;
     let c = "wait_for(socket);".to_owned();
     let arguments = [("socket", "the other process".to_owned())];
-    let (_, end) = hsa.recorder.record_call("wait", &arguments, Some(c), || {
+    let (_, end) = hsa.recorder.record("wait", &arguments, Some(c), || {
         let end = loop {
             match other.receive::<Record>(Duration::MAX) {
                 // Forward the record to the parent.
@@ -71,7 +68,7 @@ pub fn export(
         }
         // The other process has recorded the reason.
         End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
-        end => Err(hsa.recorder.wrong_result(format!("the other process: {end}"))),
+        end => Err(hsa.recorder.fail(format!("the other process: {end}"))),
     }
 }
 
@@ -126,14 +123,13 @@ pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
 fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
     let arguments = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
-    let (_, dmabuf) = hsa.recorder.record_call("receive", &arguments, Some(c), || {
+    let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c), || {
         let received = receive(requests);
         let answered = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
         (received, None, vec![Argument { name: "dmabuf".into(), value: answered }])
     });
-    let dmabuf = dmabuf.map_err(|error| {
-        hsa.recorder.wrong_result(format!("cannot receive the descriptor: {error}"))
-    })?;
+    let dmabuf = dmabuf
+        .map_err(|error| hsa.recorder.fail(format!("cannot receive the descriptor: {error}")))?;
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let memory = hsa.import(&dmabuf)?;
     let va = hsa.reserve(size, "va")?;

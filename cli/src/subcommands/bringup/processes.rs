@@ -36,7 +36,7 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             Some(End::Exited(0)) => {}
             // The other process has recorded the reason.
             Some(End::Exited(code)) if code == i32::from(crate::FAILED) => return Err(Stopped),
-            Some(end) => return Err(hsa.recorder.wrong_result(format!("another process: {end}"))),
+            Some(end) => return Err(hsa.recorder.fail(format!("another process: {end}"))),
             None => {}
         }
     }
@@ -45,7 +45,7 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 }
 
 fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
-    start(number).map_err(|error| hsa.recorder.wrong_result(format!("no other process: {error}")))
+    start(number).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))
 }
 
 /// Forwards the records of another process up to the one that `until` accepts. Returns the exit status if the
@@ -112,13 +112,13 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     };
     let mut other = start_other(hsa, 1)?;
     if let Some(end) = forward(hsa, &mut other, |record| *record == Record::Fact(HOLDS.into())) {
-        return Err(hsa.recorder.wrong_result(format!("the other process ended: {end}")));
+        return Err(hsa.recorder.fail(format!("the other process ended: {end}")));
     }
     let size = large_size(resources, before) as u64;
     let missing = || before.saturating_sub(hsa.available(gpu).unwrap_or_default());
     let is_counted = missing() > size / 2;
     let arguments = [("process", "the other process".to_owned())];
-    hsa.recorder.record_call("kill", &arguments, None, || {
+    hsa.recorder.record("kill", &arguments, None, || {
         other.kill();
         while !matches!(other.receive::<Record>(Duration::MAX), Received::Exited(_)) {}
         ((), None, vec![])

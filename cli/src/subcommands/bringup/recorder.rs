@@ -50,7 +50,7 @@ impl Recorder {
     }
 
     /// Makes a call and sends a record before and after it.
-    pub fn record_call<T>(
+    pub fn record<T>(
         &self,
         call: &str,
         arguments: &[(&str, String)],
@@ -80,7 +80,7 @@ impl Recorder {
     }
 
     /// Records that the level fails because of a wrong result, although all calls succeeded.
-    pub fn wrong_result(&self, message: impl Into<String>) -> Stopped {
+    pub fn fail(&self, message: impl Into<String>) -> Stopped {
         self.send(&Record::Wrong(LAST.get(), message.into()));
         Stopped
     }

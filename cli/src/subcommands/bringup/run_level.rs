@@ -87,7 +87,7 @@ fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table
 /// Checks that the library has the required functions.
 fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
     if let Err(missing) = &table.vmem {
-        return Err(recorder.wrong_result(format!("{missing}: the library is older than ROCm 6.0")));
+        return Err(recorder.fail(format!("{missing}: the library is older than ROCm 6.0")));
     }
     let optional = table.core.optional().chain(table.vmem.iter().flat_map(sys::Vmem::optional));
     let absent: Vec<_> = optional.filter(|(_, exists)| !exists).map(|(name, _)| name).collect();
@@ -149,8 +149,8 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
         }
     }
     match cpu {
-        None => Err(hsa.recorder.wrong_result("no agent is a CPU")),
-        Some(_) if gpus.is_empty() => Err(hsa.recorder.wrong_result("no agent is a GPU")),
+        None => Err(hsa.recorder.fail("no agent is a CPU")),
+        Some(_) if gpus.is_empty() => Err(hsa.recorder.fail("no agent is a GPU")),
         Some(cpu) => Ok((cpu, gpus)),
     }
 }
@@ -168,7 +168,7 @@ pub fn find_resources(
     // The runtime writes one byte.
     if supported & 0xff == 0 {
         let message = "the runtime says that virtual memory is not supported";
-        return Err(hsa.recorder.wrong_result(message));
+        return Err(hsa.recorder.fail(message));
     }
     let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
     if level == Level::Pools {
@@ -192,11 +192,11 @@ fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> 
         }
         if !info.granule.is_power_of_two() || info.granule < 4096 {
             let message = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
-            return Err(hsa.recorder.wrong_result(message));
+            return Err(hsa.recorder.fail(message));
         }
         return Ok((pool, info));
     }
-    Err(hsa.recorder.wrong_result(format!("{} has no pool that allows allocation", agent.c)))
+    Err(hsa.recorder.fail(format!("{} has no pool that allows allocation", agent.c)))
 }
 
 /// Runs a level that uses memory.

@@ -82,7 +82,7 @@ impl Hsa<'_> {
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = format!("CHECK({INFO}({}));", names.join(", "));
-        let (_, status) = self.recorder.record_call(INFO, &arguments, Some(c), || {
+        let (_, status) = self.recorder.record(INFO, &arguments, Some(c), || {
             // SAFETY: the attribute has eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;

@@ -60,7 +60,7 @@ impl Hsa<'_> {
         let set = core.hsa_signal_store_screlease;
         let arguments = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
         let c = format!("hsa_signal_store_screlease({}, 1);", signal.c);
-        self.recorder.record_call("hsa_signal_store_screlease", &arguments, Some(c), || {
+        self.recorder.record("hsa_signal_store_screlease", &arguments, Some(c), || {
             if let Some(set) = set {
                 // SAFETY: the signal is alive.
                 unsafe { set(signal.value, 1) };
@@ -87,7 +87,7 @@ impl Hsa<'_> {
             (status, vec![])
         })?;
         let Some(wait) = core.hsa_signal_wait_scacquire else {
-            return Err(self.recorder.wrong_result("the library has no hsa_signal_wait_scacquire"));
+            return Err(self.recorder.fail("the library has no hsa_signal_wait_scacquire"));
         };
         let arguments = [
             (signal.c.as_str(), hex(signal.value.handle)),
@@ -99,7 +99,7 @@ impl Hsa<'_> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
         let (_, value) =
-            self.recorder.record_call("hsa_signal_wait_scacquire", &arguments, Some(c), || {
+            self.recorder.record("hsa_signal_wait_scacquire", &arguments, Some(c), || {
                 // HSA allows a wait to return before the condition holds, so check the value.
                 let value = loop {
                     // SAFETY: the signal is alive until after this.

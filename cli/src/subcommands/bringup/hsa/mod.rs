@@ -85,7 +85,7 @@ impl<'a> Hsa<'a> {
     ) -> Result<()> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
-        let (number, status) = self.recorder.record_call(name, arguments, c, || {
+        let (number, status) = self.recorder.record(name, arguments, c, || {
             let (status, answered) = perform();
             (status, Some(status), answered)
         });

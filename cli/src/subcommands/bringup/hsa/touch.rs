@@ -32,7 +32,7 @@ impl Hsa<'_> {
         let arguments =
             [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
         let c = format!("fill({}, size, {first:#x});", at.c);
-        self.recorder.record_call("fill", &arguments, Some(c), || {
+        self.recorder.record("fill", &arguments, Some(c), || {
             let words = at.value as *mut u32;
             for index in 0..size / 4 {
                 // SAFETY: the runtime reported the range as mapped and writable. If it is not, this
@@ -47,7 +47,7 @@ impl Hsa<'_> {
     pub fn compare(&self, at: &Address, size: usize, first: u32) -> Result<()> {
         match self.difference(at, size, first, 1) {
             None => Ok(()),
-            Some(difference) => Err(self.recorder.wrong_result(difference.to_string())),
+            Some(difference) => Err(self.recorder.fail(difference.to_string())),
         }
     }
 
@@ -63,7 +63,7 @@ impl Hsa<'_> {
         let arguments =
             [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
         let c = format!("compare({}, size, {first:#x}, {step});", at.c);
-        let (_, differences) = self.recorder.record_call("compare", &arguments, Some(c), || {
+        let (_, differences) = self.recorder.record("compare", &arguments, Some(c), || {
             let words = at.value as *const u32;
             let mut differing = (0..size / 4).filter_map(|index| {
                 let expected = first.wrapping_add((index as u32).wrapping_mul(step));

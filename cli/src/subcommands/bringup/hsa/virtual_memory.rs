@@ -66,7 +66,7 @@ impl Hsa<'_> {
             ("0", "flags".into()),
             ("&memory3", "out".into()),
         ];
-        let (number, status) = self.recorder.record_call(name, &arguments, None, || {
+        let (number, status) = self.recorder.record(name, &arguments, None, || {
             let status = self.vmem.as_ref().map_or(MISSING, |vmem| {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 // SAFETY: the runtime returned the pool; `handle` is writable.
@@ -165,7 +165,7 @@ impl Hsa<'_> {
             (status, out("dmabuf", dmabuf.to_string()))
         })?;
         if dmabuf < 0 {
-            return Err(self.recorder.wrong_result(format!("the exported descriptor is {dmabuf}")));
+            return Err(self.recorder.fail(format!("the exported descriptor is {dmabuf}")));
         }
         // SAFETY: the runtime has just opened the descriptor and transfers its ownership.
         Ok(unsafe { OwnedFd::from_raw_fd(dmabuf) })
