@@ -25,7 +25,7 @@ use tracing::level_filters::LevelFilter;
 /// Shows and tests the virtual memory management of an HSA runtime.
 ///
 /// Without --runtime, uses AMD's runtime where it is installed and /dev/kfd exists, and a simulation
-/// otherwise. The first line of output says which.
+/// otherwise. The first line of output names the runtime.
 #[derive(Debug, Parser)]
 #[command(name = "hsa-vmm", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub struct Arguments {
@@ -52,30 +52,30 @@ pub struct Common {
 }
 
 impl Common {
-    /// Returns the arguments to repeat a run in a report: those that differ from the default.
-    pub fn typed_words(&self) -> Vec<String> {
-        let mut words = self.runtime.typed_words();
+    /// Returns the arguments that differ from the default, for the command in a report that repeats the run.
+    pub fn typed_arguments(&self) -> Vec<String> {
+        let mut arguments = self.runtime.typed_arguments();
         if self.profile != HipProfile::default() {
-            words.extend(["--profile".to_owned(), self.profile.to_string()]);
+            arguments.extend(["--profile".to_owned(), self.profile.to_string()]);
         }
-        words
+        arguments
     }
 
-    /// Returns the arguments that give the same options again.
-    pub fn words(&self) -> Vec<OsString> {
-        let mut words = self.runtime.words();
-        words.push(word("--profile", self.profile.to_string()));
-        words.extend(self.log.map(|level| word("--log-level", level.to_string())));
-        words
+    /// Returns arguments that are parsed to the same options.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let mut arguments = self.runtime.to_arguments();
+        arguments.push(option_with_value("--profile", self.profile.to_string()));
+        arguments.extend(self.log.map(|level| option_with_value("--log-level", level.to_string())));
+        arguments
     }
 }
 
-/// Returns `option=value` as one argument, so that a value with a leading `-` is not taken for an option.
-pub fn word(option: &str, value: impl AsRef<OsStr>) -> OsString {
-    let mut word = OsString::from(option);
-    word.push("=");
-    word.push(value);
-    word
+/// Returns the single argument `option=value`, so that a value with a leading `-` is not parsed as an option.
+pub fn option_with_value(option: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut argument = OsString::from(option);
+    argument.push("=");
+    argument.push(value);
+    argument
 }
 
 /// Parses a duration other than zero: `500ms`, `20s`, `10min`, `8h`. A plain number means seconds.
@@ -101,7 +101,7 @@ pub enum Command {
     Replay(Replay),
     /// Run random sequences of operations and compare each result with the reference model
     ///
-    /// Worker processes run them, so that crashes and hangs are found, too.
+    /// Worker processes run the sequences, so that crashes and hangs are found, too.
     #[command(after_help = crate::subcommands::fuzz::arguments::EXAMPLES)]
     Fuzz(Fuzz),
     /// Run sequences for another process of this command
@@ -112,14 +112,14 @@ pub enum Command {
     KfdVersion(KfdVersion),
     /// Show the address space at the end of a recorded trace: reservations, mappings, access
     ///
-    /// Replays a trace, or its beginning, and shows what is then reserved, mapped, allocated and
-    /// leaked. Reservations and memory are named after the trace's slots (r1, h2). Without a file,
-    /// shows an example: weights, a page cache, space to grow, a ring.
+    /// Replays a trace, or its beginning, and shows the reservations, mappings, memory and leaks at the
+    /// end. Reservations and memory are named after the trace's slots (r1, h2). Without a file,
+    /// shows an example.
     #[command(after_help = crate::subcommands::map::EXAMPLES)]
     Map(Map),
     /// Measure the cost of each call: raw HSA, the library, its C interface, and HIP itself
     ///
-    /// One run measures the levels in turns. With --runtime nothing, the runtime's functions do
+    /// One run measures the levels alternately. With --runtime nothing, the runtime's functions do
     /// nothing, so that only this library's cost is measured.
     Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
@@ -128,7 +128,7 @@ pub enum Command {
     /// results, and cases with other times.
     #[command(after_help = diff::ABOUT)]
     Diff(diff::Arguments),
-    /// Test a driver or GPU level by level, from "library loads" to "under load"
+    /// Test a driver or GPU level by level, from "library loads" to "process killed"
     ///
     /// Each level makes the minimal HSA calls in a process of its own, so that crashes and hangs are
     /// contained. For the first level that fails, prints the call with its arguments and status, the
@@ -138,8 +138,8 @@ pub enum Command {
     /// Run threads and processes near every limit of a runtime, and look for leaks
     ///
     /// Runs scenarios one after another: small mappings; nearly all memory of the GPUs; nearly all
-    /// descriptors; nearly all mappings a process may have. Checks the contents of memory, and that
-    /// nothing is held in the end according to library, runtime, driver and kernel.
+    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. In
+    /// the end, checks that library, runtime, driver and kernel count no more resources than before.
     #[command(after_help = crate::subcommands::stress::ABOUT)]
     Stress(Stress),
     /// Run a program on an emulated kernel driver with AMD GPUs
@@ -149,12 +149,13 @@ pub enum Command {
     Emulate(Emulate),
     /// Run a program on AMD's own kernel driver, in a virtual machine with software GPUs
     ///
-    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. The program is one of this machine; it
-    /// sees this machine's files, and what it changes is lost, except in the folder of --results. Memory,
-    /// page tables, copies and signals work; GPU kernels do not run. `vm fetch` downloads the kernel.
+    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. The program is a program of this
+    /// machine and sees its files. The program's changes to files are lost, except in the folder of
+    /// --results. Memory, page tables, copies and signals work; GPU kernels do not run. `vm fetch`
+    /// downloads the kernel.
     #[command(after_help = crate::subcommands::vm::ABOUT)]
     Vm(Vm),
-    /// Run the program of a virtual machine, inside
+    /// Run the program inside the virtual machine; used by `vm` itself
     #[command(hide = true)]
     VmGuest,
     /// Fetch AMD's own runtime, and run programs with it
@@ -225,23 +226,23 @@ mod tests {
     }
 
     #[test]
-    fn words_give_the_same_options() {
-        for words in [
+    fn to_arguments_is_parsed_to_same_options() {
+        for arguments in [
             &["--runtime", "./-odd name", "--profile", "hip6", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
             &["--runtime", "auto"],
         ] {
-            let parse = |words: &[OsString]| {
+            let parse = |arguments: &[OsString]| {
                 let head = ["hsa-vmm", "conform"].map(OsString::from);
-                let all = head.into_iter().chain(words.iter().cloned());
+                let all = head.into_iter().chain(arguments.iter().cloned());
                 match Arguments::parse_from(all).command {
                     Command::Conform(args) => args.common,
                     command => panic!("{command:?}"),
                 }
             };
-            let words: Vec<_> = words.iter().map(OsString::from).collect();
-            let common = parse(&words);
-            assert_eq!(format!("{common:?}"), format!("{:?}", parse(&common.words())));
+            let arguments: Vec<_> = arguments.iter().map(OsString::from).collect();
+            let common = parse(&arguments);
+            assert_eq!(format!("{common:?}"), format!("{:?}", parse(&common.to_arguments())));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The options that choose the runtime.
 
-use crate::arguments::word;
-use crate::program::{UNDER, reproducing};
+use crate::arguments::option_with_value;
+use crate::program::{OUTER_COMMAND, reproducing};
 use crate::screen::Screen;
 use anstyle::Style;
 use anyhow::Context;
@@ -28,11 +28,11 @@ pub fn print_info(note: &str) {
 /// The value of `--runtime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// AMD's runtime where it can run, otherwise the simulation.
+    /// AMD's runtime if it is installed and there is a `/dev/kfd`; otherwise the simulation.
     Auto,
     /// The simulation.
     Simulation,
-    /// This library.
+    /// The library in this file.
     Library(PathBuf),
 }
 
@@ -71,7 +71,7 @@ pub struct RuntimeOptions {
     pub sim: Option<String>,
 }
 
-/// Checks a simulation's configuration. Returns it as text, because `--gpus` may be added to it.
+/// Checks a simulation's configuration. Returns the text, because `--gpus` may be added to it.
 fn simulation(text: &str) -> Result<String, String> {
     text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
@@ -90,8 +90,8 @@ pub enum Selected {
 pub struct Simulated {
     /// The configuration, if one was given.
     pub text: Option<String>,
-    /// With `auto`, why AMD's runtime was not chosen.
-    why: Option<String>,
+    /// With `auto`, the reason why AMD's runtime was not chosen.
+    reason: Option<String>,
 }
 
 impl Simulated {
@@ -101,8 +101,8 @@ impl Simulated {
     }
 
     /// Returns the reason in parentheses, or an empty string.
-    pub fn why(&self) -> String {
-        self.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+    pub fn reason(&self) -> String {
+        self.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default()
     }
 }
 
@@ -127,18 +127,18 @@ impl fmt::Display for Selected {
 /// Describes a runtime in a few words.
 fn describe(runtime: &Runtime) -> String {
     let info = runtime.info();
-    let what = match &info.path {
+    let name = match &info.path {
         Some(path) => path.display().to_string(),
         None => "simulation".to_owned(),
     };
     let (major, minor) = info.extension;
     let gpus = runtime.gpus().count();
     let plural = if gpus == 1 { "" } else { "s" };
-    format!("{what}, extension {major}.{minor}, {gpus} GPU{plural}")
+    format!("{name}, extension {major}.{minor}, {gpus} GPU{plural}")
 }
 
 impl RuntimeOptions {
-    /// Opens the chosen runtime and prints to standard error which it is.
+    /// Opens the chosen runtime and prints its description to standard error.
     pub fn open(&self) -> anyhow::Result<Runtime> {
         let (runtime, note) = self.open_with_description()?;
         print_info(&note);
@@ -147,20 +147,21 @@ impl RuntimeOptions {
 
     /// Opens the chosen runtime and returns it with a description.
     pub fn open_with_description(&self) -> anyhow::Result<(Runtime, String)> {
-        let (runtime, why) = match self.select()? {
+        let (runtime, reason) = match self.select()? {
             Selected::Library(runtime) => (runtime, String::new()),
-            Selected::Simulation(simulated) => (simulated.start()?, simulated.why()),
+            Selected::Simulation(simulated) => (simulated.start()?, simulated.reason()),
         };
-        let note = format!("runtime: {}{why}", describe(&runtime));
+        let note = format!("runtime: {}{reason}", describe(&runtime));
         Ok((runtime, note))
     }
 
     /// Chooses the runtime, and loads it if it is a library.
     pub fn select(&self) -> anyhow::Result<Selected> {
-        let simulated = |why| Selected::Simulation(Simulated { text: self.simulation(), why });
+        let simulated =
+            |reason| Selected::Simulation(Simulated { text: self.simulation(), reason });
         Ok(match &self.choice {
             Choice::Simulation => simulated(None),
-            // SAFETY: the user has asked to run the code of this file.
+            // SAFETY: the user chose the file, whose code runs when it is loaded.
             Choice::Library(path) => Selected::Library(unsafe { Runtime::load_from(path)? }),
             Choice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
@@ -177,10 +178,10 @@ impl RuntimeOptions {
         })
     }
 
-    /// Removes the machine of a sequence if another runtime was chosen explicitly.
-    pub fn choose_for(&self, sequence: &mut Sequence) {
-        let is_other = matches!(self.choice, Choice::Library(_)) || self.simulation().is_some();
-        if is_other {
+    /// Makes a sequence run on the runtime of these options, if they select one, instead of its own machine.
+    pub fn override_machine(&self, sequence: &mut Sequence) {
+        let is_selected = matches!(self.choice, Choice::Library(_)) || self.simulation().is_some();
+        if is_selected {
             sequence.machine = None;
         }
     }
@@ -201,14 +202,14 @@ impl RuntimeOptions {
     }
 
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
-    pub fn typed_words(&self) -> Vec<String> {
-        // `emulate` and `rocr run` choose the library by this variable.
+    pub fn typed_arguments(&self) -> Vec<String> {
+        // `emulate` and `rocr run` set this variable to choose the library.
         let chosen =
             |path: &PathBuf| std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|it| it == *path);
-        let under = std::env::var_os(UNDER).is_some();
+        let is_started_by_self = std::env::var_os(OUTER_COMMAND).is_some();
         let choice = match &self.choice {
             Choice::Auto => None,
-            Choice::Library(path) if under && chosen(path) => None,
+            Choice::Library(path) if is_started_by_self && chosen(path) => None,
             Choice::Simulation => Some("sim".to_owned()),
             Choice::Library(path) => Some(path.display().to_string()),
         };
@@ -221,25 +222,25 @@ impl RuntimeOptions {
     }
 
     /// Returns the `bringup` command for the same runtime.
-    pub fn bringup(&self, is_simulation: bool) -> String {
-        let mut words = self.typed_words();
+    pub fn bringup_command(&self, is_simulation: bool) -> String {
+        let mut arguments = self.typed_arguments();
         if is_simulation && self.choice == Choice::Auto {
-            words.splice(..0, ["--runtime", "sim"].map(str::to_owned));
+            arguments.splice(..0, ["--runtime", "sim"].map(str::to_owned));
         }
-        reproducing(["bringup".to_owned()].into_iter().chain(words))
+        reproducing(["bringup".to_owned()].into_iter().chain(arguments))
     }
 
-    /// Returns the arguments that choose the same runtime again.
-    pub fn words(&self) -> Vec<OsString> {
+    /// Returns arguments that are parsed to the same options.
+    pub fn to_arguments(&self) -> Vec<OsString> {
         let Self { choice, gpus, sim } = self;
         let choice = match choice {
             Choice::Auto => "auto".as_ref(),
             Choice::Simulation => "sim".as_ref(),
             Choice::Library(path) => path.as_os_str(),
         };
-        let mut words = vec![word("--runtime", choice)];
-        words.extend(gpus.map(|gpus| word("--gpus", gpus.to_string())));
-        words.extend(sim.as_ref().map(|sim| word("--sim", sim)));
-        words
+        let mut arguments = vec![option_with_value("--runtime", choice)];
+        arguments.extend(gpus.map(|gpus| option_with_value("--gpus", gpus.to_string())));
+        arguments.extend(sim.as_ref().map(|sim| option_with_value("--sim", sim)));
+        arguments
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel and its driver log while cases run: the kernel's log, or the emulated driver's.
+//! Reads the kernel's log and the emulated driver's log while cases run.
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
@@ -10,17 +10,17 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-/// The variable with the path of the emulated driver's log.
+/// The environment variable with the path of the emulated driver's log.
 const VARIABLE: &str = "HSA_KFD_LOG";
-/// The number of the emulated driver's requests that are returned, from the end. Failed ones are always
+/// The number of last lines of the emulated driver's log that are returned. Lines of failures are always
 /// returned.
-const SHOWN: usize = 12;
+const LAST_LINES: usize = 12;
 
-/// What precedes a line of the driver's log.
+/// The prefix of lines of the emulated driver's log.
 const PREFIX: &str = "driver: ";
 
-/// Returns whether a line of output is a failure that the emulated driver has logged; `None` if it is not
-/// from the driver.
+/// Returns whether the emulated driver logged a failure in this line of output; `None` if the line is not the
+/// driver's.
 pub fn is_driver_failure(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
@@ -38,14 +38,14 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Starts with empty logs. A user who has the emulated driver log to a file reads it there.
+    /// Starts with empty logs. If the user chose a file for the emulated driver's log, does not read that log.
     pub fn from_now() -> Self {
-        let wanted = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
+        let capture = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
         let memory = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
-        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| wanted) }
+        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| capture) }
     }
 
-    /// Makes the emulated driver of a worker process log here.
+    /// Sets the log file of the emulated driver in a worker process.
     pub fn apply(&self, command: &mut Command) {
         if let Some(file) = &self.emulated {
             command.env(VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
@@ -59,14 +59,14 @@ impl DriverLog {
         let Some(file) = &mut self.emulated else { return lines };
         let mut bytes = Vec::new();
         let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
-        // Workers append, so that the file can be emptied meanwhile.
-        let emptied = read.and_then(|_| file.set_len(0));
-        if let Err(error) = emptied {
+        // Workers append, so the file can be truncated while they run.
+        let truncated = read.and_then(|_| file.set_len(0));
+        if let Err(error) = truncated {
             lines.push(format!("driver: (cannot read its log: {error})"));
         }
         let text = String::from_utf8_lossy(&bytes);
-        let last = text.lines().count().saturating_sub(SHOWN);
-        let shown = text.lines().enumerate().filter(|(at, line)| *at >= last || is_failure(line));
+        let start = text.lines().count().saturating_sub(LAST_LINES);
+        let shown = text.lines().enumerate().filter(|(at, line)| *at >= start || is_failure(line));
         lines.extend(shown.map(|(_, line)| format!("{PREFIX}{line}")));
         lines
     }

@@ -1,4 +1,4 @@
-//! Reads what the kernel logs while the levels run.
+//! Reads the kernel's log.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const PATH: &str = "/dev/kmsg";
 
-/// The kernel's log from now on, or why it cannot be read.
+/// The kernel's log since it was opened, or the reason why it cannot be read.
 #[derive(Debug)]
 pub struct KernelLog {
     file: Result<File, String>,
@@ -21,7 +21,7 @@ impl KernelLog {
         Self { file: file.map_err(|error| format!("{PATH}: {error}")) }
     }
 
-    /// Returns the lines that were added since, or why they cannot be read.
+    /// Returns the lines added since the last call, or the reason why they cannot be read.
     pub fn lines(&mut self) -> Result<Vec<String>, String> {
         let file = self.file.as_mut().map_err(|error| error.clone())?;
         let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Notes the last native call on a shared page that survives a crash of this process.
+//! Records the last native call in a shared page that survives a crash of this process.
 
 use hsa_vmm_conformance::worker::LastCall;
 use std::fmt::{self, Write};
@@ -9,24 +9,24 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, filter::LevelFilter};
 
-/// Creates a logging layer that notes each native call on the page.
+/// Creates a logging layer that records each native call in the page.
 pub fn layer<S>(page: LastCall) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let calls = Targets::new().with_target("hsa_vmm::native", LevelFilter::TRACE);
-    Noting(page).with_filter(calls)
+    PageLayer(page).with_filter(calls)
 }
 
-struct Noting(LastCall);
+struct PageLayer(LastCall);
 
-impl<S: Subscriber> Layer<S> for Noting {
+impl<S: Subscriber> Layer<S> for PageLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut call = Call::default();
         event.record(&mut call);
         match call {
-            Call { begun: Some(name), .. } => self.0.note(&format!("in {name}")),
-            Call { name: Some(name), status, .. } => {
+            Call { calling: Some(name), .. } => self.0.note(&format!("in {name}")),
+            Call { returned: Some(name), status, .. } => {
                 self.0.note(&format!("after {name} ({status})"));
             }
             Call { .. } => {}
@@ -34,19 +34,19 @@ impl<S: Subscriber> Layer<S> for Noting {
     }
 }
 
-/// A log event before (`begun`) or after a native call.
+/// The native call in a log event: `calling` before the call, `returned` and `status` after it.
 #[derive(Default)]
 struct Call {
-    begun: Option<String>,
-    name: Option<String>,
+    calling: Option<String>,
+    returned: Option<String>,
     status: String,
 }
 
 impl Visit for Call {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "calling" => self.begun = Some(value.to_owned()),
-            "call" => self.name = Some(value.to_owned()),
+            "calling" => self.calling = Some(value.to_owned()),
+            "call" => self.returned = Some(value.to_owned()),
             _ => {}
         }
     }

@@ -61,8 +61,8 @@ fn main() -> ExitCode {
         return ExitCode::from(BAD_USAGE);
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| exit_with(&error));
-    log(&arguments);
-    let ending = match &arguments.command {
+    start_logging(&arguments);
+    let result = match &arguments.command {
         Command::Info(args) => subcommands::info::run(args),
         Command::Conform(args) => subcommands::conform::run(args),
         Command::Replay(args) => subcommands::replay::run(args),
@@ -77,11 +77,11 @@ fn main() -> ExitCode {
         Command::KfdVersion(args) => subcommands::kfd_version::run(args),
         Command::Rocr(args) => subcommands::rocr::run(args),
         Command::Vm(args) => subcommands::vm::run(args),
-        Command::VmGuest => subcommands::vm::run_inside(),
+        Command::VmGuest => subcommands::vm::run_guest(),
         Command::Man(args) => subcommands::man::run(args),
         Command::Completions(args) => subcommands::completions::run(args),
     };
-    match ending {
+    match result {
         Ok(Exit::Success) => ExitCode::SUCCESS,
         Ok(Exit::Failure) => ExitCode::from(FAILED),
         Ok(Exit::NoRuntime) => ExitCode::from(NO_RUNTIME),
@@ -125,7 +125,7 @@ fn exit_with(error: &clap::Error) -> ! {
         write!(screen, "{text}").and_then(|()| screen.flush())
     };
     match printed {
-        // If standard error cannot be written, nothing more can be reported.
+        // An error of writing to standard error cannot be reported.
         Err(cannot) if !error.use_stderr() && cannot.kind() != std::io::ErrorKind::BrokenPipe => {
             note!("error: cannot write to standard output: {cannot}");
             std::process::exit(FAILED.into())
@@ -134,7 +134,7 @@ fn exit_with(error: &clap::Error) -> ! {
     }
 }
 
-/// Formats an error with its causes, without those that the message of their effect contains.
+/// Formats an error with its causes. Omits causes that the text already contains.
 pub fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -176,7 +176,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-fn log(arguments: &Arguments) {
+/// Starts logging: to standard error at the requested level, and in a worker of `conform` to the page of
+/// the last call.
+fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // The page is optional.
         Command::Conform(args) if args.worker => LastCall::open_in_worker().ok(),

@@ -1,6 +1,6 @@
 //! Writes results to standard output, or to a file, which is written completely or not at all.
 //!
-//! [`Output::check`] checks before the work that the file can be written. If writing still fails (full
+//! [`Output::check`] checks before long work that the file can be written. If writing still fails (full
 //! disk, removed folder), the result goes to standard output.
 
 use crate::screen::Screen;
@@ -26,15 +26,16 @@ impl Output {
         self.output.as_deref().map_or(Ok(()), check)
     }
 
-    /// Returns the file for the results so far of a run; `None` for standard output, devices and pipes.
-    pub fn partial(&self) -> Option<PathBuf> {
+    /// Returns the path for results of an unfinished run; `None` for standard output, devices and pipes.
+    pub fn partial_path(&self) -> Option<PathBuf> {
         let path = self.output.as_deref().filter(|path| !is_special(path))?;
         let mut name = path.file_name()?.to_owned();
         name.push(".partial");
         Some(path.with_file_name(name))
     }
 
-    /// Opens the output for a result that is written bit by bit. Each flush writes a file to the disk.
+    /// Opens the output for a result that is written in parts. If it is a file, each flush syncs it to the
+    /// disk.
     pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
         let file = fs::File::create(path).with_context(|| cannot_write(path))?;
@@ -95,12 +96,13 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Returns whether the path is a device or a pipe, which is written to and not replaced.
+/// Returns whether the path is a device or a pipe, which a file must not replace.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
-/// Replaces the file atomically: readers see the old or the new one, and a full disk leaves the old.
+/// Replaces the file atomically: readers see the old or the new content. If the disk is full, the old
+/// content remains.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     if is_special(path) {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
@@ -116,27 +118,27 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 ///
 /// Follows a symbolic link, so that the link stays and its target is replaced.
 ///
-/// The new file has the permissions of the old one if that belongs to the caller, without set-user-id
-/// and set-group-id. Another user's file must not choose the permissions.
+/// If the caller owns the old file, the new one gets its permissions, without set-user-id and set-group-id.
+/// The permissions of another user's file are ignored.
 fn create_temporary(path: &Path) -> io::Result<(NamedTempFile, PathBuf)> {
-    let (path, before) = match fs::metadata(path) {
-        Ok(before) => (fs::canonicalize(path)?, Some(before)),
+    let (path, old) = match fs::metadata(path) {
+        Ok(old) => (fs::canonicalize(path)?, Some(old)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if path.is_symlink() {
-                let words = "the symbolic link points to a file that does not exist; name that file instead";
-                return Err(io::Error::new(io::ErrorKind::NotFound, words));
+                let message = "the symbolic link points to a file that does not exist; name that file instead";
+                return Err(io::Error::new(io::ErrorKind::NotFound, message));
             }
             (path.to_owned(), None)
         }
         // For example another user's link in a folder that all users can write to.
         Err(error) => return Err(error),
     };
-    if before.as_ref().is_some_and(fs::Metadata::is_dir) {
+    if old.as_ref().is_some_and(fs::Metadata::is_dir) {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     let user = rustix::process::geteuid().as_raw();
-    let own = before.filter(|before| before.uid() == user);
-    let mode = own.map(|before| fs::Permissions::from_mode(before.mode() & 0o777));
+    let own = old.filter(|old| old.uid() == user);
+    let mode = own.map(|old| fs::Permissions::from_mode(old.mode() & 0o777));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let file = tempfile::Builder::new()
         .prefix(".hsa-vmm-")

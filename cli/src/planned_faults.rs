@@ -1,6 +1,6 @@
-//! The faults that are planned in the emulated driver and in the simulation, and which of them happened.
+//! The planned faults of the emulated driver and the simulation, and which of them happened.
 //!
-//! Worker processes note in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
+//! Worker processes record in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
 
 use crate::screen::note;
 use hsa_vmm::simulation::Config;
@@ -13,11 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The variable with the path of the record: `hsa_faults::RECORD`.
+/// The environment variable with the path of the record: `hsa_faults::RECORD`.
 const RECORD: &str = "HSA_FAULTS_RECORD";
-/// The variable with the plan of the emulated driver.
+/// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
-/// The maximum size of a record that is read: a line for each rule and process.
+/// The maximum number of bytes read from a record, which has a line for each rule and process.
 const MAX_RECORD: usize = 1 << 20;
 
 /// The record of this process's workers.
@@ -31,7 +31,7 @@ pub fn is_driver_emulated() -> bool {
     })
 }
 
-/// Makes a worker process note which planned faults have had an effect.
+/// Makes a worker process record which planned faults have had an effect.
 pub fn record(command: &mut Command) {
     let file =
         FILE.get_or_init(|| Some(memfd_create("planned faults", MemfdFlags::CLOEXEC).ok()?.into()));
@@ -48,15 +48,15 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let runtime = runtime.map(|config| config.faults.to_string());
     let plans =
         [(FaultTarget::Driver, "driver", driver), (FaultTarget::Runtime, "runtime", runtime)];
-    let happened = FILE.get().and_then(Option::as_ref).and_then(read);
+    let record = FILE.get().and_then(Option::as_ref).and_then(read);
     let mut faults = Vec::new();
     for (by, label, plan) in plans {
         let plan = plan.unwrap_or_default();
-        // As `hsa_faults::Plan::parse` counts the rules.
+        // `hsa_faults::Plan::parse` numbers the rules in the same way.
         let rules = plan.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         for (rule, number) in rules.zip(1..) {
             let line = format!("{label} {number}");
-            let happened = happened.as_ref().map(|lines| lines.lines().any(|it| it == line));
+            let happened = record.as_ref().map(|lines| lines.lines().any(|it| it == line));
             faults.push(PlannedFault { by, rule: rule.to_owned(), happened });
         }
     }

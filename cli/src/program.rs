@@ -1,4 +1,4 @@
-//! Programs that replace this process, and command lines that repeat it.
+//! Replaces this process by other programs, and formats command lines that repeat a run.
 
 use crate::planned_faults;
 use anyhow::bail;
@@ -9,10 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// The variable that tells a program which `hsa-vmm` subcommand and options started it.
-pub const UNDER: &str = "HSA_VMM_UNDER";
+/// The environment variable with the `hsa-vmm` subcommand and options that started this program.
+pub const OUTER_COMMAND: &str = "HSA_VMM_UNDER";
 
-/// The variables of AMD's runtime that a command line must repeat.
+/// The environment variables of AMD's runtime that a command line must repeat.
 pub const RUNTIME_VARIABLES: &[&str] = &[
     "HIP_VISIBLE_DEVICES",
     "HSAKMT_DEBUG_LEVEL",
@@ -81,13 +81,13 @@ pub fn restart() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Tells a program which options of `emulate` or `rocr run` started it.
-pub fn set_under(command: &mut Command, words: &[String]) {
+/// Records the `hsa-vmm` subcommand and options that start a program in its environment.
+pub fn set_outer_command(command: &mut Command, words: &[String]) {
     let words = quoted(words);
     command.env(
-        UNDER,
-        match env::var(UNDER) {
-            Ok(outer) => format!("{outer} -- {} {words}", name()),
+        OUTER_COMMAND,
+        match env::var(OUTER_COMMAND) {
+            Ok(outer) => format!("{outer} -- {} {words}", program_name()),
             Err(_) => words,
         },
     );
@@ -96,43 +96,45 @@ pub fn set_under(command: &mut Command, words: &[String]) {
 /// Returns this process's command line, with the `emulate` or `rocr run` that started it.
 pub fn command_line() -> String {
     let arguments = env::args_os().skip(1);
-    repeating(arguments.map(|word| word.to_string_lossy().into_owned()))
+    with_outer_command(arguments.map(|word| word.to_string_lossy().into_owned()))
 }
 
-/// Returns a command line that runs this program with other arguments under the same conditions: with
-/// the variables of the runtime, and under the same `emulate` or `rocr run`.
+/// Returns a command line that runs this program with other arguments in the same environment: with
+/// the variables of the runtime, and after the same `emulate` or `rocr run`.
 pub fn reproducing(words: impl IntoIterator<Item = String>) -> String {
-    let under = env::var(UNDER).unwrap_or_default();
-    let has = |options: &[&str]| options.iter().any(|option| under.contains(option));
+    let outer = env::var(OUTER_COMMAND).unwrap_or_default();
+    let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
     let mut names = RUNTIME_VARIABLES.to_vec();
-    if !has(&["--gpus", "--machine", "--vram"]) {
+    if !outer_has(&["--gpus", "--machine", "--vram"]) {
         names.push("HSA_KFD");
     }
-    if !has(&["--fault"]) {
+    if !outer_has(&["--fault"]) {
         names.push("HSA_KFD_FAULTS");
     }
-    if under.is_empty() && planned_faults::is_driver_emulated() {
+    if outer.is_empty() && planned_faults::is_driver_emulated() {
         names.push("LD_PRELOAD");
     }
     let variable = |name: &&str| {
         let value = env::var(name).ok().filter(|value| !value.is_empty())?;
         Some(format!("{name}={} ", quoted(&[value])))
     };
-    names.iter().filter_map(variable).collect::<String>() + &repeating(words)
+    names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
 }
 
-fn repeating(words: impl IntoIterator<Item = String>) -> String {
+/// Returns the command line of this program with these arguments, after the `emulate` or `rocr run` that
+/// started this process.
+fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {
     let words: Vec<_> = words.into_iter().collect();
-    let (name, words) = (name(), quoted(&words));
-    let line = match env::var(UNDER) {
-        Ok(under) => format!("{name} {under} -- {name} {words}"),
+    let (name, words) = (program_name(), quoted(&words));
+    let line = match env::var(OUTER_COMMAND) {
+        Ok(outer) => format!("{name} {outer} -- {name} {words}"),
         Err(_) => format!("{name} {words}"),
     };
     line.trim_end().to_owned()
 }
 
-/// Returns this program as a user types it: without its folder if that is in `PATH`.
-fn name() -> String {
+/// Returns this program as a user types it: without its folder if `PATH` contains the folder.
+fn program_name() -> String {
     let typed = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     let short = Path::new(&typed).file_name().map(|name| name.to_string_lossy().into_owned());
     let found = short.as_ref().and_then(|name| {
@@ -146,9 +148,9 @@ fn name() -> String {
     }
 }
 
-/// Joins words so that a shell splits them again.
+/// Quotes words for a shell and joins them.
 fn quoted(words: &[String]) -> String {
-    // Only a NUL, which no argument contains, cannot be quoted.
+    // Quoting fails only for a NUL, which no argument contains.
     let word = |word: &String| shlex::try_quote(word).map_or_else(|_| word.clone(), Into::into);
     words.iter().map(word).collect::<Vec<_>>().join(" ")
 }

@@ -5,9 +5,9 @@ use hsa_vmm_conformance::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// Creates a progress bar of `total` steps (0: unknown) on standard error. It is invisible unless that
-/// is a terminal.
-pub fn bar(total: u64, what: &'static str) -> ProgressBar {
+/// Creates a progress bar of `total` steps (0: unknown) on standard error. The bar is invisible unless
+/// standard error is a terminal.
+pub fn bar(total: u64, label: &'static str) -> ProgressBar {
     let bar = if total > 0 { ProgressBar::new(total) } else { ProgressBar::new_spinner() };
     bar.set_draw_target(ProgressDrawTarget::stderr());
     let template = if total > 0 {
@@ -17,14 +17,14 @@ pub fn bar(total: u64, what: &'static str) -> ProgressBar {
     };
     // Keep the default style if the template is invalid.
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(signs(style));
+        bar.set_style(for_locale(style));
     }
-    bar.set_message(what);
+    bar.set_message(label);
     bar
 }
 
-/// Draws bars and spinners in ASCII where the locale has no UTF-8.
-pub fn signs(style: ProgressStyle) -> ProgressStyle {
+/// Changes a style to ASCII characters if the locale's encoding is not UTF-8.
+pub fn for_locale(style: ProgressStyle) -> ProgressStyle {
     match locale_is_utf8() {
         true => style,
         false => style.progress_chars("=> ").tick_chars("-\\|/ "),
@@ -38,21 +38,21 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Shows nothing yet.
+    /// Creates a spinner without text.
     pub fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_draw_target(ProgressDrawTarget::stderr());
-        bar.set_style(signs(ProgressStyle::default_spinner()));
+        bar.set_style(for_locale(ProgressStyle::default_spinner()));
         bar.enable_steady_tick(Duration::from_millis(100));
         Self { bar }
     }
 
     /// Shows the step that begins now.
-    pub fn next(&self, what: &str) {
+    pub fn begin(&self, step: &str) {
         if self.bar.is_hidden() {
-            note!("{what}");
+            note!("{step}");
         } else {
-            self.bar.set_message(printable(what).into_owned());
+            self.bar.set_message(printable(step).into_owned());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a report was produced, and what is removed from it for privacy.
+//! Describes how a report was produced, and removes private data from it.
 
 use crate::planned_faults::{self, is_driver_emulated};
 use crate::program::{self, RUNTIME_VARIABLES};
@@ -15,12 +15,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// What replaces a value that is removed.
+/// The text that replaces a removed value.
 const REDACTED: &str = "(redacted)";
-/// The time limit of asking the driver for its version.
+/// The time limit of the query for the driver's version.
 const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
-/// The variables, besides those of the runtime, that are part of a report.
+/// The environment variables that are part of a report, besides the runtime's.
 const OWN_VARIABLES: &[&str] = &[
     "HSA_KFD",
     "HSA_KFD_FAULTS",
@@ -46,7 +46,7 @@ pub struct Privacy {
     redact: bool,
 }
 
-/// Describes this run. `reproduce` is the beginning of a command that repeats a part of it.
+/// Describes this run. `reproduce` is the beginning of a command that repeats a part of the run.
 pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
     let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
     let names = RUNTIME_VARIABLES.iter().chain(OWN_VARIABLES);
@@ -85,10 +85,10 @@ pub fn write_json(
     privacy: &Privacy,
 ) -> anyhow::Result<()> {
     privacy.clean(&mut provenance);
-    out.for_programs();
+    out.keep_utf8();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
     // Programs open the files that the report names.
-    let text = if privacy.redact { privacy.text(&text) } else { text };
+    let text = if privacy.redact { privacy.clean_text(&text) } else { text };
     Ok(writeln!(out, "{text}")?)
 }
 
@@ -134,11 +134,11 @@ fn is_virtual() -> bool {
         || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
 }
 
-/// Asks a process of this program for the version, because a defective driver may not answer.
+/// Queries the version in another process of this program, because a defective driver may hang.
 fn kfd_version() -> Option<String> {
     let mut command = hsa_rocr::restart().ok()?;
     command.arg("kfd-version");
-    // Neither faults nor logs are of this process.
+    // This query must not cause planned faults or write logs.
     for name in ["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {
         command.env_remove(name);
     }
@@ -155,18 +155,18 @@ fn kfd_version() -> Option<String> {
 }
 
 impl Privacy {
-    /// Removes names, and with `--redact` more, from a report of cases.
+    /// Removes names from a report of cases; with `--redact`, also folders, serial numbers and output.
     pub fn clean_report(&self, report: &mut Report) {
         if let Some(provenance) = report.run.as_mut().and_then(|run| run.provenance.as_mut()) {
             self.clean(provenance);
         }
         if let Some(path) = &mut report.runtime.path {
-            *path = self.text(&path.display().to_string()).into();
+            *path = self.clean_text(&path.display().to_string()).into();
         }
         for case in &mut report.cases {
-            case.detail = self.text(&case.detail);
+            case.detail = self.clean_text(&case.detail);
             let output = case.output.take().filter(|_| !self.redact);
-            case.output = output.map(|output| self.text(&output));
+            case.output = output.map(|output| self.clean_text(&output));
         }
         if self.redact {
             for agent in &mut report.agents {
@@ -176,18 +176,19 @@ impl Privacy {
         }
     }
 
-    /// Removes names, and with `--redact` folders, from a description of a run.
+    /// Removes names from a description of a run; with `--redact`, also folders.
     pub fn clean(&self, provenance: &mut Provenance) {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
         let texts = [&mut provenance.command, &mut provenance.reproduce];
         let values = provenance.environment.values_mut();
-        texts.into_iter().chain(values).chain(faults).for_each(|text| *text = self.text(text));
+        let texts = texts.into_iter().chain(values).chain(faults);
+        texts.for_each(|text| *text = self.clean_text(text));
     }
 
     /// Replaces the home folder by `~` and the user's name in paths by `USER`; with `--redact`, removes
     /// the folders of all absolute paths.
-    pub fn text(&self, text: &str) -> String {
+    pub fn clean_text(&self, text: &str) -> String {
         let names = without_names(
             text,
             env::var("HOME").ok().as_deref(),
@@ -213,31 +214,31 @@ fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     text
 }
 
-/// Replaces `part` where a component of a path ends after it.
-fn replace_whole(text: &str, part: &str, by: &str) -> String {
+/// Replaces `part` where it ends with a component of a path.
+fn replace_whole(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(part) {
         let (before, after) = (&rest[..at], &rest[at + part.len()..]);
         let is_whole = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(before);
-        result.push_str(if is_whole { by } else { part });
+        result.push_str(if is_whole { replacement } else { part });
         rest = after;
     }
     result + rest
 }
 
-/// Reduces absolute paths, and those below the home folder, to their last component. Devices and files of
-/// the kernel stay.
+/// Reduces absolute paths, and those below the home folder, to their last component. Paths below
+/// `/dev`, `/proc` and `/sys` stay.
 fn without_folders(text: &str) -> String {
     let mut result = String::new();
     for piece in text.split_inclusive(ends_path) {
         let end = piece.chars().next_back().filter(|last| ends_path(*last));
         let path = end.map_or(piece, |end| &piece[..piece.len() - end.len_utf8()]);
         let is_path = path.starts_with('/') || path.starts_with("~/");
-        let is_kernels = ["/dev/", "/proc/", "/sys/"].iter().any(|it| path.starts_with(it));
+        let is_kernel_file = ["/dev/", "/proc/", "/sys/"].iter().any(|it| path.starts_with(it));
         match path.rsplit_once('/') {
-            Some((_, name)) if is_path && !is_kernels => result.push_str(name),
+            Some((_, name)) if is_path && !is_kernel_file => result.push_str(name),
             _ => result.push_str(path),
         }
         result.extend(end);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_keep_no_serial_numbers_with_redact() {
+    fn redact_removes_serial_numbers() {
         let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::default()).unwrap();
         let options = hsa_vmm_conformance::Options {
             filters: vec!["map.handle.zero".to_owned()],

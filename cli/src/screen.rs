@@ -1,8 +1,8 @@
-//! All output of this command is written to a [`Screen`], which escapes control characters.
+//! Defines [`Screen`], which writes all output of this command and escapes control characters.
 //!
 //! Text from files, runtimes, the kernel's log or the environment may contain control characters that
 //! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
-//! escape the text that they are given.
+//! escape their text.
 
 use crate::table::Rows;
 use anstream::{AutoStream, ColorChoice};
@@ -11,9 +11,9 @@ use hsa_vmm_conformance::printable;
 use std::fmt;
 use std::io::{self, Write};
 
-/// Writes text with control characters escaped, and styles where they are wanted.
+/// Writes text with control characters escaped, and styles if they are enabled.
 pub struct Screen<'a> {
-    to: Box<dyn Write + 'a>,
+    writer: Box<dyn Write + 'a>,
     styled: bool,
     /// Whether signs that are not ASCII are replaced.
     ascii: bool,
@@ -23,13 +23,13 @@ impl Screen<'static> {
     /// Writes to standard output, with styles on a terminal.
     pub fn stdout() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stdout()));
-        Self { to: Box::new(io::stdout().lock()), styled, ascii: !locale_is_utf8() }
+        Self { writer: Box::new(io::stdout().lock()), styled, ascii: !locale_is_utf8() }
     }
 
     /// Writes to standard error, with styles on a terminal.
     pub fn stderr() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stderr()));
-        Self { to: Box::new(io::stderr()), styled, ascii: !locale_is_utf8() }
+        Self { writer: Box::new(io::stderr()), styled, ascii: !locale_is_utf8() }
     }
 }
 
@@ -39,13 +39,13 @@ pub fn locale_is_utf8() -> bool {
     is_utf8(["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).as_deref())
 }
 
-/// Returns whether a locale such as `de_DE.UTF-8` has that encoding; the default one is `C`.
+/// Returns whether a locale such as `de_DE.UTF-8` has the encoding UTF-8. The default locale is `C`.
 fn is_utf8(locale: Option<&str>) -> bool {
     let locale = locale.unwrap_or_default().to_ascii_lowercase();
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// The signs that this command prints, and what replaces them where the locale has no UTF-8.
+/// The non-ASCII signs that this command prints, and their replacements for locales without UTF-8.
 const SIGNS: [(char, &str); 13] = [
     ('✓', "+"),
     ('✗', "x"),
@@ -62,9 +62,9 @@ const SIGNS: [(char, &str); 13] = [
     ('▼', "v"),
 ];
 
-/// Replaces signs that are not ASCII. Other letters, of names of files, stay.
+/// Replaces the signs of [`SIGNS`]. Other characters, such as letters in file names, stay.
 fn to_ascii(text: &str) -> String {
-    SIGNS.iter().fold(text.to_owned(), |text, (sign, by)| text.replace(*sign, by))
+    SIGNS.iter().fold(text.to_owned(), |text, (sign, ascii)| text.replace(*sign, ascii))
 }
 
 fn is_styled(choice: ColorChoice) -> bool {
@@ -73,12 +73,12 @@ fn is_styled(choice: ColorChoice) -> bool {
 
 impl<'a> Screen<'a> {
     /// Writes to a file or to memory, without styles.
-    pub fn plain(to: impl Write + 'a) -> Self {
-        Self { to: Box::new(to), styled: false, ascii: false }
+    pub fn plain(writer: impl Write + 'a) -> Self {
+        Self { writer: Box::new(writer), styled: false, ascii: false }
     }
 
-    /// Writes the following for programs, which read UTF-8 in any locale.
-    pub fn for_programs(&mut self) {
+    /// Stops replacing signs: programs read UTF-8 in any locale.
+    pub fn keep_utf8(&mut self) {
         self.ascii = false;
     }
 
@@ -87,9 +87,9 @@ impl<'a> Screen<'a> {
         if !self.styled {
             return write!(self, "{text}");
         }
-        write!(self.to, "{style}")?;
+        write!(self.writer, "{style}")?;
         write!(self, "{text}")?;
-        write!(self.to, "{style:#}")
+        write!(self.writer, "{style:#}")
     }
 
     /// Writes a table and a line break. Cells were escaped when they were added.
@@ -97,9 +97,9 @@ impl<'a> Screen<'a> {
         let text = rows.render();
         let text = if self.ascii { to_ascii(&text) } else { text };
         if self.styled {
-            writeln!(self.to, "{text}")
+            writeln!(self.writer, "{text}")
         } else {
-            writeln!(self.to, "{}", anstream::adapter::strip_str(&text))
+            writeln!(self.writer, "{}", anstream::adapter::strip_str(&text))
         }
     }
 }
@@ -114,13 +114,13 @@ impl Write for Screen<'_> {
         let text = String::from_utf8_lossy(bytes);
         let text = printable(&text);
         match self.ascii {
-            true => self.to.write_all(to_ascii(&text).as_bytes()),
-            false => self.to.write_all(text.as_bytes()),
+            true => self.writer.write_all(to_ascii(&text).as_bytes()),
+            false => self.writer.write_all(text.as_bytes()),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        self.writer.flush()
     }
 }
 
@@ -146,12 +146,12 @@ mod tests {
     fn written(styled: bool) -> String {
         let mut bytes = Vec::new();
         {
-            let mut screen = Screen { to: Box::new(&mut bytes), styled, ascii: false };
+            let mut screen = Screen { writer: Box::new(&mut bytes), styled, ascii: false };
             writeln!(screen, "{EVIL}").unwrap();
             screen.styled(Style::new().bold(), EVIL).unwrap();
             let mut rows = table(&["head"]);
             rows.add_row([EVIL]);
-            rows.unbroken([0]);
+            rows.no_wrap([0]);
             screen.table(&rows).unwrap();
         }
         String::from_utf8(bytes).unwrap()
@@ -178,12 +178,12 @@ mod tests {
             assert_eq!(is_utf8(locale), expected, "{locale:?}");
         }
         let mut bytes = Vec::new();
-        let mut screen = Screen { to: Box::new(&mut bytes), styled: false, ascii: true };
+        let mut screen = Screen { writer: Box::new(&mut bytes), styled: false, ascii: true };
         writeln!(screen, "✓ 2 × 4 µs … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);
         screen.table(&rows).unwrap();
-        screen.for_programs();
+        screen.keep_utf8();
         writeln!(screen, "✓").unwrap();
         drop(screen);
         let text = String::from_utf8(bytes).unwrap();
@@ -197,8 +197,8 @@ mod tests {
             let text = written(styled);
             assert_eq!(text.matches(SHOWN).count(), 3, "{text:?}");
             let own = text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
-            let is_left = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-            assert!(!own.contains(is_left), "{text:?}");
+            let is_unescaped = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+            assert!(!own.contains(is_unescaped), "{text:?}");
             assert_eq!(own.len() < text.len(), styled, "{text:?}");
         }
     }

@@ -40,7 +40,7 @@ impl Rows {
 
     /// Keeps the cells of these columns in one line on narrow terminals, so that names and addresses can
     /// be copied.
-    pub fn unbroken<const N: usize>(&mut self, columns: [usize; N]) {
+    pub fn no_wrap<const N: usize>(&mut self, columns: [usize; N]) {
         for column in columns {
             if let Some(column) = self.0.column_mut(column) {
                 column.set_constraint(ColumnConstraint::ContentWidth);
@@ -49,7 +49,7 @@ impl Rows {
     }
 }
 
-/// Creates a table without lines, with a bold head, as wide as its contents or the terminal.
+/// Creates a table without lines, with a bold head. Breaks the text of cells if the terminal is too narrow.
 pub fn table(head: &[&str]) -> Rows {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);

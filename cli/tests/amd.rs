@@ -28,14 +28,14 @@ fn conform_passes_on_every_release() {
             let path = report["runtime"]["path"].as_str().unwrap();
             assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
             assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{release}");
-            let with = |status: &str| {
+            let names = |status: &str| {
                 let cases = report["cases"].as_array().unwrap().iter();
-                let with = cases.filter(|case| case["status"] == status);
-                with.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+                let matching = cases.filter(|case| case["status"] == status);
+                matching.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             };
-            assert!(with("fail").is_empty(), "{release}: {:?}", with("fail"));
-            // These are for runtimes with fewer features.
-            let mut skipped = with("skip");
+            assert!(names("fail").is_empty(), "{release}: {:?}", names("fail"));
+            // The cases for runtimes with fewer features are skipped.
+            let mut skipped = names("skip");
             skipped.sort();
             let expected = [
                 "access.set.agent_out_of_reach",
@@ -43,7 +43,7 @@ fn conform_passes_on_every_release() {
                 "runtime.virtual_memory.refused_if_absent",
             ];
             assert_eq!(skipped, expected, "{release}");
-            assert!(with("pass").len() >= 330, "{release}: {}", with("pass").len());
+            assert!(names("pass").len() >= 330, "{release}: {}", names("pass").len());
         }
     }
 }
@@ -59,12 +59,12 @@ fn replay_agrees_on_every_release() {
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", installation.release());
         let simulated = ["--runtime", "sim", "--gpus", "2"];
         let simulated = run(&[&replay[..], &simulated[..]].concat());
-        let (mut here, mut there) = (json(&output), json(&simulated));
-        assert!(here["operations"].as_u64().unwrap() > 100_000, "{here}");
+        let (mut on_amd, mut on_simulation) = (json(&output), json(&simulated));
+        assert!(on_amd["operations"].as_u64().unwrap() > 100_000, "{on_amd}");
         // Addresses differ.
-        here["first"] = there["first"].take();
-        there["first"] = here["first"].clone();
-        assert_eq!(here, there, "{}", installation.release());
+        on_amd["first"] = on_simulation["first"].take();
+        on_simulation["first"] = on_amd["first"].clone();
+        assert_eq!(on_amd, on_simulation, "{}", installation.release());
     }
 }
 
@@ -76,7 +76,7 @@ fn emulate_finds_fetched_rocminfo() {
     }
     for gpus in [2, 8] {
         let number = gpus.to_string();
-        // The search path contains no other.
+        // PATH contains no other rocminfo.
         let output = command(&["emulate", "--gpus", &number, "--", "rocminfo"])
             .env("PATH", "/nowhere")
             .output()
@@ -198,16 +198,15 @@ fn fetch_without_mirror_leaves_nothing() {
         .unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(err(&output).contains("cannot fetch AMD's runtime"), "{}", err(&output));
-    let left: Vec<_> =
+    let files: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["lock"]);
+    assert_eq!(files, ["lock"]);
 }
 
 #[test]
 fn conform_passes_on_every_profile_and_release() {
     let name = "conform_passes_on_every_profile_and_release";
-    // Profiles in which the CPU can access all memory, and two in which it cannot: cases that need
-    // the CPU are skipped there.
+    // Cases that need the CPU are skipped in profiles in which the CPU cannot access all memory.
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {

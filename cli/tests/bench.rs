@@ -36,29 +36,29 @@ fn bench_measures_every_operation_at_every_level() {
             assert!(live == 1 || live == 300, "{result}");
             assert_eq!(result["over_raw_ns"].is_null(), result["level"] == "raw", "{result}");
         }
-        let of = |operation, level| {
-            let is_it = |it: &&&serde_json::Value| {
+        let median = |operation, level| {
+            let matches = |it: &&&serde_json::Value| {
                 it["operation"] == operation && it["level"] == level && it["live_mappings"] == 1
             };
-            results.iter().find(is_it).and_then(|it| it["median_ns"].as_f64()).unwrap()
+            results.iter().find(matches).and_then(|it| it["median_ns"].as_f64()).unwrap()
         };
         // A cycle contains the other calls, so it takes longer than each of them.
-        assert!(of("cycle", "vmm") > of("get_access", "vmm"), "{runtime}");
+        assert!(median("cycle", "vmm") > median("get_access", "vmm"), "{runtime}");
     }
 }
 
 #[test]
 fn bench_prints_table_and_chart() {
-    let some = ["--runtime", "nothing", "--samples", "2", "--operation", "map,get_access"];
-    let table = bench(&[&some[..], &["--level", "raw,vmm"]].concat());
-    let words = text(&table.stdout);
-    assert!(words.contains("get_access") && words.contains(" ns") && !words.contains("owned"));
-    assert!(!words.contains('\u{1b}'), "no colours in a pipe");
-    assert_eq!(words.lines().count(), 1 + 2 * 2, "{words}");
+    let options = ["--runtime", "nothing", "--samples", "2", "--operation", "map,get_access"];
+    let table = bench(&[&options[..], &["--level", "raw,vmm"]].concat());
+    let table = text(&table.stdout);
+    assert!(table.contains("get_access") && table.contains(" ns") && !table.contains("owned"));
+    assert!(!table.contains('\u{1b}'), "no colours in a pipe");
+    assert_eq!(table.lines().count(), 1 + 2 * 2, "{table}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cost.svg");
     let picture = ["--live", "1,10", "--format", "svg", "-o", file.to_str().unwrap()];
-    let output = bench(&[&some[..], &picture].concat());
+    let output = bench(&[&options[..], &picture].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(output.stdout.is_empty());
     let picture = std::fs::read_to_string(file).unwrap();
@@ -70,8 +70,8 @@ fn bench_prints_table_and_chart() {
 #[test]
 fn bench_measures_opening_separately() {
     for runtime in ["nothing", "sim"] {
-        let some = ["--runtime", runtime, "--operation", "open", "--samples", "20"];
-        let output = bench(&[&some[..], &["--level", "vmm,raw", "--format", "json"]].concat());
+        let options = ["--runtime", runtime, "--operation", "open", "--samples", "20"];
+        let output = bench(&[&options[..], &["--level", "vmm,raw", "--format", "json"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let [raw, vmm] = all["results"].as_array().unwrap().as_slice() else { panic!("{all}") };
@@ -81,7 +81,7 @@ fn bench_measures_opening_separately() {
     }
 }
 
-/// The same holds if opening is measured first and the runtime is then opened again.
+/// Checks this also after a measurement of opening, which opens the runtime again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {
@@ -113,8 +113,8 @@ fn bench_rejects_invalid_arguments() {
     ] {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}");
-        let said = text(&output.stderr);
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
         assert!(output.stdout.is_empty());
     }
 }

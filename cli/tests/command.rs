@@ -5,7 +5,7 @@ mod hsa_vmm;
 use hsa_vmm::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
 
-const REPLAYED: &str =
+const TRACE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/tests/regressions/generation_a.jsonl");
 
 #[test]
@@ -24,7 +24,7 @@ fn info_shows_runtime_agents_and_pools() {
 #[test]
 fn table_lines_have_no_trailing_spaces() {
     let folder = tempfile::tempdir().unwrap();
-    let [one, other] = ["1", "2"].map(|gpus| {
+    let [first, second] = ["1", "2"].map(|gpus| {
         let file = folder.path().join(gpus).to_str().unwrap().to_owned();
         let arguments = ["conform", "--runtime", "sim", "--gpus", gpus, "--filter", "access.gpus"];
         run(&[&arguments[..], &["--format", "json", "--output", &file]].concat());
@@ -35,13 +35,13 @@ fn table_lines_have_no_trailing_spaces() {
         &["info", "--runtime", "sim"][..],
         &["conform", "--runtime", "sim", "--filter", "runtime."],
         &["conform", "--list"],
-        &["diff", &one, &other],
+        &["diff", &first, &second],
         &["bringup", "--runtime", "sim"],
         &["bringup", "--runtime", nowhere],
         &["stress", "--runtime", "sim", "--time", "100ms"],
         &["bench", "--runtime", "nothing", "--operation", "map"],
-        &["replay", "--runtime", "sim", REPLAYED],
-        &["map", "--runtime", "sim", REPLAYED],
+        &["replay", "--runtime", "sim", TRACE],
+        &["map", "--runtime", "sim", TRACE],
         &["rocr", "list"],
     ] {
         let output = run(arguments);
@@ -50,8 +50,8 @@ fn table_lines_have_no_trailing_spaces() {
         }
     }
     let text = out(&run(&["bringup", "--runtime", nowhere]));
-    let first = text.lines().find(|line| line.contains("library loads")).unwrap();
-    assert!(first.contains("could be loaded  "), "the attempts follow below: {first}");
+    let line = text.lines().find(|line| line.contains("library loads")).unwrap();
+    assert!(line.contains("could be loaded  "), "the attempts follow below: {line}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
     (command.output().unwrap(), folder)
 }
 
+/// Returns the command for [`conform`], and the folder of its mark.
 fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
     let runtime = broken_runtime::simulation();
     let folder = tempfile::tempdir().unwrap();
@@ -29,39 +30,40 @@ fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
 }
 
 /// Returns the cases with a status.
-fn with<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
+fn with_status<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
     let cases = report["cases"].as_array().unwrap();
     cases.iter().filter(|case| case["status"] == status).collect()
 }
 
-fn count() -> usize {
+/// Returns the number of selected cases.
+fn case_count() -> usize {
     let listed = json(&run(&["conform", "--list", "--format", "json", FILTER[0], FILTER[1]]));
     listed.as_array().unwrap().len()
 }
 
 /// Checks that one case was lost and all others passed.
 #[track_caller]
-fn lost_one(output: &Output, detail: &str) -> Value {
+fn assert_one_lost(output: &Output, detail: &str) -> Value {
     assert_eq!(output.status.code(), Some(1), "{}{}", err(output), out(output));
     let report = json(output);
-    let failed = with(&report, "fail");
+    let failed = with_status(&report, "fail");
     assert_eq!(failed.len(), 1, "{report}");
     assert_eq!(failed[0]["detail"], detail);
-    assert_eq!(with(&report, "pass").len(), count() - 1, "{report}");
+    assert_eq!(with_status(&report, "pass").len(), case_count() - 1, "{report}");
     failed[0].clone()
 }
 
 #[test]
 fn crash_or_hang_fails_only_its_case() {
-    for (how, expected) in [
+    for (effect, expected) in [
         ("segv", "crashed: SIGSEGV"),
         ("abort", "crashed: SIGABRT"),
         ("exit", "ended the process with status 7"),
         ("hang", "hung: did not end within 5 s"),
     ] {
-        let plan = format!("hsa_amd_vmem_map:3:{how}:once");
+        let plan = format!("hsa_amd_vmem_map:3:{effect}:once");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
-        let case = lost_one(&output, &format!("{expected}, in hsa_amd_vmem_map"));
+        let case = assert_one_lost(&output, &format!("{expected}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
         let line = format!("{}: {expected}", case["name"].as_str().unwrap());
         assert!(err(&output).contains(&line), "reported at once: {}", err(&output));
@@ -72,7 +74,7 @@ fn crash_or_hang_fails_only_its_case() {
 fn time_limit_is_reduced_after_three_hangs() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:hang:always", &["--time-limit", "3s"]);
     let report = json(&output);
-    let failed = with(&report, "fail");
+    let failed = with_status(&report, "fail");
     let (first, others) = failed.split_at(3);
     assert!(!others.is_empty(), "{report}");
     let hung = |cases: &[&Value], limit: u32| {
@@ -103,25 +105,25 @@ fn reduced_limit_does_not_apply_to_slow_cases() {
         err(&output)
     );
     let report = json(&output);
-    let passed = with(&report, "pass");
+    let passed = with_status(&report, "pass");
     let took = passed.iter().find(|case| case["name"] == slow).unwrap();
     assert!(took["duration_us"].as_u64().unwrap() > 1_900_000, "{took}");
 }
 
 #[test]
-fn output_of_the_runtime_is_not_an_answer() {
+fn output_of_the_runtime_is_not_a_message() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(with(&json(&output), "pass").len(), count());
+    assert_eq!(with_status(&json(&output), "pass").len(), case_count());
     assert!(err(&output).contains("no JSON at all"), "{}", err(&output));
 }
 
 #[test]
 fn crash_kills_children_of_the_worker() {
-    // The child inherits the socket, so that its end of file is not seen.
+    // The child inherits the socket, so conform does not receive an end of file.
     let begun = Instant::now();
     let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
-    lost_one(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
+    assert_one_lost(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
     assert!(begun.elapsed() < Duration::from_secs(50), "conform waited for the child");
     let plan = "BREAK=hsa_amd_vmem_map:3:child:once\0MARK=";
     let mark = format!("{plan}{}", _folder.path().join("mark").display());
@@ -143,11 +145,11 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
 
 #[test]
 fn crash_at_start_exits_with_3() {
-    for (how, expected) in [
+    for (effect, expected) in [
         ("segv", "while the runtime started, it crashed: SIGSEGV, in hsa_init"),
         ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
     ] {
-        let plan = format!("hsa_init:1:{how}:always");
+        let plan = format!("hsa_init:1:{effect}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
         assert!(err(&output).contains(expected), "{}", err(&output));
@@ -161,14 +163,14 @@ fn runtime_that_does_not_restart_is_reported_once() {
     let (output, _folder) = conform(plan, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let report = json(&output);
-    let failed = with(&report, "fail");
+    let failed = with_status(&report, "fail");
     let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"runtime.library.starts") && names.len() == 2, "{names:?}");
     let starts = failed.iter().find(|case| case["name"] == "runtime.library.starts").unwrap();
     let detail = starts["detail"].as_str().unwrap();
     assert!(detail.contains("3 times in a row"), "{detail}");
     assert!(detail.ends_with("it crashed: SIGABRT, in hsa_init"), "{detail}");
-    let skipped = with(&report, "skip");
+    let skipped = with_status(&report, "skip");
     assert!(!skipped.is_empty());
     for case in skipped {
         assert_eq!(case["detail"], "not tried: the runtime no longer starts");
@@ -177,14 +179,15 @@ fn runtime_that_does_not_restart_is_reported_once() {
 
 #[test]
 fn crash_at_stop_is_a_failed_case() {
-    for (how, expected) in [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")]
+    for (effect, expected) in
+        [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")]
     {
-        let plan = format!("hsa_shut_down:1:{how}:always");
+        let plan = format!("hsa_shut_down:1:{effect}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
         assert_eq!(output.status.code(), Some(1), "{}", err(&output));
         let report = json(&output);
-        assert_eq!(with(&report, "pass").len(), count(), "{report}");
-        let failed = with(&report, "fail");
+        assert_eq!(with_status(&report, "pass").len(), case_count(), "{report}");
+        let failed = with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0]["name"], "runtime.library.stops");
         assert_eq!(failed[0]["detail"], format!("{expected}, in hsa_shut_down"));
@@ -207,11 +210,11 @@ fn killing_conform_kills_its_worker() {
     // SIGKILL: the parent cannot clean up.
     parent.kill().unwrap();
     parent.wait().unwrap();
-    let gone = |pid: &String| {
+    let is_dead = |pid: &String| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         status.is_empty() || status.contains(") Z ")
     };
-    wait_for("the worker has exited", || workers.iter().all(gone));
+    wait_for("the worker has exited", || workers.iter().all(is_dead));
 }
 
 #[track_caller]
@@ -241,14 +244,14 @@ fn in_process_does_not_contain_crashes() {
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!(signal, Some(11), "{output:?}");
     let (output, _folder) = conform("", &["--in-process"]);
-    assert_eq!(with(&json(&output), "pass").len(), count());
+    assert_eq!(with_status(&json(&output), "pass").len(), case_count());
 }
 
 #[test]
 fn repeat_reports_sporadic_failures() {
     let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--repeat", "3"]);
     let detail = "failed 1 of 3: crashed: SIGSEGV, in hsa_amd_vmem_map";
-    let case = lost_one(&output, detail);
+    let case = assert_one_lost(&output, detail);
     assert_eq!(case["repetitions"], serde_json::json!({ "ran": 3, "failed": 1 }));
     assert_eq!(json(&output)["run"]["repeat"], 3);
 }
@@ -262,7 +265,7 @@ fn shuffle_prints_its_seed_and_repeats_order() {
         assert!(err(&output).contains(&format!("order: --shuffle {seed}")), "{}", err(&output));
         let report = json(&output);
         assert_eq!(report["run"]["seed"].to_string(), seed);
-        let failed = with(&report, "fail");
+        let failed = with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "conform stops after the first failure");
         failed[0]["name"].as_str().unwrap().to_owned()
     };
@@ -281,9 +284,9 @@ fn known_failures_match_case_agent_and_version() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("known.toml");
     let file = file.to_str().unwrap();
-    let entry = |case: &str, words: &str| {
+    let write_entry = |case: &str, conditions: &str| {
         let text = format!(
-            "[[known]]\ncase = \"{case}\"\nreason = \"it forgets\"\nsource = \"ticket 1\"\n{words}\n"
+            "[[known]]\ncase = \"{case}\"\nreason = \"it forgets\"\nsource = \"ticket 1\"\n{conditions}\n"
         );
         std::fs::write(file, text).unwrap();
     };
@@ -294,25 +297,25 @@ fn known_failures_match_case_agent_and_version() {
         run(&[&start[..], arguments].concat())
     };
 
-    entry("unmap.run.one_mapping", "agent = \"gfx942\"\nlast = \"1.15\"");
+    write_entry("unmap.run.one_mapping", "agent = \"gfx942\"\nlast = \"1.15\"");
     let output = conform(true);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let report = json(&output);
-    let detail = with(&report, "known")[0]["detail"].as_str().unwrap();
+    let detail = with_status(&report, "known")[0]["detail"].as_str().unwrap();
     assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
     assert!(err(&output).contains("1 known defects"), "{}", err(&output));
 
     let output = conform(false);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(with(&json(&output), "pass")[0]["known_passed"], true);
+    assert_eq!(with_status(&json(&output), "pass")[0]["known_passed"], true);
     assert!(err(&output).contains("known, but passed: it forgets (ticket 1)"), "{}", err(&output));
 
-    for elsewhere in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
-        entry("unmap.run.one_mapping", elsewhere);
-        assert_eq!(conform(true).status.code(), Some(1), "{elsewhere}");
+    for condition in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
+        write_entry("unmap.run.one_mapping", condition);
+        assert_eq!(conform(true).status.code(), Some(1), "{condition}");
     }
 
-    entry("unmap.run.no_such_case", "");
+    write_entry("unmap.run.no_such_case", "");
     let output = conform(true);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(err(&output).contains("unmap.run.no_such_case"), "{}", err(&output));
@@ -329,7 +332,7 @@ fn known_failures_include_crashes() {
     let (output, _folder) = conform(plan, &["--known", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let report = json(&output);
-    let known = with(&report, "known");
+    let known = with_status(&report, "known");
     assert_eq!(known[0]["detail"], "it crashes (wrap.c): crashed: SIGSEGV, in hsa_amd_vmem_map");
 }
 
@@ -360,7 +363,7 @@ fn crashes_of_amds_runtime_are_contained() {
         let broken = folder.path().join("libhsa-broken.so");
         let real = installation.runtime();
         let broken = broken_runtime::wrap(&real, broken);
-        for (how, expected) in [
+        for (effect, expected) in [
             ("segv", "crashed: SIGSEGV, in hsa_amd_vmem_unmap"),
             ("hang", "hung: did not end within 5 s, in hsa_amd_vmem_unmap"),
         ] {
@@ -369,11 +372,11 @@ fn crashes_of_amds_runtime_are_contained() {
                 .args(["conform", "--format", "json", "--time-limit", "5s", "--runtime"])
                 .arg(&broken)
                 .args(FILTER)
-                .env("BREAK", format!("hsa_amd_vmem_unmap:2:{how}:once"))
-                .env("MARK", folder.path().join(how))
+                .env("BREAK", format!("hsa_amd_vmem_unmap:2:{effect}:once"))
+                .env("MARK", folder.path().join(effect))
                 .output()
                 .unwrap();
-            lost_one(&output, expected);
+            assert_one_lost(&output, expected);
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
             assert_eq!(Path::new(path).file_name(), broken.file_name(), "{release}");

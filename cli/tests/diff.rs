@@ -1,5 +1,5 @@
-//! Compares reports of all releases of AMD's runtime and all generations of the simulation. They
-//! differ only where the versions do.
+//! Compares reports of all releases of AMD's runtime and of all generations of the simulation. The tests list
+//! every expected difference.
 
 mod hsa_vmm;
 
@@ -141,7 +141,7 @@ const NO_SOCKET_LEFT: &str =
 const DMABUF_V2: &str = "B exports hsa_amd_portable_export_dmabuf_v2, A does not.";
 const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_memory \
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
-/// The actual result follows.
+/// The beginning of a sentence; the actual result follows.
 const NOT_MEMORY: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
     7.14 an imported descriptor is only looked at by set_access (ROCR-Runtime: \
     VMemoryHandleImport keeps the descriptor for later): ";
@@ -184,7 +184,7 @@ fn diff_of_releases_is_complete() {
     let Some(installations) = test::installations(name) else { return };
     let folder = tempfile::tempdir().unwrap();
     let report = |release: Release| folder.path().join(format!("{}.json", release.version()));
-    let mut there = Vec::new();
+    let mut available = Vec::new();
     for release in installations.iter().map(|installation| installation.release()) {
         let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
         conform(&report(release), &start, &[]);
@@ -192,23 +192,23 @@ fn diff_of_releases_is_complete() {
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             value["runtime"]["driver"], "emulated",
-            "the report must not pass for one of hardware"
+            "the report must not claim to be from hardware"
         );
-        there.push(release);
+        available.push(release);
     }
     for Pair { a, b, sentences } in RELEASES {
-        if there.contains(&a) && there.contains(&b) {
+        if available.contains(&a) && available.contains(&b) {
             let what = format!("{} and {}", a.version(), b.version());
             check(&diff(&report(a), &report(b))["words"], sentences, &what);
         }
     }
     // Two runs of the same release do not differ.
-    let again = folder.path().join("again.json");
-    let release = there[0];
+    let second = folder.path().join("second.json");
+    let release = available[0];
     let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
-    conform(&again, &start, &[]);
-    let same = diff(&report(release), &again);
-    assert_eq!(same["differs"], false, "{same}");
+    conform(&second, &start, &[]);
+    let differences = diff(&report(release), &second);
+    assert_eq!(differences["differs"], false, "{differences}");
 }
 
 #[test]
@@ -229,15 +229,15 @@ fn diff_of_generations_is_complete() {
             &format!("generations {a} and {b}"),
         );
     }
-    let again = folder.path().join("again.json");
-    conform(&again, &[], &["--runtime", "sim", "--sim", "era=a"]);
-    let same = diff(&report('a'), &again);
-    assert_eq!(same["differs"], false, "{same}");
+    let second = folder.path().join("second.json");
+    conform(&second, &[], &["--runtime", "sim", "--sim", "era=a"]);
+    let differences = diff(&report('a'), &second);
+    assert_eq!(differences["differs"], false, "{differences}");
 }
 
 /// Writes reports of a correct and a broken runtime, with some of the cases.
-fn well_and_broken(folder: &Path) -> [PathBuf; 2] {
-    let files = ["well.json", "broken.json"].map(|name| folder.join(name));
+fn correct_and_broken(folder: &Path) -> [PathBuf; 2] {
+    let files = ["correct.json", "broken.json"].map(|name| folder.join(name));
     let faults = "faults=hsa_amd_vmem_export_shareable_handle=0x1000";
     for (file, sim) in files.iter().zip(["era=b", faults]) {
         let sim = ["--runtime", "sim", "--sim", sim, "--filter", "share.export"];
@@ -248,30 +248,30 @@ fn well_and_broken(folder: &Path) -> [PathBuf; 2] {
     files
 }
 
-fn compared(a: &Path, b: &Path, options: &[&str]) -> Output {
+fn run_diff(a: &Path, b: &Path, options: &[&str]) -> Output {
     run(&[&["diff", a.to_str().unwrap(), b.to_str().unwrap()], options].concat())
 }
 
 #[test]
 fn diff_exits_with_1_on_new_failures() {
     let folder = tempfile::tempdir().unwrap();
-    let [well, broken] = &well_and_broken(folder.path());
-    let code = |a, b, options| compared(a, b, options).status.code();
-    assert_eq!(code(well, broken, &[]), Some(1));
-    assert_eq!(code(broken, well, &[]), Some(0), "the failure is repaired");
+    let [correct, broken] = &correct_and_broken(folder.path());
+    let code = |a, b, options| run_diff(a, b, options).status.code();
+    assert_eq!(code(correct, broken, &[]), Some(1));
+    assert_eq!(code(broken, correct, &[]), Some(0), "the failure is repaired");
     assert_eq!(code(broken, broken, &[]), Some(0), "the case failed before");
-    assert_eq!(code(broken, well, &["--exit-code"]), Some(1));
+    assert_eq!(code(broken, correct, &["--exit-code"]), Some(1));
     assert_eq!(code(broken, broken, &["--exit-code"]), Some(0));
-    assert_eq!(code(well, broken, &["--format", "nonsense"]), Some(2));
-    assert_eq!(run(&["diff", well.to_str().unwrap()]).status.code(), Some(2));
+    assert_eq!(code(correct, broken, &["--format", "nonsense"]), Some(2));
+    assert_eq!(run(&["diff", correct.to_str().unwrap()]).status.code(), Some(2));
 
-    let output = compared(well, broken, &[]);
+    let output = run_diff(correct, broken, &[]);
     let text = out(&output);
-    assert!(text.starts_with("A  ") && text.contains("well.json: simulation, extension 1.15"));
+    assert!(text.starts_with("A  ") && text.contains("correct.json: simulation, extension 1.15"));
     assert!(text.contains("cases fail in B and not in A: share.export."), "{text}");
     assert!(text.contains("FAIL") && text.contains("HSA_STATUS_ERROR (0x1000)"), "{text}");
     assert!(!text.contains('\u{1b}'), "no colours in a pipe");
-    let value = json(&compared(well, broken, &["--format", "json"]));
+    let value = json(&run_diff(correct, broken, &["--format", "json"]));
     assert!(value["worse"].as_u64().unwrap() > 3 && value["differs"] == true, "{value}");
     let case = &value["diff"]["cases"][0];
     assert_eq!((&case["kind"], &case["a"]["status"]), (&"fails_now".into(), &"pass".into()));
@@ -285,11 +285,11 @@ fn diff_accepts_info_and_rejects_other_files() {
         let output = run(&["info", "--runtime", "sim", "--gpus", gpus, "--format", "json"]);
         fs::write(file, output.stdout).unwrap();
     }
-    let text = out(&compared(info, more, &[]));
+    let text = out(&run_diff(info, more, &[]));
     assert!(text.contains("GPU 2 is only in B."), "{text}");
     assert!(text.contains("Cases are not compared"), "{text}");
 
-    let [well, _] = &well_and_broken(folder.path());
+    let [correct, _] = &correct_and_broken(folder.path());
     let page = folder.path().join("report.html");
     let subcommand =
         ["conform", "--runtime", "sim", "--filter", "pool.size.told", "--format", "html"];
@@ -298,11 +298,11 @@ fn diff_accepts_info_and_rejects_other_files() {
     let trace = folder.path().join("trace.jsonl");
     fs::write(&trace, "{\"seed\":1,\"trace\":0,\"ops\":[]}\n").unwrap();
     let half = folder.path().join("half.json");
-    let whole = fs::read(well).unwrap();
-    fs::write(&half, &whole[..whole.len() / 2]).unwrap();
+    let bytes = fs::read(correct).unwrap();
+    fs::write(&half, &bytes[..bytes.len() / 2]).unwrap();
     for file in [&page, &trace, &half] {
-        for (a, b) in [(well, file), (file, well)] {
-            let output = compared(a, b, &[]);
+        for (a, b) in [(correct, file), (file, correct)] {
+            let output = run_diff(a, b, &[]);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
             assert!(
                 out(&output).is_empty() && err(&output).contains("is not a report"),
@@ -311,7 +311,7 @@ fn diff_accepts_info_and_rejects_other_files() {
             assert!(err(&output).contains(file.to_str().unwrap()), "{output:?}");
         }
     }
-    let output = compared(well, Path::new("/nowhere/report.json"), &[]);
+    let output = run_diff(correct, Path::new("/nowhere/report.json"), &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&output).contains("cannot read /nowhere/report.json"), "{}", err(&output));
 }
@@ -330,21 +330,21 @@ fn output_is_written_completely_or_not_at_all() {
     }
     // A full disk, and paths that cannot be created.
     let nowhere = folder.path().join("none/report");
-    for (place, said) in [
+    for (path, message) in [
         (Path::new("/dev/full"), "No space left"),
         (&nowhere, "No such file"),
         (folder.path(), "directory"),
         (Path::new("/proc/report"), "cannot write"),
     ] {
-        let output = run(&[&subcommand[..], &["-o", place.to_str().unwrap()]].concat());
-        assert_eq!(output.status.code(), Some(1), "{place:?}: {output:?}");
-        assert!(err(&output).contains(&format!("cannot write {}", place.display())), "{output:?}");
-        assert!(err(&output).contains(said), "{}", err(&output));
-        // A path that is known to be unwritable is rejected before the run. An error on writing
-        // loses the file, but not the result.
-        let ran = place == Path::new("/dev/full");
-        assert_eq!(err(&output).contains("1 passed"), ran, "{}", err(&output));
-        assert_eq!(out(&output).contains("pool.size.told"), ran, "{}", out(&output));
+        let output = run(&[&subcommand[..], &["-o", path.to_str().unwrap()]].concat());
+        assert_eq!(output.status.code(), Some(1), "{path:?}: {output:?}");
+        assert!(err(&output).contains(&format!("cannot write {}", path.display())), "{output:?}");
+        assert!(err(&output).contains(message), "{}", err(&output));
+        // An unwritable path is rejected before the run. If writing fails after the run, the result is
+        // printed.
+        let has_run = path == Path::new("/dev/full");
+        assert_eq!(err(&output).contains("1 passed"), has_run, "{}", err(&output));
+        assert_eq!(out(&output).contains("pool.size.told"), has_run, "{}", out(&output));
     }
     // If the disk is full, the existing file stays unchanged, without temporary files beside it.
     fs::write(&file, "before").unwrap();
@@ -358,9 +358,9 @@ fn output_is_written_completely_or_not_at_all() {
     assert!(err(&output).contains("cannot write"), "{}", err(&output));
     assert!(out(&output).trim_end().ends_with("</html>"), "the whole page: {}", out(&output).len());
     assert_eq!(fs::read_to_string(&file).unwrap(), "before");
-    let left: Vec<_> =
+    let files: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["report"]);
+    assert_eq!(files, ["report"]);
     // A symbolic link is kept, and its target keeps its permissions.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.path().join("link");

@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// Sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text,
-/// DEL.
+/// Sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text, and
+/// contains DEL.
 const EVIL: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
 const SHOWN: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
@@ -26,14 +26,14 @@ fn assert_harmless(text: &str, what: &str) {
     for style in ["[0m", "[1m", "[2m", "[31m", "[32m", "[1m\u{1b}[31m"] {
         rest = rest.replace(&format!("\u{1b}{style}"), "");
     }
-    let is_bad = |it: char| {
+    let is_harmful = |it: char| {
         it.is_control() && it != '\n' && it != '\t'
             || matches!(it, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    assert!(!rest.contains(is_bad), "{what}: {text:?}");
+    assert!(!rest.contains(is_harmful), "{what}: {text:?}");
 }
 
-/// A report with hostile text in every field.
+/// Returns a report with hostile text in its fields.
 fn report() -> Value {
     let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
     fn spoil(value: &mut Value, key: &str) {
@@ -65,8 +65,8 @@ fn diff_escapes_text_of_reports() {
     fs::write(&a, plain.to_string()).unwrap();
     fs::write(&b, report().to_string()).unwrap();
     let files = [a.to_str().unwrap(), b.to_str().unwrap()];
-    for (one, other) in [(files[0], files[1]), (files[1], files[0])] {
-        let output = run_in_colour(&["diff", one, other]);
+    for (before, after) in [(files[0], files[1]), (files[1], files[0])] {
+        let output = run_in_colour(&["diff", before, after]);
         assert_eq!(err(&output), "");
         let text = out(&output);
         assert!(text.matches(SHOWN).count() >= 4, "{text:?}");
@@ -78,10 +78,10 @@ fn diff_escapes_text_of_reports() {
     let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
     assert!(names.iter().any(|case| case["name"] == EVIL), "{names:?}");
     // The same holds for output to a file.
-    let kept = folder.path().join("kept.txt");
-    let output = run_in_colour(&["diff", files[0], files[1], "-o", kept.to_str().unwrap()]);
+    let file = folder.path().join("diff.txt");
+    let output = run_in_colour(&["diff", files[0], files[1], "-o", file.to_str().unwrap()]);
     assert_eq!(out(&output), "");
-    assert_harmless(&fs::read_to_string(kept).unwrap(), "diff -o");
+    assert_harmless(&fs::read_to_string(file).unwrap(), "diff -o");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn errors_escape_names_and_values() {
         assert!(text.contains(SHOWN), "{arguments:?}: {text:?}");
         assert_harmless(&text, &format!("{arguments:?}"));
     }
-    // clap's own messages omit text that it takes for an escape sequence.
+    // clap's own messages omit text that looks like an escape sequence.
     for evil in [EVIL, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
         for arguments in [&["info", "--sim", evil][..], &["info", "--gpus", evil], &[evil]] {
             let output = run_in_colour(arguments);
@@ -138,9 +138,9 @@ fn variables_are_escaped() {
 }
 
 #[test]
-fn styles_are_kept() {
-    let words = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
-    assert!(!out(&run(&words)).contains('\u{1b}'));
+fn styles_are_written_to_terminals() {
+    let arguments = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
+    assert!(!out(&run(&arguments)).contains('\u{1b}'));
     let output = run_in_colour(&["info", "--runtime", "sim"]);
     assert!(err(&output).starts_with("\u{1b}[2mruntime: simulation"), "{:?}", err(&output));
 }

@@ -36,15 +36,15 @@ fn output_ignores_the_mode_of_foreign_files() {
     let folder = tempfile::tempdir().unwrap();
     let new = folder.path().join("new.json");
     assert!(write_report(&new).status.success());
-    let usual = fs::metadata(&new).unwrap();
-    if usual.uid() != 0 {
-        // Only root can give files away.
+    let default = fs::metadata(&new).unwrap();
+    if default.uid() != 0 {
+        // Only root can change the owner of a file.
         return;
     }
     let file = folder.path().join("report.json");
     for mode in [0o4777, 0o777, 0o666] {
         let kept = mode_after_replacing(&file, mode, Some(65534));
-        assert_eq!(kept, usual.mode() & 0o7777, "{mode:o}");
+        assert_eq!(kept, default.mode() & 0o7777, "{mode:o}");
         assert_eq!(fs::metadata(&file).unwrap().uid(), 0);
     }
 }

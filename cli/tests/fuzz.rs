@@ -16,7 +16,7 @@ fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
     (json(&output), output)
 }
 
-/// Runs fuzz on a release of AMD's runtime and the emulated driver, with a fault unless it is empty.
+/// Runs fuzz on a release of AMD's runtime and the emulated driver. `fault` may be empty.
 fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Value, Output) {
     let mut all = vec!["emulate", "--gpus", "2", "--rocr", release];
     if !fault.is_empty() {
@@ -30,10 +30,9 @@ fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Va
     (json(&output), output)
 }
 
-/// Runs the printed command in the same folder.
+/// Runs the printed command in the same folder, in a shell.
 fn repeat(folder: &Path, finding: &Value) -> Output {
-    let words = finding["command"].as_str().unwrap();
-    // In a shell.
+    let line = finding["command"].as_str().unwrap();
     let mut shell = std::process::Command::new("sh");
     for (name, _) in std::env::vars_os()
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HSA_") && name != "HSA_VMM_ROCR")
@@ -41,20 +40,20 @@ fn repeat(folder: &Path, finding: &Value) -> Output {
         shell.env_remove(name);
     }
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder());
-    shell.args(["-c", words]).current_dir(folder).output().unwrap()
+    shell.args(["-c", line]).current_dir(folder).output().unwrap()
 }
 
-/// Checks that a fault is found, shrunk, saved and repeated, and does not occur without the fault.
-fn assert_found(faults: &str, kind: &str, words: &str, most: usize) {
+/// Checks that a fault is found, shrunk, saved and repeated, and that nothing fails without the fault.
+fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
     // With one process, the first finding does not depend on the load of the machine.
-    let one = ["--processes", "1", "--seed", "7", "--time", "60s", "--time-limit", "5s"];
-    let (report, output) = fuzz(folder.path(), &[&["--sim", &simulation], &one[..]].concat());
+    let options = ["--processes", "1", "--seed", "7", "--time", "60s", "--time-limit", "5s"];
+    let (report, output) = fuzz(folder.path(), &[&["--sim", &simulation], &options[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{faults}: {output:?}");
     let finding = &report["finding"];
     assert_eq!(finding["kind"], kind, "{finding}");
-    assert!(finding["words"].as_str().unwrap().contains(words), "{finding}");
+    assert!(finding["words"].as_str().unwrap().contains(message), "{finding}");
     assert_eq!(finding["reproduced"], true, "{finding}");
     // Simulations are deterministic.
     assert_eq!(
@@ -64,16 +63,16 @@ fn assert_found(faults: &str, kind: &str, words: &str, most: usize) {
     );
     let sequences = finding["sequences"].as_array().unwrap();
     let operations = sequences[0]["operations"].as_array().unwrap();
-    assert!(sequences.len() == 1 && operations.len() <= most, "{faults}: {finding:#}");
-    let seen = repeat(folder.path(), finding);
-    assert_eq!(seen.status.code(), Some(1), "{faults}: {}", err(&seen));
-    assert!(out(&seen).contains(words), "{faults}: {seen:?}");
-    // Without the fault, it does not fail.
+    assert!(sequences.len() == 1 && operations.len() <= max_operations, "{faults}: {finding:#}");
+    let repeated = repeat(folder.path(), finding);
+    assert_eq!(repeated.status.code(), Some(1), "{faults}: {}", err(&repeated));
+    assert!(out(&repeated).contains(message), "{faults}: {repeated:?}");
+    // Without the fault, the sequence does not fail.
     let file = folder.path().join(finding["file"].as_str().unwrap());
     let file = file.to_str().unwrap();
-    let well = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
-    assert_eq!(well.status.code(), Some(0), "{faults}: {}", out(&well));
-    assert!(out(&well).contains("did not fail again: "), "{}", out(&well));
+    let correct = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
+    assert_eq!(correct.status.code(), Some(0), "{faults}: {}", out(&correct));
+    assert!(out(&correct).contains("did not fail again: "), "{}", out(&correct));
 }
 
 #[test]
@@ -105,8 +104,8 @@ fn fuzz_finds_nothing_on_amds_releases() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--processes", "2", "--time", "3s"];
-        let (report, output) = fuzz_on(release, "", folder.path(), &how);
+        let options = ["--processes", "2", "--time", "3s"];
+        let (report, output) = fuzz_on(release, "", folder.path(), &options);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
         assert!(report["sequences"].as_u64().unwrap() >= 5, "{release}: {report}");
         assert!(err(&output).contains("libhsa-runtime64"), "{release}: {}", err(&output));
@@ -129,22 +128,22 @@ fn fuzz_finds_and_repeats_driver_fault() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
+        let options = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
         let fault = "GEM_VA#30-1000000=ENOMEM";
-        let (report, output) = fuzz_on(release, fault, folder.path(), &how);
+        let (report, output) = fuzz_on(release, fault, folder.path(), &options);
         assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
         let finding = &report["finding"];
         assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
-        let seen = repeat(folder.path(), finding);
-        assert_eq!(seen.status.code(), Some(1), "{release}: {seen:?}");
-        assert!(err(&seen).contains("libhsa-runtime64"), "{release}: {seen:?}");
+        let repeated = repeat(folder.path(), finding);
+        assert_eq!(repeated.status.code(), Some(1), "{release}: {repeated:?}");
+        assert!(err(&repeated).contains("libhsa-runtime64"), "{release}: {repeated:?}");
         // Without the fault, replay tries several processes, in which addresses differ.
         let file = folder.path().join(finding["file"].as_str().unwrap());
         let emulated = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let replay = ["replay", "--format", "json", file.to_str().unwrap()];
-        let well = run(&[&emulated[..], &replay].concat());
-        assert_eq!(well.status.code(), Some(0), "{release}: {well:?}");
-        assert_eq!(json(&well)["tries"], 16, "{release}: {well:?}");
+        let correct = run(&[&emulated[..], &replay].concat());
+        assert_eq!(correct.status.code(), Some(0), "{release}: {correct:?}");
+        assert_eq!(json(&correct)["tries"], 16, "{release}: {correct:?}");
     }
 }
 
@@ -153,16 +152,18 @@ fn fuzz_finds_repeated_leak_of_driver() {
     let name = "fuzz_finds_repeated_leak_of_driver";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
-        for (fault, of) in [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
+        for (fault, resource) in
+            [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
         {
             let folder = tempfile::tempdir().unwrap();
-            let how = ["--processes", "1", "--time", "60s", "--shrink", "500ms"];
-            let (report, output) = fuzz_on(release, fault, folder.path(), &how);
+            let options = ["--processes", "1", "--time", "60s", "--shrink", "500ms"];
+            let (report, output) = fuzz_on(release, fault, folder.path(), &options);
             assert_eq!(output.status.code(), Some(1), "{release}, {fault}: {report:#}");
             let finding = &report["finding"];
             assert_eq!(finding["reproduced"], true, "{release}, {fault}: {finding:#}");
             let words = finding["words"].as_str().unwrap();
-            let numbers = words.match_indices(of).map(|(at, _)| words[at..].split_once([')', ']']));
+            let numbers =
+                words.match_indices(resource).map(|(at, _)| words[at..].split_once([')', ']']));
             let numbers: Vec<_> = numbers.map(|it| it.map_or("", |(number, _)| number)).collect();
             assert!(words.contains("what the process has"), "{release}, {fault}: {words}");
             assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{release}, {fault}: {words}");
@@ -176,10 +177,10 @@ fn fuzz_tolerates_resource_kept_once() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
-        let how = ["--processes", "1", "--seed", "7", "--sequences", "30"];
+        let options = ["--processes", "1", "--seed", "7", "--sequences", "30"];
         // Each sequence exports more than once.
         let fault = "EXPORT_DMABUF#25=leak";
-        let (report, output) = fuzz_on(release, fault, folder.path(), &how);
+        let (report, output) = fuzz_on(release, fault, folder.path(), &options);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
     }
 }
@@ -194,22 +195,22 @@ fn fuzz_finds_single_leak_of_simulation() {
 #[test]
 fn seed_is_independent_of_number_of_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let sums = ["1", "3"].map(|threads| {
-        let how = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
-        let all = [&["fuzz", "--processes", threads], &how[..]].concat();
+    let operations = ["1", "3"].map(|threads| {
+        let options = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
+        let all = [&["fuzz", "--processes", threads], &options[..]].concat();
         let output = command(&all).current_dir(folder.path()).output().unwrap();
         let report = json(&output);
         assert_eq!(report["sequences"], 60, "{report}");
         // The number of rejected operations depends on addresses, which vary.
         report["operations"].clone()
     });
-    assert_eq!(sums[0], sums[1]);
+    assert_eq!(operations[0], operations[1]);
 }
 
 #[test]
 fn fuzz_rejects_invalid_arguments() {
     let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
-    for (arguments, status, words) in [
+    for (arguments, status, message) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
         (&["fuzz", "--processes", "0"], 2, "--processes"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
@@ -217,7 +218,7 @@ fn fuzz_rejects_invalid_arguments() {
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
-        assert!(err(&output).contains(words), "{}", err(&output));
+        assert!(err(&output).contains(message), "{}", err(&output));
     }
 }
 
@@ -271,8 +272,8 @@ fn replay_rejects_traces_mixed_with_sequences() {
 fn fuzz_does_not_overwrite_files() {
     let folder = tempfile::tempdir().unwrap();
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
-    let how = ["--sim", faults, "--processes", "1", "--seed", "7", "--shrink", "100ms"];
-    let (first, _) = fuzz(folder.path(), &how);
+    let options = ["--sim", faults, "--processes", "1", "--seed", "7", "--shrink", "100ms"];
+    let (first, _) = fuzz(folder.path(), &options);
     let name = first["finding"]["file"].as_str().unwrap();
     assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
     // Another user could create a link with this name, which is predictable.
@@ -280,7 +281,7 @@ fn fuzz_does_not_overwrite_files() {
     std::fs::write(&target, "of the user").unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();
     std::os::unix::fs::symlink(&target, folder.path().join(name)).unwrap();
-    let (second, output) = fuzz(folder.path(), &how);
+    let (second, output) = fuzz(folder.path(), &options);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "of the user");
     let other = second["finding"]["file"].as_str().unwrap();
@@ -289,7 +290,7 @@ fn fuzz_does_not_overwrite_files() {
     assert!(saved.contains("\"operations\""), "{saved}");
     // fuzz does not create the target of a dangling link, and keeps existing files.
     std::fs::remove_file(&target).unwrap();
-    fuzz(folder.path(), &how);
+    fuzz(folder.path(), &options);
     assert!(!target.exists());
     assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), saved);
 }

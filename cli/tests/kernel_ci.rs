@@ -1,5 +1,4 @@
-//! What a kernel's continuous integration needs: KTAP, KCIDB, interrupted runs that continue, shards and
-//! expectations.
+//! Features for a kernel's continuous integration: KTAP, KCIDB, resumed runs, shards and expectations.
 
 mod hsa_vmm;
 
@@ -12,10 +11,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// A result in a KTAP document: `(ok, directive)`, by name.
+/// The results in a KTAP document: `(ok, directive)` by name.
 type Results = BTreeMap<String, (bool, String)>;
 
-/// Parses a document with at most one level of subtests. Fails if it breaks a rule of the format.
+/// Parses a document with at most one level of subtests. Returns the results of the top level and of the
+/// subtests. Panics if the document is invalid.
 fn ktap(text: &str) -> (Results, Results) {
     let (mut top, mut inner) = (Results::new(), Results::new());
     let mut lines = text.lines().peekable();
@@ -143,14 +143,14 @@ fn lines(path: &Path) -> usize {
 #[test]
 fn killed_run_resumes_to_the_same_results() {
     let folder = tempfile::tempdir().unwrap();
-    let whole = json(&conform(&["--format", "json"]));
+    let complete = json(&conform(&["--format", "json"]));
     for format in ["json", "ktap"] {
         let file = folder.path().join(format);
         let partial = folder.path().join(format!("{format}.partial"));
         let path = file.to_str().unwrap();
         let options = ["--format", format, "--output", path];
         let mut killed = 0;
-        // Each time a few more cases have ended.
+        // Each time, kill the run after a few more cases.
         for kill_after in [3, 20, 41] {
             let resume: &[&str] = if killed == 0 { &[] } else { &["--resume"] };
             let mut command = command(&[&SIMULATION, &options[..], resume].concat());
@@ -180,16 +180,16 @@ fn killed_run_resumes_to_the_same_results() {
         match format {
             "json" => {
                 let report: Value = serde_json::from_str(&text).unwrap();
-                assert_eq!(report["summary"], whole["summary"]);
-                assert_eq!(statuses(&report), statuses(&whole));
+                assert_eq!(report["summary"], complete["summary"]);
+                assert_eq!(statuses(&report), statuses(&complete));
             }
-            _ => assert_eq!(ktap(&text).1.len(), statuses(&whole).len()),
+            _ => assert_eq!(ktap(&text).1.len(), statuses(&complete).len()),
         }
     }
 }
 
 #[test]
-fn case_that_ends_the_run_twice_has_failed() {
+fn case_that_ends_the_run_twice_fails() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out.json");
     let selected = json(&run(&["conform", "--list", "--format", "json", "--filter", "map.*"]));
@@ -198,7 +198,7 @@ fn case_that_ends_the_run_twice_has_failed() {
     for _ in 0..2 {
         partial += &format!("\n{}", json!({ "begin": names[1] }));
     }
-    // The machine stopped while it wrote.
+    // An incomplete line, as after a stop of the machine.
     partial += "\n{\"beg";
     fs::write(folder.path().join("out.json.partial"), partial).unwrap();
     let output = conform(&["--resume", "--format", "json", "--output", file.to_str().unwrap()]);
@@ -227,15 +227,15 @@ fn interrupted_run_prints_its_summary() {
 }
 
 #[test]
-fn shards_together_are_all_cases() {
-    let whole = statuses(&json(&conform(&["--format", "json"])));
+fn shards_together_contain_all_cases() {
+    let all = statuses(&json(&conform(&["--format", "json"])));
     let mut parts = BTreeMap::new();
     for shard in ["1/3", "2/3", "3/3"] {
         let part = statuses(&json(&conform(&["--format", "json", "--shard", shard])));
-        assert!(part.len().abs_diff(whole.len() / 3) <= 1, "{shard}: {}", part.len());
+        assert!(part.len().abs_diff(all.len() / 3) <= 1, "{shard}: {}", part.len());
         parts.extend(part);
     }
-    assert_eq!(parts, whole);
+    assert_eq!(parts, all);
     for (arguments, expected) in [
         (&["--shard", "4/3"][..], "the second of five"),
         (&["--shard", "1000/1000"], "no case"),
@@ -262,7 +262,7 @@ fn run_stops_after_too_many_failures() {
 }
 
 #[test]
-fn expectations_decide_what_fails() {
+fn expectations_change_results() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("expect.toml");
     let entry = |case: &str, more: &str| {

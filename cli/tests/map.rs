@@ -66,9 +66,9 @@ fn map_shows_state_after_until() {
     assert_eq!(mappings("0"), [0; 0]);
     assert_eq!(mappings("1"), [0]);
     assert_eq!(mappings("3"), [1]);
-    let beyond = run(&["map", "--runtime", "sim", "--until", "50"]);
-    assert_eq!(beyond.status.code(), Some(1));
-    assert!(err(&beyond).contains("49 operations"), "{}", err(&beyond));
+    let too_many = run(&["map", "--runtime", "sim", "--until", "50"]);
+    assert_eq!(too_many.status.code(), Some(1));
+    assert!(err(&too_many).contains("49 operations"), "{}", err(&too_many));
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn map_json_names_access() {
     let reservations = list(&report["reservations"]);
     let mappings = reservations.iter().flat_map(|it| list(&it["mappings"]));
     let access = mappings.flat_map(|it| list(&it["access"]));
-    let said: BTreeSet<String> =
+    let values: BTreeSet<String> =
         access.map(|it| it["access"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(said, ["none", "read_write"].map(str::to_owned).into());
+    assert_eq!(values, ["none", "read_write"].map(str::to_owned).into());
     assert!(reservations[0]["address"].as_str().unwrap().starts_with("0x"));
 }
 
@@ -137,9 +137,9 @@ fn map_names_file_that_is_not_a_trace() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(err(&missing).contains("/nowhere/trace.jsonl"), "{}", err(&missing));
-    let few = run(&["map", "--runtime", "sim", "--gpus", "1"]);
-    assert_eq!(few.status.code(), Some(1));
-    assert!(err(&few).contains("2 GPUs"), "{}", err(&few));
+    let one_gpu = run(&["map", "--runtime", "sim", "--gpus", "1"]);
+    assert_eq!(one_gpu.status.code(), Some(1));
+    assert!(err(&one_gpu).contains("2 GPUs"), "{}", err(&one_gpu));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Each package is installed into a tree that has nothing else, and used there.
+//! Installs each package into an otherwise empty tree, and uses it there.
 //!
-//! Needs root, and for two of them debootstrap, which fetches a minimal Debian (once, into
+//! Needs root. Two packages also need debootstrap, which fetches a minimal Debian (once, into
 //! `target/packages`). Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
 
 use hsa_rocr::test;
@@ -13,26 +13,26 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Fails unless a command succeeds. Returns what it printed, on standard error last.
+/// Runs a command, which must succeed. Returns its output, with standard error last.
 #[track_caller]
-fn well(command: &mut Command) -> String {
+fn run_ok(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let Output { status, stdout, stderr } = &output;
-    let said = text(stdout) + &text(stderr);
-    assert!(status.success(), "{command:?}: {status}\n{said}");
-    said
+    let output = text(stdout) + &text(stderr);
+    assert!(status.success(), "{command:?}: {status}\n{output}");
+    output
 }
 
-/// Returns why this test cannot run here, after printing it.
+/// Returns whether this test cannot run. Reports the reason.
 fn is_skipped(name: &str, tools: &[&str]) -> bool {
-    let is_wanted = std::env::var_os("HSA_VMM_PACKAGES").is_some();
-    let is_there = |tool: &&str| {
+    let is_selected = std::env::var_os("HSA_VMM_PACKAGES").is_some();
+    let is_installed = |tool: &&str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|folder| folder.join(tool).exists())
     };
-    let missing = tools.iter().find(|tool| !is_there(tool));
-    let why = if !is_wanted {
+    let missing = tools.iter().find(|tool| !is_installed(tool));
+    let why = if !is_selected {
         "takes minutes; HSA_VMM_PACKAGES=1 runs it".to_owned()
     } else if !rustix::process::geteuid().is_root() {
         "only root can change the root folder".to_owned()
@@ -45,18 +45,18 @@ fn is_skipped(name: &str, tools: &[&str]) -> bool {
     true
 }
 
-/// Builds what the packages consist of, in the profile of this test. Returns the folder.
-fn built() -> &'static Path {
+/// Builds the programs and libraries of the packages, in the profile of this test. Returns their folder.
+fn build() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "-p", "hsa-vmm-cli", "-p", "hsa-vmm-capi", "-p", "hsa-kfd"]);
-        well(build.current_dir(root()));
+        run_ok(build.current_dir(root()));
         Path::new(env!("CARGO_BIN_EXE_hsa-vmm")).parent().unwrap().to_owned()
     })
 }
 
-/// A tree that a program runs in as its root folder.
+/// A tree that is the root folder of the programs that run in it.
 struct Tree(tempfile::TempDir);
 
 impl Tree {
@@ -68,25 +68,25 @@ impl Tree {
         Self(folder)
     }
 
-    /// A minimal Debian of this machine's release, with a C compiler and Python.
+    /// Creates a tree with a minimal Debian of this machine's release, a C compiler and Python.
     fn debian() -> Self {
         static CACHE: OnceLock<PathBuf> = OnceLock::new();
         let base = CACHE.get_or_init(|| {
             let folder = root().join("target/packages/debian");
             if folder.join("debootstrap").exists() || !folder.join("bin/sh").exists() {
-                // None, or one that was interrupted.
+                // There is no tree, or debootstrap was interrupted.
                 let _ = fs::remove_dir_all(&folder);
                 fs::create_dir_all(&folder).unwrap();
                 let script = ". /etc/os-release; exec debootstrap --variant=minbase \
                     --include=gcc,libc6-dev,pkg-config,python3-venv \"$VERSION_CODENAME\" \"$1\" \
                     \"$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | \
                     grep -E '/debian/?$' | head -n 1)\"";
-                well(Command::new("sh").args(["-c", script, "sh"]).arg(&folder));
+                run_ok(Command::new("sh").args(["-c", script, "sh"]).arg(&folder));
             }
             folder
         });
         let folder = tempfile::tempdir().unwrap();
-        well(Command::new("cp").arg("-a").arg(base.join(".")).arg(folder.path()));
+        run_ok(Command::new("cp").arg("-a").arg(base.join(".")).arg(folder.path()));
         Self(folder)
     }
 
@@ -102,31 +102,31 @@ impl Tree {
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(self.0.path()).args(arguments);
         let path = std::env::var_os("PATH").unwrap_or_default();
         command.env_clear().env("PATH", path).env("HOME", "/root");
-        well(&mut command)
+        run_ok(&mut command)
     }
 
-    /// The command runs there, on the simulation.
+    /// Checks that the command runs in the tree, on the simulation.
     #[track_caller]
     fn command_works(&self, command: &str) {
-        let said = self.run(&[command, "info", "--runtime", "sim"]);
-        assert!(said.contains("simulation"), "{said}");
-        let said = self.run(&[command, "conform", "--runtime", "sim", "--filter", "map"]);
-        let last = said.lines().last().unwrap();
+        let output = self.run(&[command, "info", "--runtime", "sim"]);
+        assert!(output.contains("simulation"), "{output}");
+        let output = self.run(&[command, "conform", "--runtime", "sim", "--filter", "map"]);
+        let last = output.lines().last().unwrap();
         assert!(last.contains(" passed, 0 failed"), "{last}");
     }
 
-    /// The emulated driver runs there, with AMD's runtime that is copied there, if there is one here.
+    /// Checks that the emulated driver runs in the tree, with copies of the fetched releases of AMD's runtime.
     #[track_caller]
     fn emulation_works(&self, name: &str, command: &str) {
         let Some(installations) = test::installations(name) else { return };
         for installation in installations {
             let release = installation.release().to_string();
-            let to = self.path("root/.cache/hsa-vmm/rocr");
-            fs::create_dir_all(&to).unwrap();
+            let target = self.path("root/.cache/hsa-vmm/rocr");
+            fs::create_dir_all(&target).unwrap();
             let from = root().join("target/rocr").join(&release);
-            well(Command::new("cp").arg("-a").arg(from).arg(&to));
-            let said = self.run(&[command, "emulate", "--rocr", &release, "--", command, "info"]);
-            assert!(said.contains("libhsa-runtime64"), "{said}");
+            run_ok(Command::new("cp").arg("-a").arg(from).arg(&target));
+            let output = self.run(&[command, "emulate", "--rocr", &release, "--", command, "info"]);
+            assert!(output.contains("libhsa-runtime64"), "{output}");
         }
     }
 }
@@ -140,7 +140,7 @@ fn deb_installs_command_driver_and_library() {
     let tree = Tree::debian();
     let folder = tempfile::tempdir().unwrap();
     let mut make = Command::new(root().join("packaging/deb"));
-    well(make.arg("--built").arg(with_objects()).arg(folder.path()));
+    run_ok(make.arg("--built").arg(collect_objects()).arg(folder.path()));
     let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
     fs::copy(file, tree.path("tmp/package.deb")).unwrap();
     tree.run(&["dpkg", "--install", "/tmp/package.deb"]);
@@ -159,12 +159,12 @@ fn deb_installs_command_driver_and_library() {
 }
 
 /// Returns a folder with the command and the libraries, some of which cargo leaves in `deps`.
-fn with_objects() -> PathBuf {
+fn collect_objects() -> PathBuf {
     let folder = root().join("target/packages/built");
     fs::create_dir_all(&folder).unwrap();
     for name in ["hsa-vmm", "libhsa_kfd.so", "libhsavmm.a"] {
-        let from = built().join(name);
-        let from = if from.exists() { from } else { built().join("deps").join(name) };
+        let from = build().join(name);
+        let from = if from.exists() { from } else { build().join("deps").join(name) };
         fs::copy(&from, folder.join(name)).unwrap_or_else(|error| panic!("{from:?}: {error}"));
     }
     folder
@@ -178,7 +178,7 @@ fn wheel_installs_command_and_driver() {
     }
     let tree = Tree::debian();
     let folder = tempfile::tempdir().unwrap();
-    well(
+    run_ok(
         Command::new(root().join("packaging/wheel")).args(["--profile", "dev"]).arg(folder.path()),
     );
     let wheel = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().file_name();
@@ -191,20 +191,20 @@ fn wheel_installs_command_and_driver() {
 }
 
 #[test]
-fn static_command_needs_nothing() {
-    if is_skipped("static_command_needs_nothing", &["rustup", "unshare"]) {
+fn static_command_runs_in_empty_tree() {
+    if is_skipped("static_command_runs_in_empty_tree", &["rustup", "unshare"]) {
         return;
     }
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
-    let targets = well(Command::new("rustup").args(["target", "list", "--installed"]));
+    let targets = run_ok(Command::new("rustup").args(["target", "list", "--installed"]));
     if !targets.lines().any(|line| line == target) {
         test::report(&format!(
-            "SKIPPED packages::static_command_needs_nothing: no target {target}"
+            "SKIPPED packages::static_command_runs_in_empty_tree: no target {target}"
         ));
         return;
     }
     let tree = Tree::empty();
-    well(Command::new(root().join("packaging/static")).arg(tree.path("")));
+    run_ok(Command::new(root().join("packaging/static")).arg(tree.path("")));
     tree.command_works("/hsa-vmm");
 }
 
@@ -217,10 +217,10 @@ fn bundle_runs_amds_runtime_without_a_distribution() {
     for installation in test::installations(name).unwrap_or_default() {
         let tree = Tree::empty();
         let mut make = Command::new(root().join("packaging/bundle"));
-        make.arg("--built").arg(with_objects());
-        well(make.arg(installation.release().to_string()).arg(tree.path("")));
+        make.arg("--built").arg(collect_objects());
+        run_ok(make.arg(installation.release().to_string()).arg(tree.path("")));
         tree.command_works("/bin/hsa-vmm");
-        let said = tree.run(&["/bin/hsa-vmm", "emulate", "--", "/bin/hsa-vmm", "conform"]);
-        assert!(said.lines().last().unwrap().contains(" 0 failed"), "{said}");
+        let output = tree.run(&["/bin/hsa-vmm", "emulate", "--", "/bin/hsa-vmm", "conform"]);
+        assert!(output.lines().last().unwrap().contains(" 0 failed"), "{output}");
     }
 }

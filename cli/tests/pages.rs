@@ -10,7 +10,7 @@ use std::path::Path;
 const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "elvish", "powershell"];
 
 /// Returns the first words of the lines below a heading of a help text.
-fn below(help: &str, heading: &str) -> Vec<String> {
+fn entries_below(help: &str, heading: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != heading).skip(1);
     let lines = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
     lines
@@ -19,11 +19,11 @@ fn below(help: &str, heading: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns every subcommand, as its words, and its long options.
+/// Returns every subcommand, such as `rocr run`, with its long options.
 fn subcommands() -> BTreeMap<Vec<String>, Vec<String>> {
     let mut subcommands = BTreeMap::new();
-    let mut to_ask: Vec<Vec<String>> = vec![Vec::new()];
-    while let Some(words) = to_ask.pop() {
+    let mut pending: Vec<Vec<String>> = vec![Vec::new()];
+    while let Some(words) = pending.pop() {
         let help = out(&command(&[]).args(&words).arg("-h").output().unwrap());
         let options = help
             .lines()
@@ -32,9 +32,9 @@ fn subcommands() -> BTreeMap<Vec<String>, Vec<String>> {
             .map(str::to_owned)
             .collect();
         for subcommand in
-            below(&help, "Commands:").into_iter().filter(|subcommand| subcommand != "help")
+            entries_below(&help, "Commands:").into_iter().filter(|subcommand| subcommand != "help")
         {
-            to_ask.push([words.clone(), vec![subcommand]].concat());
+            pending.push([words.clone(), vec![subcommand]].concat());
         }
         subcommands.insert(words, options);
     }
@@ -78,8 +78,9 @@ fn completions_cover_all_subcommands_and_options() {
             for option in options {
                 // fish writes `-l gpus`.
                 let long = format!("-l {}", option.trim_start_matches('-'));
-                let there = script.contains(option) || (shell == "fish" && script.contains(&long));
-                assert!(there, "{shell}: {words:?} {option}");
+                let is_listed =
+                    script.contains(option) || (shell == "fish" && script.contains(&long));
+                assert!(is_listed, "{shell}: {words:?} {option}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How reports say that they were made, and faults that are planned.
+//! The provenance in reports, and planned faults.
 
 mod hsa_vmm;
 
@@ -15,14 +15,14 @@ fn emulated(plan: &str, arguments: &[&str]) -> Output {
 
 #[test]
 fn invalid_fault_plan_is_rejected_before_the_start() {
-    for (plan, words) in [
+    for (plan, message) in [
         ("GEM_V=EIO", "GEM_VA.MAP"),
         ("COPY=leek", "garbled"),
         ("GEM_VA.UNMAP=wide", "these calls do: "),
     ] {
         let output = run(&["emulate", "--fault", plan, "--", "echo", "started"]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(err(&output).contains(plan) && err(&output).contains(words), "{}", err(&output));
+        assert!(err(&output).contains(plan) && err(&output).contains(message), "{}", err(&output));
         assert!(!out(&output).contains("started"), "{output:?}");
     }
     let output = run(&["emulate", "--fault", "COPY=garbled", "--", "echo", "started"]);
@@ -37,23 +37,23 @@ fn planned_faults_of_the_simulation_are_reported() {
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let never = "planned fault hsa_amd_vmem_map#99999=lost never happened";
     assert!(err(&output).contains(never), "{}", err(&output));
-    let how = &json(&output)["run"]["provenance"];
-    assert_eq!(how["machine"], "simulation");
-    assert_eq!(how["kfd_version"], serde_json::Value::Null);
-    let faults: Vec<_> = how["planned_faults"].as_array().unwrap().iter().collect();
-    assert_eq!(faults.len(), 2, "{how}");
+    let provenance = &json(&output)["run"]["provenance"];
+    assert_eq!(provenance["machine"], "simulation");
+    assert_eq!(provenance["kfd_version"], serde_json::Value::Null);
+    let faults: Vec<_> = provenance["planned_faults"].as_array().unwrap().iter().collect();
+    assert_eq!(faults.len(), 2, "{provenance}");
     assert_eq!((&faults[0]["by"], &faults[0]["happened"]), (&"runtime".into(), &true.into()));
     assert_eq!(faults[1]["happened"], false);
     let text = out(&run(&[&simulated[..], &["table"]].concat()));
     assert!(text.starts_with("PLANNED FAULTS: hsa_amd_vmem_map#2=0x1000"), "{text}");
-    // Without faults, nothing is said.
+    // Without planned faults, the output does not mention them.
     let output = run(&SIMULATED);
     assert!(!out(&output).contains("PLANNED") && !err(&output).contains("planned"), "{output:?}");
 }
 
 #[test]
-fn reports_on_amd_are_complete() {
-    if test::installations("reports_on_amd_are_complete").is_none() {
+fn reports_on_amd_contain_provenance() {
+    if test::installations("reports_on_amd_contain_provenance").is_none() {
         return;
     }
     let output = emulated(
@@ -64,12 +64,12 @@ fn reports_on_amd_are_complete() {
     let never = "planned fault EXPORT_DMABUF#9999=EIO never happened";
     assert!(err(&output).contains(never), "{}", err(&output));
     let report = json(&output);
-    let how = &report["run"]["provenance"];
-    assert_eq!(how["machine"], "emulated_driver");
-    assert_eq!(how["kfd_version"], "1.17");
+    let provenance = &report["run"]["provenance"];
+    assert_eq!(provenance["machine"], "emulated_driver");
+    assert_eq!(provenance["kfd_version"], "1.17");
     let started = "emulate --rocr 6.4.3 --fault 'GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO' -- ";
     for key in ["command", "reproduce"] {
-        assert!(how[key].as_str().unwrap().contains(started), "{how}");
+        assert!(provenance[key].as_str().unwrap().contains(started), "{provenance}");
     }
     let cases = report["cases"].as_array().unwrap();
     let failed = cases.iter().find(|case| case["status"] == "fail").unwrap();
@@ -81,10 +81,13 @@ fn reports_on_amd_are_complete() {
         ("stress", &["stress", "--time", "100ms", "--scene", "mixed", "--format", "json"]),
     ] {
         let output = emulated("GEM_VA#99999999=EIO", arguments);
-        let how = &json(&output)["provenance"];
-        assert_eq!(how["planned_faults"][0]["happened"], false, "{name}: {how}");
-        assert_eq!(how["machine"], "emulated_driver", "{name}");
-        assert!(how["command"].as_str().unwrap().contains("emulate --rocr 6.4.3"), "{name}: {how}");
+        let provenance = &json(&output)["provenance"];
+        assert_eq!(provenance["planned_faults"][0]["happened"], false, "{name}: {provenance}");
+        assert_eq!(provenance["machine"], "emulated_driver", "{name}");
+        assert!(
+            provenance["command"].as_str().unwrap().contains("emulate --rocr 6.4.3"),
+            "{name}: {provenance}"
+        );
     }
 }
 

@@ -69,7 +69,7 @@ fn every_generation_and_gpu_passes() {
 
 #[test]
 fn deliberate_leaks_are_found() {
-    for (leak, who) in [
+    for (leak, counter) in [
         ("vmm", "mappings (simulation)"),
         ("mapping", "mappings (library)"),
         ("descriptor", "descriptors (/proc/self/fd)"),
@@ -77,9 +77,9 @@ fn deliberate_leaks_are_found() {
     ] {
         let more = ["--time", "500ms", "--scene", "mixed", "--processes", "1", "--leak", leak];
         let report = report(&simulated(&more), 1);
-        assert!(leaks(&report).iter().any(|what| what == who), "{leak}: {report:#}");
+        assert!(leaks(&report).iter().any(|what| what == counter), "{leak}: {report:#}");
     }
-    // As a table.
+    // The table contains the leak, too.
     let output = run(&[
         "stress",
         "--runtime",
@@ -98,7 +98,7 @@ fn deliberate_leaks_are_found() {
 }
 
 #[test]
-fn resource_kept_once_is_no_leak() {
+fn resource_kept_once_is_not_a_leak() {
     let more = ["--time", "500ms", "--scene", "mixed", "--leak", "opened-once"];
     let report = report(&simulated(&more), 0);
     assert!(leaks(&report).is_empty(), "{report:#}");
@@ -118,15 +118,15 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
     let name = "stress_finds_leak_of_driver_under_amds_runtime";
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release();
-        let well = report(&emulated(installation, &[], &["--time", "2s"]), 0);
-        assert!(leaks(&well).is_empty(), "{release}: {well:#}");
-        // Memory that the driver does not free, which only the driver's count shows. The fault
-        // begins after the start, but early enough for a busy machine.
+        let correct = report(&emulated(installation, &[], &["--time", "2s"]), 0);
+        assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");
+        // The driver does not free memory, which only the driver's own count shows. The fault begins
+        // after the start, but early enough for a busy machine.
         let more = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
-        let lost = report(&emulated(installation, &options, &more), 1);
-        let driver = leaks(&lost).into_iter().any(|what| what.contains("(driver, vram_"));
-        assert!(driver, "{release}: {lost:#}");
+        let leaking = report(&emulated(installation, &options, &more), 1);
+        let driver = leaks(&leaking).into_iter().any(|what| what.contains("(driver, vram_"));
+        assert!(driver, "{release}: {leaking:#}");
     }
 }
 
@@ -143,7 +143,7 @@ fn crashed_process_is_reported() {
     let report = report(&output, 1);
     let unexpected = report["scenes"][0]["unexpected"].to_string();
     assert!(unexpected.contains("process 1: SIGABRT"), "{unexpected}");
-    assert!(unexpected.contains("words of the runtime's"), "{unexpected}");
+    assert!(unexpected.contains("message of the runtime"), "{unexpected}");
 }
 
 #[test]
@@ -156,20 +156,21 @@ fn missing_runtime_exits_with_3_and_bad_usage_with_2() {
     }
 }
 
-/// Starts a run of an hour; returns it and its worker processes.
-fn long(more: &[&str]) -> (Child, Vec<u32>) {
+/// Starts a run of an hour. Returns the process and the IDs of its worker processes.
+fn start_long_run(more: &[&str]) -> (Child, Vec<u32>) {
     let mut command = command(&["stress", "--runtime", "sim", "--time", "1h", "--format", "json"]);
     command.args(["--scene", "mixed", "--processes", "2", "--threads", "3"]).args(more);
     let parent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut children = Vec::new();
-    until("both workers run", || {
+    wait_until("both workers run", || {
         children = children_of(parent.id());
-        // The names of their threads show that they have warmed up.
+        // The names of the workers' threads show that the warm-up is over.
         children.len() == 2 && children.iter().all(|child| has_thread(*child, "mixed"))
     });
     (parent, children)
 }
 
+/// Returns the state of a process, and its parent.
 fn stat(process: u32) -> Option<(char, u32)> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;
@@ -187,11 +188,13 @@ fn has_thread(process: u32, name: &str) -> bool {
 fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(|number| stat(*number).is_some_and(|(_, of)| of == parent)).collect()
+    numbers
+        .filter(|number| stat(*number).is_some_and(|(_, its_parent)| its_parent == parent))
+        .collect()
 }
 
 #[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
@@ -206,7 +209,7 @@ fn is_dead(process: u32) -> bool {
 
 #[test]
 fn interrupt_does_not_report_kept_resource() {
-    let (parent, _) = long(&["--leak", "opened-once"]);
+    let (parent, _) = start_long_run(&["--leak", "opened-once"]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());
@@ -216,7 +219,7 @@ fn interrupt_does_not_report_kept_resource() {
 
 #[test]
 fn interrupt_prints_report() {
-    let (parent, children) = long(&[]);
+    let (parent, children) = start_long_run(&[]);
     std::thread::sleep(Duration::from_millis(500));
     let kill = Command::new("kill").args(["-INT", &parent.id().to_string()]).status().unwrap();
     assert!(kill.success());
@@ -230,8 +233,8 @@ fn interrupt_prints_report() {
 
 #[test]
 fn killing_stress_kills_its_workers() {
-    let (mut parent, children) = long(&[]);
+    let (mut parent, children) = start_long_run(&[]);
     parent.kill().unwrap();
     parent.wait().unwrap();
-    until("the workers have exited", || children.iter().all(|child| is_dead(*child)));
+    wait_until("the workers have exited", || children.iter().all(|child| is_dead(*child)));
 }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The release of the tests that use one.
 const RELEASE: Release = Release::R6_4_3;
 
-/// The cases that are skipped everywhere: they are for runtimes with fewer features.
+/// The cases that are skipped on every release, because they are for runtimes with fewer features.
 const SKIPPED: [&str; 3] = [
     "access.set.agent_out_of_reach",
     "access.set.cpu_without_large_bar",
@@ -82,17 +82,18 @@ const STUBBED: [&str; 12] = [
     "kfd_signal_event_interrupt",
 ];
 
-/// Permission to start virtual machines: one at a time, because each uses two processors.
-struct Turn {
+/// Held while a virtual machine runs: one at a time, because each uses two processors.
+struct MachineLock {
     installations: &'static [Installation],
-    _alone: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
-/// Returns `None` after reporting why there are no virtual machines.
-fn turn(name: &str) -> Option<Turn> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let is_wanted = test::is_long() || test::is_required("vm") || selection().is_some();
-    if !is_wanted {
+/// Waits until no other virtual machine runs. If virtual machines are not available, reports the reason and
+/// returns `None`.
+fn lock_machine(name: &str) -> Option<MachineLock> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let is_selected = test::is_long() || test::is_required("vm") || selection().is_some();
+    if !is_selected {
         test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
         return None;
     }
@@ -103,22 +104,22 @@ fn turn(name: &str) -> Option<Turn> {
         (Err(error), _) => format!("qemu-system-x86_64: {error}"),
         (Ok(_), Err(error)) => error.to_string(),
         (Ok(_), Ok(_)) => {
-            let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            return Some(Turn { installations, _alone: alone });
+            let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+            return Some(MachineLock { installations, _guard: guard });
         }
     };
-    assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE asks for virtual machines: {problem}");
+    assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");
     test::report(&format!("SKIPPED {name}: {problem}"));
     None
 }
 
-/// Returns the selection of tests that the user has made.
+/// Returns the user's selection of tests.
 fn selection() -> Option<String> {
     std::env::var("HSA_VMM_VM_TESTS").ok()
 }
 
-/// Returns whether the tests run that take long; reports it if not.
-fn is_complete(name: &str) -> bool {
+/// Returns whether to run tests that take long. Reports the test as skipped otherwise.
+fn runs_long_tests(name: &str) -> bool {
     let complete = selection().is_some_and(|value| value == "all");
     if !complete {
         test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));
@@ -142,7 +143,7 @@ fn conform(release: Release, options: &[&str], arguments: &[&str]) -> Output {
 #[test]
 fn program_runs_with_its_output_and_status() {
     let name = "program_runs_with_its_output_and_status";
-    let Some(_turn) = turn(name) else { return };
+    let Some(_lock) = lock_machine(name) else { return };
     let results = tempfile::tempdir().unwrap();
     let folder = results.path().to_str().unwrap();
     let dmesg = results.path().join("dmesg");
@@ -150,7 +151,8 @@ fn program_runs_with_its_output_and_status() {
         ["--gpus", "3", "--vram", "256M", "--results", folder, "--dmesg", dmesg.to_str().unwrap()];
     let script = "ls /dev/kfd /dev/dri/renderD*; pwd; echo \"$1\" >&2; echo result >$2/file; \
         touch $0.new && exit 7";
-    // The script's own name is this test program: what the machine writes beside it must not be seen here.
+    // `$0` is this test program: the file that the script creates beside it must exist only in the virtual
+    // machine.
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let output = in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
@@ -171,7 +173,7 @@ fn program_runs_with_its_output_and_status() {
 #[test]
 fn missing_program_has_the_status_of_shells() {
     let name = "missing_program_has_the_status_of_shells";
-    let Some(_turn) = turn(name) else { return };
+    let Some(_lock) = lock_machine(name) else { return };
     let output = in_machine(&["--gpus", "1"], &["no-such-program"]);
     assert_eq!(output.status.code(), Some(127), "{}", err(&output));
     assert!(err(&output).contains("no-such-program"), "{}", err(&output));
@@ -190,11 +192,11 @@ fn failures_of_the_machine_have_status_125() {
 #[test]
 fn conform_passes_on_amds_kernel_driver() {
     let name = "conform_passes_on_amds_kernel_driver";
-    let Some(turn) = turn(name) else { return };
-    let complete = is_complete(&format!("{name}, other releases and numbers of GPUs"));
+    let Some(lock) = lock_machine(name) else { return };
+    let complete = runs_long_tests(&format!("{name}, other releases and numbers of GPUs"));
     // A busy machine emulates slowly.
     let arguments = ["--format", "json", "--time-limit", "5min"];
-    let all = turn.installations.iter().map(Installation::release);
+    let all = lock.installations.iter().map(Installation::release);
     for release in all.filter(|release| complete || *release == RELEASE) {
         for gpus in if complete { &[1, 2, 4][..] } else { &[2] } {
             let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
@@ -203,9 +205,9 @@ fn conform_passes_on_amds_kernel_driver() {
             let report = json(&output);
             assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{context}");
             let cases = report["cases"].as_array().unwrap();
-            let with = |status: &str| -> Vec<_> {
-                let with = cases.iter().filter(|case| case["status"] == status);
-                with.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
+            let names = |status: &str| -> Vec<_> {
+                let matching = cases.iter().filter(|case| case["status"] == status);
+                matching.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
             };
             let mut expected = SKIPPED.to_vec();
             if *gpus == 1 {
@@ -215,10 +217,10 @@ fn conform_passes_on_amds_kernel_driver() {
                 expected.extend(IPC);
             }
             expected.sort_unstable();
-            let mut skipped = with("skip");
+            let mut skipped = names("skip");
             skipped.sort();
             assert_eq!(skipped, expected, "{context}");
-            assert!(with("pass").len() >= 300, "{context}");
+            assert!(names("pass").len() >= 300, "{context}");
         }
     }
 }
@@ -226,8 +228,8 @@ fn conform_passes_on_amds_kernel_driver() {
 #[test]
 fn stubbed_kernel_functions_are_noticed() {
     let name = "stubbed_kernel_functions_are_noticed";
-    let Some(_turn) = turn(name) else { return };
-    if !is_complete(name) {
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
         return;
     }
     for function in STUBBED {
@@ -242,15 +244,15 @@ fn stubbed_kernel_functions_are_noticed() {
 #[test]
 fn lost_tlb_flush_is_noticed() {
     let name = "lost_tlb_flush_is_noticed";
-    let Some(_turn) = turn(name) else { return };
-    if !is_complete(name) {
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
         return;
     }
     let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    // Where the CPU writes page tables, amdgpu 6.12 does not flush after GEM_VA, and `bringup` fails anyway.
-    // Where the SDMA engine writes them, it does.
+    // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always
+    // fails. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
     let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
     let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
     let output = in_machine(&options, &bringup);

@@ -1,6 +1,6 @@
 //! Runs given sequences in a worker process.
 
-use super::{Answer, Task, exit_description, start};
+use super::{Answer, Task, exit_description, start_worker};
 use crate::arguments::Common;
 use hsa_vmm_conformance::fuzz::{Found, Kind, Moment, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
@@ -25,27 +25,27 @@ impl<'a> Executor<'a> {
 
     /// Runs sequences one after another in one process until one fails. Returns its index and the
     /// finding.
-    pub fn perform(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Found)>> {
+    pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Found)>> {
         // A loaded library may keep state from earlier sequences; simulations are always new.
         if sequences.iter().any(|it| it.machine.is_none()) {
             self.worker = None;
         }
         let worker = match &mut self.worker {
             Some(worker) => worker,
-            none => none.insert(start(self.common)?),
+            none => none.insert(start_worker(self.common)?),
         };
         worker.send(&Task::Perform(sequences.to_vec()));
-        let (mut at, mut moment, mut found) = (0, Moment::Start, None);
+        let (mut index, mut moment, mut found) = (0, Moment::Start, None);
         let (kind, words) = loop {
             match worker.receive(self.time_limit) {
                 Received::Answer(Answer::Ready(runtime)) => self.runtime = Some(runtime),
                 Received::Answer(Answer::At(operation)) => {
-                    let length = sequences.get(at).map_or(0, |it| it.operations.len());
+                    let length = sequences.get(index).map_or(0, |it| it.operations.len());
                     moment =
                         if operation < length { Moment::Operation(operation) } else { Moment::End };
                 }
-                Received::Answer(Answer::Done(_)) => (at, moment) = (at + 1, Moment::Start),
-                Received::Answer(Answer::Found(it)) => found = Some((at, it)),
+                Received::Answer(Answer::Done(_)) => (index, moment) = (index + 1, Moment::Start),
+                Received::Answer(Answer::Found(it)) => found = Some((index, it)),
                 Received::Answer(Answer::Idle) => return Ok(found),
                 Received::Invalid(line) => {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
@@ -60,6 +60,6 @@ impl<'a> Executor<'a> {
             }
         };
         self.worker = None;
-        Ok(Some((at, Found { kind, moment, words })))
+        Ok(Some((index, Found { kind, moment, words })))
     }
 }

@@ -35,13 +35,13 @@ pub enum Task {
     Perform(Vec<Sequence>),
 }
 
-/// An answer of a worker.
+/// A message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The runtime was opened. Contains its description.
     Ready(String),
-    /// The operation with this index begins; the number of operations stands for the final checks.
+    /// The operation with this index begins; the number of operations means the final checks.
     At(usize),
     /// A sequence has ended without a finding.
     Done(Counts),
@@ -51,10 +51,10 @@ pub enum Answer {
     Idle,
 }
 
-/// Starts a worker on the same runtime.
-pub fn start(common: &Common) -> anyhow::Result<Worker> {
+/// Starts a worker that opens the same runtime.
+pub fn start_worker(common: &Common) -> anyhow::Result<Worker> {
     let started = crate::program::restart().and_then(|mut command| {
-        command.arg("worker").args(common.words());
+        command.arg("worker").args(common.to_arguments());
         Worker::start(command, Output::Capture)
     });
     started.context("cannot start a worker process")

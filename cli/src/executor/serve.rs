@@ -8,7 +8,7 @@ use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
 use hsa_vmm_conformance::worker::{Answers, begin};
 
-/// Runs requests of the parent and sends the results.
+/// Runs the parent's requests and sends the results.
 pub fn serve(common: &Common) -> anyhow::Result<Exit> {
     let (mut requests, answers) = begin()?;
     let selected = common.runtime.select()?;
@@ -29,18 +29,18 @@ pub fn serve(common: &Common) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Runs sequences until one fails.
+/// Runs sequences until one fails. With `reports_operations`, sends a message before each operation.
 fn run(
     answers: &Answers,
     selected: &Selected,
     sequences: impl Iterator<Item = Sequence>,
-    each_operation: bool,
+    reports_operations: bool,
 ) -> anyhow::Result<()> {
     for sequence in sequences {
         let runtime = open_runtime(selected, &sequence)?;
         let mut sent = Ok(());
         let result = perform(&runtime, &sequence, &mut |at| {
-            if each_operation && sent.is_ok() {
+            if reports_operations && sent.is_ok() {
                 sent = answers.send(&Answer::At(at));
             }
         });

@@ -49,7 +49,7 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     args.output.write(|out| match args.format {
         Format::Table => print(out, &diff, [(&args.a, &a), (&args.b, &b)]),
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             let value = serde_json::json!({
                 "differs": diff.differs(),
                 "worse": worse,
@@ -69,7 +69,7 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
     let bold = Style::new().bold();
     for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
         out.styled(bold, name)?;
-        writeln!(out, "  {}", head(path, report))?;
+        writeln!(out, "  {}", describe(path, report))?;
     }
     writeln!(out)?;
     for sentence in diff.sentences().iter().chain(&diff.timings.sentences()) {
@@ -77,10 +77,10 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
     }
     let rows = rows(diff);
     if !rows.is_empty() {
-        let mut differs = table(&["", "A", "B"]);
-        rows.into_iter().for_each(|row| differs.add_row(row));
+        let mut differences = table(&["", "A", "B"]);
+        rows.into_iter().for_each(|row| differences.add_row(row));
         writeln!(out)?;
-        out.table(&differs)?;
+        out.table(&differences)?;
     }
     if !diff.cases.is_empty() {
         let mut cases = table(&["case", "A", "B", "detail"]);
@@ -98,8 +98,9 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
     Ok(())
 }
 
+/// Describes a report:
 /// `before.json: libhsa-runtime64.so.1.15.0, extension 1.7, kernel driver amdkfd; 9 agents, 281 cases`
-fn head(path: &Path, report: &Report) -> String {
+fn describe(path: &Path, report: &Report) -> String {
     let runtime = &report.runtime;
     let driver = runtime.driver.map(|driver| format!(", kernel driver {driver}"));
     let (agents, cases) = (report.agents.len(), report.cases.len());
@@ -115,11 +116,11 @@ fn head(path: &Path, report: &Report) -> String {
     )
 }
 
-/// Returns the differences other than cases, a row each.
+/// Returns a row for each difference that is not a case.
 fn rows(diff: &Diff) -> Vec<[String; 3]> {
-    let row = |what: String, change: &Change| {
+    let row = |property: String, change: &Change| {
         let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
-        [what, value(&change.a), value(&change.b)]
+        [property, value(&change.a), value(&change.b)]
     };
     let of_runtime = diff.run.iter().chain(&diff.runtime);
     let of_runtime = of_runtime.map(|change| row(change.what.clone(), change));
@@ -127,8 +128,8 @@ fn rows(diff: &Diff) -> Vec<[String; 3]> {
         .agents
         .iter()
         .map(|it| row(format!("{}: {}", it.agents.join(", "), it.change.what), &it.change));
-    let member = |what: &str, name: &str, [a, b]: [&str; 2]| {
-        [format!("{what} {name}"), a.to_owned(), b.to_owned()]
+    let member = |relation: &str, name: &str, [a, b]: [&str; 2]| {
+        [format!("{relation} {name}"), a.to_owned(), b.to_owned()]
     };
     let (yes, no) = (["yes", "no"], ["no", "yes"]);
     let functions = diff.functions.a.iter().map(|name| member("exports", name, yes));

@@ -29,7 +29,7 @@ pub struct Emulate {
     /// The number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
-    /// The machine
+    /// The emulated machine
     #[arg(long, value_enum)]
     pub machine: Option<Profile>,
     /// The memory of each GPU: `64GiB`, `256MiB`
@@ -49,8 +49,8 @@ pub struct Emulate {
     /// returned (`late:5ms`), have no effect (`lost`), never return (`hang`), end the process
     /// (`crash`), grant too much or too little access (`wide`, `narrow`), map memory a page further
     /// on or other memory (`shifted`, `other`), not release memory (`leak`), flip a bit (`garbled`),
-    /// or use a wrong size (`half`, `double`). An effect that a call does not support is an error,
-    /// which names the calls that do.
+    /// or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
+    /// message lists the calls that support it.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
@@ -78,14 +78,14 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     };
     command.args(arguments);
     emulation(args).apply(&mut command)?;
-    crate::program::set_under(&mut command, &words(args));
-    check(args)?;
+    crate::program::set_outer_command(&mut command, &typed_arguments(args));
+    check_configuration(args)?;
     crate::program::become_program(command, program)
 }
 
-/// Has the emulated driver read its configuration in a process of this program, and exits with its message
-/// if that is invalid: a fault that is misspelt would otherwise be found late, or never.
-fn check(args: &Emulate) -> anyhow::Result<()> {
+/// Loads the emulated driver's configuration in another process, and exits with the driver's message if it is
+/// invalid. Otherwise, a misspelt fault would be found late or never.
+fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     let mut command = hsa_rocr::restart()?;
     command.args(["kfd-version", "--open"]);
     emulation(args).apply(&mut command)?;
@@ -100,11 +100,11 @@ fn check(args: &Emulate) -> anyhow::Result<()> {
     Arguments::command().error(ErrorKind::InvalidValue, message).exit()
 }
 
-/// Returns the options as they would be typed, without output files.
-fn words(args: &Emulate) -> Vec<String> {
-    let mut words = vec!["emulate".to_owned()];
+/// Returns the subcommand and its options as a user types them, without output files.
+fn typed_arguments(args: &Emulate) -> Vec<String> {
+    let mut arguments = vec!["emulate".to_owned()];
     let mut add = |option: &str, value: Option<String>| {
-        words.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
+        arguments.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
     };
     add("gpus", args.gpus.map(|number| number.to_string()));
     add("machine", args.machine.and_then(|it| Some(it.to_possible_value()?.get_name().to_owned())));
@@ -113,7 +113,7 @@ fn words(args: &Emulate) -> Vec<String> {
     for plan in &args.fault {
         add("fault", Some(plan.clone()));
     }
-    words
+    arguments
 }
 
 fn emulation(args: &Emulate) -> Emulation {

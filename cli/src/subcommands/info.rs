@@ -24,7 +24,7 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut out, &describe(&runtime))?;
             writeln!(out)?;
         }
@@ -76,7 +76,7 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
         ]);
     }
     // Agent names and PCI addresses.
-    agents.unbroken([0, 5]);
+    agents.no_wrap([0, 5]);
     out.table(&agents)?;
     writeln!(out)?;
     Ok(())

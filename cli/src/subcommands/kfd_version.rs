@@ -1,7 +1,7 @@
 //! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`.
 //!
-//! A process of its own for other subcommands, because a defective driver may not answer. It also loads the
-//! emulated driver's configuration, so that `emulate` can check it.
+//! Other subcommands run this subcommand as a process, because a defective driver may hang. `emulate` also runs
+//! it to check the emulated driver's configuration, which is loaded when the device is opened.
 
 use crate::Exit;
 use crate::screen::Screen;
@@ -34,8 +34,8 @@ pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     let mut version = Version::default();
-    // Not through rustix, whose system calls the emulated driver does not see.
-    // SAFETY: the request writes two numbers of 32 bits to its argument, which has these.
+    // libc, because the emulated driver cannot intercept the system calls of rustix.
+    // SAFETY: the request writes two 32-bit numbers; `Version` has two such fields.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), GET_VERSION, &raw mut version) };
     if result != 0 {
         return Err(io::Error::last_os_error().into());

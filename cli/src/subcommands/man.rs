@@ -16,9 +16,9 @@ pub struct Man {
     pub folder: Option<PathBuf>,
 }
 
-/// Writes the pages to a temporary folder, then moves each to its place. Replaces links, does not
-/// follow them.
-fn write(command: clap::Command, folder: &Path) -> io::Result<()> {
+/// Writes the pages to a temporary folder and moves each to `folder`. Replaces symbolic links instead of
+/// following them.
+fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let new = tempfile::Builder::new().prefix(".hsa-vmm-").tempdir_in(folder)?;
     clap_mangen::generate_to(command, &new)?;
@@ -32,7 +32,7 @@ fn write(command: clap::Command, folder: &Path) -> io::Result<()> {
 pub fn run(args: &Man) -> anyhow::Result<Exit> {
     let command = Arguments::command().disable_help_subcommand(true);
     match &args.folder {
-        Some(folder) => write(command, folder)
+        Some(folder) => write_pages(command, folder)
             .with_context(|| format!("cannot write the pages to {}", folder.display()))?,
         None => {
             let mut page = Vec::new();

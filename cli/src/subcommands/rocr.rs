@@ -17,7 +17,7 @@ use std::str::FromStr;
 pub enum Rocr {
     /// Download releases from this machine's package mirror; installs nothing
     ///
-    /// They are stored in `rocr` in cargo's build folder, in the user's cache, or in HSA_VMM_ROCR.
+    /// The releases are stored in `rocr` in cargo's build folder, in the user's cache, or in HSA_VMM_ROCR.
     /// apt-get downloads them from the mirror that the machine uses, or from HSA_VMM_MIRROR, and
     /// checks the archive's signatures.
     Fetch(RocrFetch),
@@ -67,15 +67,15 @@ impl FromStr for Releases {
 
 pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
     match args {
-        Rocr::Fetch(args) => get(args),
-        Rocr::List => show(&all()),
+        Rocr::Fetch(args) => fetch_releases(args),
+        Rocr::List => show(&fetched_releases()),
         Rocr::Run(args) => start(args),
     }
 }
 
-fn get(args: &RocrFetch) -> anyhow::Result<Exit> {
+fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
-    let mut on_step = |step: &str| steps.next(step);
+    let mut on_step = |step: &str| steps.begin(step);
     let fetched = fetch(&args.version.0, &folder(), &mut on_step)?;
     if args.hip {
         for installation in &fetched {
@@ -95,13 +95,12 @@ fn start(args: &RocrRun) -> anyhow::Result<Exit> {
     let mut command = self::command(&installation, program);
     command.args(arguments);
     let release = installation.release().to_string();
-    let words = ["rocr", "run", "--version", &release].map(str::to_owned);
-    crate::program::set_under(&mut command, &words);
+    let arguments = ["rocr", "run", "--version", &release].map(str::to_owned);
+    crate::program::set_outer_command(&mut command, &arguments);
     crate::program::become_program(command, program)
 }
 
-/// Returns a command that runs a program with a release. If the program is `hsa-vmm`, it uses that
-/// release, too.
+/// Returns a command that runs a program with a release. `hsa-vmm` as the program uses that release, too.
 pub fn command(installation: &Installation, program: &OsStr) -> Command {
     let mut command = installation.command(program);
     command.env("HSA_VMM_RUNTIME", installation.runtime());
@@ -109,7 +108,7 @@ pub fn command(installation: &Installation, program: &OsStr) -> Command {
 }
 
 /// Returns the fetched releases, oldest first.
-fn all() -> Vec<Installation> {
+fn fetched_releases() -> Vec<Installation> {
     let folder = folder();
     Release::ALL
         .into_iter()
@@ -119,7 +118,7 @@ fn all() -> Vec<Installation> {
 
 /// Returns the newest fetched release.
 pub fn newest() -> Option<Installation> {
-    all().pop()
+    fetched_releases().pop()
 }
 
 fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
@@ -136,7 +135,7 @@ fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
             version("libhsa-runtime64-1"),
             version("libc6"),
         ]);
-        // Print paths outside of the table, so that they are not broken.
+        // Print paths outside of the table, so that their lines are not wrapped.
         files.push(installation.runtime().display().to_string());
         files.extend(installation.hip().map(|path| path.display().to_string()));
     }

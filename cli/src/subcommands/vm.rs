@@ -46,7 +46,7 @@ pub enum Action {
     /// apt-get downloads them from the package sources of this machine, and checks the archive's signatures.
     /// As root, also installs QEMU and a compiler where they are missing. The files are stored in `vm` in
     /// cargo's build folder, in the user's cache, or in HSA_VMM_VM. If no release of AMD's runtime was
-    /// fetched, the newest is, too.
+    /// fetched yet, also downloads the newest release.
     Fetch(VmFetch),
 }
 
@@ -65,39 +65,39 @@ pub struct VmRun {
     /// The memory of each GPU, a power of two: `512M`, `1G`
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = power_of_two)]
     pub vram: u64,
-    /// The memory of the machine: `4G`
+    /// The memory of the virtual machine: `4G`
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = mebibytes)]
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
-    /// The default is the machine's own runtime, if the program has one; for `hsa-vmm` and `rocminfo`, the
-    /// newest release that was fetched.
+    /// By default, programs use the runtime that is installed on this machine; `hsa-vmm` and `rocminfo` use
+    /// the newest fetched release.
     #[arg(long, value_name = "VERSION")]
     pub rocr: Option<Release>,
-    /// The kernel, as `vm fetch` has shown it; by default the one fetched last
+    /// The kernel, as printed by `vm fetch`; by default the kernel fetched last
     #[arg(long, value_name = "RELEASE")]
     pub kernel: Option<String>,
     /// Set a parameter of a kernel module: `amdgpu.vm_update_mode=0`, `hsa_vmm.pte_delay=50`
     ///
-    /// Of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` lets the CPU
-    /// access only so many MiB of each, `hsa_vmm.tlb=0` makes translations without a TLB,
-    /// `hsa_vmm.lose_flushes=1` ignores TLB flushes, `hsa_vmm.pte_delay=50` delays page-table writes of
-    /// the kernel's SDMA engine by milliseconds.
+    /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` limits
+    /// the CPU's access to 256 MiB of each, `hsa_vmm.tlb=0` disables the TLB, `hsa_vmm.lose_flushes=1`
+    /// ignores TLB flushes, `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by
+    /// 50 milliseconds.
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Vec<String>,
-    /// Let the program write to this folder
+    /// Allow the program to write to this folder
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
     /// Write the kernel's log to this file
     #[arg(long, value_name = "FILE")]
     pub dmesg: Option<PathBuf>,
-    /// Write the functions of amdgpu.ko that have run to this file, with their number of calls
+    /// Write the functions of amdgpu.ko that were called to this file, with their number of calls
     #[arg(long, value_name = "FILE")]
     pub coverage: Option<PathBuf>,
     /// Make a function of amdgpu.ko do nothing and return 0
     #[arg(long, value_name = "FUNCTION")]
     pub stub: Option<String>,
-    /// End the machine after this time
+    /// Stop the virtual machine after this time
     #[arg(long, value_name = "TIME", default_value = "30min", value_parser = crate::arguments::time)]
     pub time_limit: Duration,
     /// The program and its arguments
@@ -153,8 +153,8 @@ pub fn run(args: &Vm) -> anyhow::Result<Exit> {
     }
 }
 
-/// Runs inside of the virtual machine.
-pub fn run_inside() -> anyhow::Result<Exit> {
+/// Runs the program inside the virtual machine.
+pub fn run_guest() -> anyhow::Result<Exit> {
     hsa_vm::guest::run().context("cannot run the program of the virtual machine")?;
     Ok(Exit::Success)
 }
@@ -165,11 +165,11 @@ fn folder() -> PathBuf {
 
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
-    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.next(step));
+    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.begin(step));
     let kernel = kernel.map_err(Failed::from)?;
     if rocr::newest().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];
-        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.next(step))?;
+        hsa_rocr::fetch(newest, &hsa_rocr::folder(), &mut |step| steps.begin(step))?;
     }
     drop(steps);
     let mut out = Screen::stdout();
@@ -207,7 +207,7 @@ fn start(args: &VmRun) -> anyhow::Result<Exit> {
     Ok(Exit::Program(ended.status))
 }
 
-/// Returns the command to run inside.
+/// Returns the command that the virtual machine runs.
 fn command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split(&args.program)?;
     let mut command = match args.rocr {
@@ -215,10 +215,11 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
             let installation = Installation::open(&hsa_rocr::folder(), release);
             rocr::command(&installation.map_err(Failed::from)?, program)
         }
-        None if hsa_rocr::is_program(program) && !is_this_program(program) => Command::new(program),
-        // Programs of a fetched release are not in PATH. This program would find no runtime, and simulate one.
+        None if hsa_rocr::is_program(program) && !needs_runtime(program) => Command::new(program),
+        // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the
+        // simulation.
         None => match rocr::newest()
-            .filter(|newest| newest.program(program).is_some() || is_this_program(program))
+            .filter(|newest| newest.program(program).is_some() || needs_runtime(program))
         {
             Some(newest) => {
                 let (name, release) = (program.display(), newest.release());
@@ -229,12 +230,13 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
         },
     };
     command.args(arguments);
-    crate::program::set_under(&mut command, &words(args));
+    crate::program::set_outer_command(&mut command, &typed_arguments(args));
     Ok(command)
 }
 
-/// Returns whether a path or a name in `PATH` is this program, and no runtime was chosen for it.
-fn is_this_program(program: &OsStr) -> bool {
+/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself and `HSA_VMM_RUNTIME` is not
+/// set.
+fn needs_runtime(program: &OsStr) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     let named = if program.as_encoded_bytes().contains(&b'/') {
         Some(PathBuf::from(program))
@@ -246,10 +248,10 @@ fn is_this_program(program: &OsStr) -> bool {
     this.is_some() && named.and_then(real) == this && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
-/// Returns the options as they would be typed, without output files.
-fn words(args: &VmRun) -> Vec<String> {
-    let mut words = vec!["vm".to_owned()];
-    let mut add = |option: &str, value: String| words.extend([format!("--{option}"), value]);
+/// Returns the subcommand and its options as a user types them, without output files.
+fn typed_arguments(args: &VmRun) -> Vec<String> {
+    let mut arguments = vec!["vm".to_owned()];
+    let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
     add("gpus", args.gpus.to_string());
     add("vram", format!("{}M", args.vram));
     if let Some(release) = args.rocr {
@@ -261,7 +263,7 @@ fn words(args: &VmRun) -> Vec<String> {
     if let Some(function) = &args.stub {
         add("stub", function.clone());
     }
-    words
+    arguments
 }
 
 #[cfg(test)]
@@ -269,7 +271,7 @@ mod tests {
     use super::{mebibytes, power_of_two};
 
     #[test]
-    fn sizes_are_parsed() {
+    fn size_parsers_check_unit_and_range() {
         assert_eq!(mebibytes("3G"), Ok(3072));
         assert_eq!(power_of_two("512MiB"), Ok(512));
         assert!(power_of_two("3G").unwrap_err().contains("power of two"));

@@ -1,10 +1,10 @@
-/* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. It only checks its
- * arguments: calls that HIP would reject return hipErrorInvalidValue. At exit it writes the number of
- * leaked objects to the file FAKE_HIP_LEFT.
+/* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. Its functions only
+ * check their arguments: calls that HIP would reject return hipErrorInvalidValue. At exit, the library
+ * writes the number of leaked objects to the file FAKE_HIP_LEFT.
  *
- * -DBY_POINTER  a descriptor is imported by a pointer to it, as in HIP 6
+ * -DBY_POINTER  hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
  * -DDEVICES=n   the number of devices
- * -DREFUSED=n   hipMemSetAccess returns this from its second call on
+ * -DREFUSED=n   hipMemSetAccess returns n from its second call on
  * -DWITHOUT     without hipMemRetainAllocationHandle */
 #include <fcntl.h>
 #include <stddef.h>
@@ -64,8 +64,8 @@ int hipMemAddressFree(void *address, size_t size) {
   return address && size % SIZE == 0 ? 0 : INVALID;
 }
 
-int hipMemCreate(void **to, size_t size, const properties *what, unsigned long long flags) {
-  if (size != SIZE || flags || what->kind != 1 || what->where.kind != 1 || what->where.id != 0) return INVALID;
+int hipMemCreate(void **to, size_t size, const properties *requested, unsigned long long flags) {
+  if (size != SIZE || flags || requested->kind != 1 || requested->where.kind != 1 || requested->where.id != 0) return INVALID;
   *to = (void *)next_handle++;
   ++created;
   return 0;

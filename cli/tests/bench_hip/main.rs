@@ -1,5 +1,5 @@
 //! `hsa-vmm bench --hip` with a substitute for HIP that records its calls, with libraries that are
-//! not HIP, and, if it was fetched, with HIP itself on the emulated kernel driver.
+//! not HIP, and with HIP itself on the emulated kernel driver, if HIP was fetched.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// Compiles `hip.c` to a library of this name.
-fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
+fn hip(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
     let (file, source) =
         (folder.join(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench_hip/hip.c"));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
@@ -15,7 +15,7 @@ fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&file)
         .arg(source)
-        .args(how)
+        .args(options)
         .output()
         .expect("a C compiler, $CC or cc");
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -24,8 +24,8 @@ fn hip(folder: &Path, name: &str, how: &[&str]) -> PathBuf {
 
 /// Returns the simulation as a library, which HIP needs.
 fn runtime() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
         let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let folder = temporary.join("runtime for bench");
         let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../hsa/sim/shared/build"))
@@ -72,38 +72,39 @@ fn bench_measures_hip_of_each_release() {
         hip(folder.path(), "libamdhip64.so.7", &[]),
     ];
     for library in libraries {
-        let left = folder.path().join("left");
+        let counts = folder.path().join("counts");
         let mut command = bench(&library, &["--live", "5", "--format", "json"]);
-        let results = results(&command.env("FAKE_HIP_LEFT", &left).output().unwrap());
-        let of = |level: &str| {
+        let results = results(&command.env("FAKE_HIP_LEFT", &counts).output().unwrap());
+        let operations = |level: &str| {
             let is = |it: &&serde_json::Value| it["level"] == level;
             let names = results.iter().filter(is).map(|it| it["operation"].as_str().unwrap());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
         // HIP cannot be closed after it was opened.
-        let opened = of("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
-        assert_eq!(of("hip"), opened, "{}", library.display());
-        assert_eq!(of("hip").len(), 13);
+        let opened =
+            operations("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
+        assert_eq!(operations("hip"), opened, "{}", library.display());
+        assert_eq!(operations("hip").len(), 13);
         for result in results.iter().filter(|it| it["level"] == "hip") {
             assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
             assert!(result["over_raw_ns"].is_number(), "{result}");
         }
         // One warm-up and three runs; everything is released.
-        let left = std::fs::read_to_string(left).unwrap();
-        assert_eq!(left, "reserved 0 created 0 mapped 0 imported 4\n");
+        let counts = std::fs::read_to_string(counts).unwrap();
+        assert_eq!(counts, "reserved 0 created 0 mapped 0 imported 4\n");
     }
 }
 
-/// Shows that the test above would detect the difference.
+/// Shows that the test above would detect a call in the form of another release.
 #[test]
 fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
     // The library expects a descriptor by value, but its name is of a release that takes a pointer.
     let library = hip(folder.path(), "libamdhip64.so.6", &[]);
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("hipMemImportFromShareableHandle returned error 1"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("hipMemImportFromShareableHandle returned error 1"), "{stderr}");
 }
 
 #[test]
@@ -111,10 +112,10 @@ fn bench_table_has_a_row_for_hip() {
     let folder = tempfile::tempdir().unwrap();
     let library = hip(folder.path(), "libamdhip64.so.6", &["-DBY_POINTER"]);
     let output = bench(&library, &["--operation", "cycle", "--level", "raw,vmm"]).output().unwrap();
-    let words = text(&output.stdout);
+    let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let levels = words.lines().skip(1).map(|line| line.split_whitespace().nth(1).unwrap());
-    assert_eq!(levels.collect::<Vec<_>>(), ["raw", "vmm", "hip"], "{words}");
+    let levels = table.lines().skip(1).map(|line| line.split_whitespace().nth(1).unwrap());
+    assert_eq!(levels.collect::<Vec<_>>(), ["raw", "vmm", "hip"], "{table}");
 }
 
 #[test]
@@ -123,29 +124,29 @@ fn bench_names_library_that_is_not_hip() {
     let absent = folder.path().join("libamdhip64.so.6");
     let no_library = folder.path().join("text.so");
     std::fs::write(&no_library, "this is not a library\n".repeat(9)).unwrap();
-    let file = |name: &str, how: &[&str]| hip(folder.path(), name, how);
-    let few = file("few.so", &["-DDEVICES=1"]);
-    let poor = file("poor.so", &["-DWITHOUT"]);
-    let failing = file("failing.so", &["-DREFUSED=719"]);
-    let of_another_kind = runtime().to_owned();
+    let compile = |name: &str, options: &[&str]| hip(folder.path(), name, options);
+    let one_device = compile("few.so", &["-DDEVICES=1"]);
+    let incomplete = compile("poor.so", &["-DWITHOUT"]);
+    let failing = compile("failing.so", &["-DREFUSED=719"]);
+    let hsa_runtime = runtime().to_owned();
     for (library, words) in [
         (&absent, &["cannot be used", "No such file"][..]),
         (&no_library, &["cannot be used", "invalid ELF header"]),
-        (&poor, &["cannot be used", "hipMemRetainAllocationHandle"]),
-        (&of_another_kind, &["cannot be used", "hipInit"]),
-        (&few, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
+        (&incomplete, &["cannot be used", "hipMemRetainAllocationHandle"]),
+        (&hsa_runtime, &["cannot be used", "hipInit"]),
+        (&one_device, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
         (
             &failing,
             &["at level `hip` failed with 1 live mappings", "hipMemSetAccess returned error 719"],
         ),
     ] {
         let output = bench(library, &[]).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{}: {said}", library.display());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{}: {stderr}", library.display());
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
-        assert!(words.iter().all(|word| said.contains(word)), "{}: {said}", library.display());
-        let named = said.contains(library.to_str().unwrap());
-        assert!(named || *library == failing, "{said}");
+        assert!(words.iter().all(|word| stderr.contains(word)), "{}: {stderr}", library.display());
+        let is_named = stderr.contains(library.to_str().unwrap());
+        assert!(is_named || *library == failing, "{stderr}");
     }
 }
 
@@ -172,7 +173,7 @@ fn bench_measures_hip_on_the_emulated_driver() {
     }
     if tried == 0 {
         let why = "HIP was not fetched (`hsa-vmm rocr fetch --version 6.4.3 --hip`)";
-        assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE asks for HIP: {why}");
+        assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE contains `hip`: {why}");
         test::report(&format!("SKIPPED {name}: {why}"));
     }
 }

@@ -65,10 +65,10 @@ fn report(output: &Output, status: i32) -> Value {
     json(output)
 }
 
-/// Checks that a text contains all words.
+/// Checks that a text contains all parts.
 #[track_caller]
-fn says(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "{word} is not in\n{text}");
+fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part} is not in\n{text}");
     }
 }

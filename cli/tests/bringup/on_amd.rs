@@ -1,7 +1,7 @@
 //! Levels on AMD's runtime, three releases: on the emulated driver without and with faults, and without
 //! a driver.
 
-use super::{LEVELS, failed, report, says};
+use super::{LEVELS, assert_contains, failed, report};
 use crate::hsa_vmm::{HSA_VMM, command, err, json, out, run};
 use hsa_rocr::{Installation, Release, test};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
     for installation in test::installations(name).unwrap_or_default() {
-        // Memory of other processes is counted only if they are on one machine.
+        // Memory of other processes is counted only if all processes share one emulated machine.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
             let report = report(&output, 0);
@@ -40,7 +40,7 @@ fn amds_runtime_reaches_every_level() {
     }
 }
 
-/// Counts each level's driver calls, made by its first process, in a log.
+/// Returns the number of driver calls of each level's first process in a log, by name.
 fn requests(log: &str) -> Vec<BTreeMap<String, usize>> {
     let mut levels: Vec<BTreeMap<String, usize>> = Vec::new();
     for line in log.lines() {
@@ -76,7 +76,7 @@ fn driver_fault_fails_its_level() {
         let levels = requests(&std::fs::read_to_string(log).unwrap());
         let release = installation.release();
         for (mut level, request, error, mut call) in plans {
-            // This release uses the same driver call for reservations.
+            // In this release, reservations use the same driver call.
             if release == Release::R6_1_2 && level == "handle" {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
@@ -85,7 +85,8 @@ fn driver_fault_fails_its_level() {
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
             let before = levels[..at].iter().map(count).max().unwrap_or(0);
             assert!(count(&levels[at]) > before, "{release}, {level}: {levels:?}");
-            // Calls of the runtime's own threads are not in the log, but are counted.
+            // The plan also counts calls of the runtime's own threads, which are not in the log. So try several
+            // numbers.
             let report = (before + 1..before + 6).find_map(|number| {
                 // The runtime may release its caches and try again.
                 let plan = format!("{request}#{number}-100000={error}");
@@ -112,10 +113,10 @@ fn driver_fault_fails_its_level() {
                 driver.any(|shown| shown.contains(&line) && shown.contains(&format!("= {error}")));
             assert!(shown, "{release}, {plan}: {failure:#}");
             let rests_on = failure["rests_on"].as_array().unwrap().iter();
-            let failed: Vec<_> = rests_on.filter(|asked| asked["answer"] == "error").collect();
+            let failed: Vec<_> = rests_on.filter(|used| used["answer"] == "error").collect();
             assert_eq!(failed.len(), 1, "{release}, {plan}: {failure:#}");
-            says(failed[0]["log"].as_str().unwrap(), &[request]);
-            says(&failure["try_next"].to_string(), &[error, request]);
+            assert_contains(failed[0]["log"].as_str().unwrap(), &[request]);
+            assert_contains(&failure["try_next"].to_string(), &[error, request]);
         }
     }
 }
@@ -123,7 +124,7 @@ fn driver_fault_fails_its_level() {
 #[test]
 fn misbehaving_driver_call_fails_its_level() {
     let name = "on_amd::misbehaving_driver_call_fails_its_level";
-    // The fault, the level that detects it, the call that is named, its kernel function, and the message.
+    // The fault, the level that detects it, the reported call, its kernel function, and the message.
     let plans = [
         ("COPY=garbled", "data", "hsa_amd_memory_async_copy", "", "copied wrong data to va"),
         ("COPY=half", "gpu", "hsa_amd_memory_async_copy", "", "copied wrong data from va"),
@@ -187,8 +188,8 @@ fn misbehaving_driver_call_fails_its_level() {
     for (at, installation) in installations.iter().enumerate() {
         let release = installation.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
-            // Each plan on one release, or on all of them.
-            let all = std::env::var("HSA_VMM_PLANTED").is_ok_and(|wanted| wanted == "all");
+            // Run each plan on one release; with `all`, on every release.
+            let all = std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
             if !all && number % installations.len() != at {
                 continue;
             }
@@ -197,8 +198,8 @@ fn misbehaving_driver_call_fails_its_level() {
             assert_eq!(failed(&report), Some(level), "{release}, {plan}: {report:#}");
             let failure = &report["failure"];
             assert_eq!(failure["call"]["name"], call, "{release}, {plan}: {failure:#}");
-            says(failure["what"].as_str().unwrap(), &[words]);
-            says(&failure["rests_on"].to_string(), &[function]);
+            assert_contains(failure["what"].as_str().unwrap(), &[words]);
+            assert_contains(&failure["rests_on"].to_string(), &[function]);
         }
     }
 }
@@ -209,8 +210,9 @@ fn memory_of_killed_process_is_counted_on_one_machine() {
     for installation in test::installations(name).unwrap_or_default() {
         let release = installation.release().version();
         let machine = format!("machine=killed{}", std::process::id());
-        let words = ["emulate", "--rocr", release, "--", HSA_VMM, "bringup", "--format", "json"];
-        let output = command(&words).env("HSA_KFD", machine).output().unwrap();
+        let arguments =
+            ["emulate", "--rocr", release, "--", HSA_VMM, "bringup", "--format", "json"];
+        let output = command(&arguments).env("HSA_KFD", machine).output().unwrap();
         let report = report(&output, 0);
         let level = report["levels"].as_array().unwrap().last().unwrap().clone();
         assert_eq!((&level["level"], &level["status"]), (&"killed".into(), &"reached".into()));
@@ -227,16 +229,16 @@ fn hanging_driver_call_is_reported() {
         assert_eq!(failed(&report), Some("mapped"), "{report:#}");
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "hang");
-        says(failure["what"].as_str().unwrap(), &["hangs in hsa_amd_vmem_map"]);
-        // Only what the runtime logged during the call.
-        says(&failure["runtime"].to_string(), &["hsaKmtExportDMABufHandle"]);
+        assert_contains(failure["what"].as_str().unwrap(), &["hangs in hsa_amd_vmem_map"]);
+        // The report contains only what the runtime logged during the call.
+        assert_contains(&failure["runtime"].to_string(), &["hsaKmtExportDMABufHandle"]);
         assert!(!failure["runtime"].to_string().contains("acquiring VM"), "{failure:#}");
-        let asked = |log: &str| {
+        let answer = |log: &str| {
             let all = failure["rests_on"].as_array().unwrap().iter();
-            all.filter(|asked| asked["log"] == log).map(|asked| asked["answer"].clone()).next()
+            all.filter(|used| used["log"] == log).map(|used| used["answer"].clone()).next()
         };
-        assert_eq!(asked("kfd EXPORT_DMABUF").unwrap(), "well");
-        assert_eq!(asked("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
+        assert_eq!(answer("kfd EXPORT_DMABUF").unwrap(), "well");
+        assert_eq!(answer("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
     }
 }
 
@@ -251,7 +253,7 @@ fn hang_in_second_process_is_reported() {
         let call = &report["failure"]["call"];
         assert_eq!(call["name"], "hsa_amd_vmem_import_shareable_handle");
         assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
-        says(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
+        assert_contains(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
     }
 }
 
@@ -265,7 +267,7 @@ fn missing_driver_triggers_machine_checks() {
         let release = installation.release().version();
         let output = run(&["rocr", "run", "--version", release, "--", HSA_VMM, "bringup"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-        says(
+        assert_contains(
             &out(&output),
             &[
                 "✗ runtime starts",
@@ -298,25 +300,25 @@ fn c_program_repeats_the_failure() {
             let release = installation.release().version();
             let start = ["emulate", "--gpus", "2", "--rocr", release];
             let program = program.to_str().unwrap();
-            let with = run(&[&start[..], &["--fault", plan, "--", program]].concat());
-            says(&err(&with), words);
-            says(&err(&with), &["returned 0x"]);
+            let with_fault = run(&[&start[..], &["--fault", plan, "--", program]].concat());
+            assert_contains(&err(&with_fault), words);
+            assert_contains(&err(&with_fault), &["returned 0x"]);
             // Without the fault, the program succeeds.
-            let without = run(&[&start[..], &["--", program]].concat());
-            assert!(without.status.success(), "{release}, {plan}: {without:?}");
-            says(&out(&without), &["all calls succeeded"]);
+            let without_fault = run(&[&start[..], &["--", program]].concat());
+            assert!(without_fault.status.success(), "{release}, {plan}: {without_fault:?}");
+            assert_contains(&out(&without_fault), &["all calls succeeded"]);
         }
     }
 }
 
 fn compile(installation: &Installation, source: &Path, program: &Path) {
-    let here = env!("CARGO_MANIFEST_DIR");
+    let folder = env!("CARGO_MANIFEST_DIR");
     let output = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Werror", "-o"])
         .arg(program)
         .arg(source)
-        .arg(format!("-I{here}/tests/bringup/c"))
-        .arg(format!("-I{here}/../hsa/sys/include"))
+        .arg(format!("-I{folder}/tests/bringup/c"))
+        .arg(format!("-I{folder}/../hsa/sys/include"))
         .arg(installation.runtime())
         .args(["-Wl,--allow-shlib-undefined", "-lpthread"])
         .output()

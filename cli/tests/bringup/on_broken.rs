@@ -1,20 +1,20 @@
 //! Missing and broken libraries, and runtimes that crash or hang.
 
-use super::{failed, report, says};
+use super::{assert_contains, failed, report};
 use crate::hsa_vmm::{HSA_VMM, command, out, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Compiles a runtime in C that executes a statement in `hsa_init`.
-fn broken(folder: &Path, what: &str, more: &[&str]) -> PathBuf {
+fn compile_broken(folder: &Path, statement: &str, more: &[&str]) -> PathBuf {
     let file = folder.join("libbroken.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
     let status = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&file)
         .arg(source)
-        .arg(format!("-DBROKEN={what}"))
+        .arg(format!("-DBROKEN={statement}"))
         .args(more)
         .status()
         .expect("a C compiler");
@@ -32,8 +32,8 @@ fn missing_library_fails_the_first_level() {
     let report = report(&output, 3);
     assert_eq!(failed(&report), Some("library"));
     assert_eq!(report["failure"]["kind"], "library");
-    says(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
-    says(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
+    assert_contains(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
+    assert_contains(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
     // Without `--runtime sim`, bringup never uses the simulation.
     let output = command(&["bringup", "--format", "json"])
         .env("ROCM_PATH", "/nowhere")
@@ -44,58 +44,58 @@ fn missing_library_fails_the_first_level() {
 }
 
 #[test]
-fn library_without_virtual_memory_is_too_old() {
+fn library_without_virtual_memory_fails() {
     let folder = tempfile::tempdir().unwrap();
-    let library = broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
+    let library = compile_broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
     assert_eq!(failed(&report), Some("library"));
-    says(&report["failure"].to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
+    assert_contains(&report["failure"].to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
 }
 
 #[test]
 fn crash_is_reported_with_signal_and_call() {
     let folder = tempfile::tempdir().unwrap();
-    for (what, signal) in
+    for (statement, signal) in
         [("*(volatile int *)0 = 1", "SIGSEGV"), ("abort()", "SIGABRT"), ("raise(SIGILL)", "SIGILL")]
     {
-        let library = broken(folder.path(), what, &[]);
+        let library = compile_broken(folder.path(), statement, &[]);
         let report = report(&bringup(&library, &["--format", "json"]), 3);
-        assert_eq!(failed(&report), Some("runtime"), "{what}");
+        assert_eq!(failed(&report), Some("runtime"), "{statement}");
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "crash");
-        says(failure["what"].as_str().unwrap(), &[signal, "in hsa_init"]);
+        assert_contains(failure["what"].as_str().unwrap(), &[signal, "in hsa_init"]);
         assert_eq!(failure["call"]["returned"], false);
-        let words = failure["runtime"].to_string();
-        says(&words, &["on standard output", "on standard error"]);
+        let output = failure["runtime"].to_string();
+        assert_contains(&output, &["on standard output", "on standard error"]);
     }
     // A runtime that exits the process is reported as a failure, too.
-    let library = broken(folder.path(), "_exit(0)", &[]);
+    let library = compile_broken(folder.path(), "_exit(0)", &[]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
-    says(report["failure"]["what"].as_str().unwrap(), &["without a result"]);
+    assert_contains(report["failure"]["what"].as_str().unwrap(), &["without a result"]);
     assert_eq!(report["failure"]["call"]["name"], "hsa_init");
 }
 
 #[test]
 fn hang_is_killed_and_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let library = broken(folder.path(), "for (;;) pause()", &[]);
+    let library = compile_broken(folder.path(), "for (;;) pause()", &[]);
     let began = Instant::now();
     let output = bringup(&library, &["--time-limit", "300ms"]);
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    says(&out(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
+    assert_contains(&out(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
 }
 
 #[test]
 fn killing_bringup_kills_its_worker() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
-    let note = format!(
+    let write_pid = format!(
         "do {{ FILE *f = fopen(\"{}\", \"w\"); fprintf(f, \"%d\\n\", getpid()); fclose(f); for (;;) \
          pause(); }} while (0)",
         pid.display()
     );
-    let library = broken(folder.path(), &note, &[]);
+    let library = compile_broken(folder.path(), &write_pid, &[]);
     let mut parent = Command::new(HSA_VMM)
         .args(["bringup", "--time-limit", "1h", "--runtime"])
         .arg(&library)
@@ -103,20 +103,20 @@ fn killing_bringup_kills_its_worker() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let until = |what: &str, done: &dyn Fn() -> bool| {
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !done() {
             assert!(began.elapsed() < Duration::from_secs(20), "{what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let number = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
-    until("the level has begun", &|| number().is_some());
-    let status = format!("/proc/{}/stat", number().unwrap().trim());
+    let written_pid = || std::fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n'));
+    wait_until("the level has begun", &|| written_pid().is_some());
+    let status = format!("/proc/{}/stat", written_pid().unwrap().trim());
     assert!(Path::new(&status).exists());
     parent.kill().unwrap();
     parent.wait().unwrap();
     // A zombie counts as dead.
     let dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
-    until("the level has ended", &dead);
+    wait_until("the level has ended", &dead);
 }

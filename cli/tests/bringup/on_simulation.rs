@@ -1,6 +1,6 @@
 //! Levels on the simulation, in every ROCm generation, and with failing calls.
 
-use super::{failed, report, says};
+use super::{assert_contains, failed, report};
 use crate::hsa_vmm::{command, err, out, run};
 
 fn simulated(sim: &str, more: &[&str]) -> std::process::Output {
@@ -25,9 +25,12 @@ fn every_generation_reaches_every_level() {
 fn levels_that_do_not_apply_are_skipped() {
     let output = simulated("consumer", &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    says(&out(&output), &["– CPU access", "no large BAR", "– peer access", "there is one GPU"]);
+    assert_contains(
+        &out(&output),
+        &["– CPU access", "no large BAR", "– peer access", "there is one GPU"],
+    );
     let output = simulated("gpus=2,peer-access=off", &[]);
-    says(&out(&output), &["no other GPU can access"]);
+    assert_contains(&out(&output), &["no other GPU can access"]);
 }
 
 #[test]
@@ -55,13 +58,13 @@ fn failing_call_is_reported_at_its_level() {
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "status");
         assert_eq!(failure["call"]["name"], call);
-        says(failure["call"]["status"].as_str().unwrap(), &[status]);
+        assert_contains(failure["call"]["status"].as_str().unwrap(), &[status]);
         assert_eq!(failure["call"]["other_process"], call.contains("import"));
         assert!(!failure["rests_on"].as_array().unwrap().is_empty(), "{call}");
         let last = failure["calls"].as_array().unwrap().last().unwrap();
-        says(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
+        assert_contains(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
     }
-    // Only the last level maps that many times.
+    // Only the level `load` makes that many mappings.
     let output = simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
     assert_eq!(failed(&report(&output, 1)), Some("load"));
 }
@@ -75,7 +78,7 @@ fn missing_features_are_reported() {
     let output = simulated("vmem=off", &["--format", "json"]);
     let found = report(&output, 1);
     assert_eq!(failed(&found), Some("pools"));
-    says(&found["failure"]["try_next"].to_string(), &["1.15"]);
+    assert_contains(&found["failure"]["try_next"].to_string(), &["1.15"]);
 }
 
 #[test]
@@ -88,7 +91,7 @@ fn table_fits_80_columns_without_colours() {
         assert!(line.chars().count() <= 80 && line.trim_end() == line, "{line:?}");
     }
     assert!(!text.contains('\x1b'), "{text}");
-    says(
+    assert_contains(
         &text,
         &[
             "✗ mapped",
@@ -116,18 +119,18 @@ fn invalid_arguments_are_rejected() {
     }
     let output = run(&["bringup", "--runtime", "sim", "--sim", "nonsense=1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    says(&err(&output), &["nonsense"]);
+    assert_contains(&err(&output), &["nonsense"]);
     let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
     assert_eq!(output.status.code(), Some(1));
-    says(&err(&output), &["/nowhere/log"]);
+    assert_contains(&err(&output), &["/nowhere/log"]);
     let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
     assert_eq!(output.status.code(), Some(1));
-    says(&err(&output), &["cannot write /nowhere/repeat.c"]);
+    assert_contains(&err(&output), &["cannot write /nowhere/repeat.c"]);
     assert!(out(&output).is_empty(), "the file is checked before running: {}", out(&output));
-    // Only a worker runs a level.
+    // The hidden option works only in a worker process.
     let output = run(&["bringup", "--runtime", "sim", "--climb", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    says(&err(&output), &["can be started by hsa-vmm only"]);
+    assert_contains(&err(&output), &["can be started by hsa-vmm only"]);
 }
 
 #[test]
@@ -140,7 +143,10 @@ fn log_contains_calls_of_every_level() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = std::fs::read_to_string(log).unwrap();
-    says(&text, &["== library loads", "== GPU access", "hsa_amd_memory_async_copy(va=0x"]);
+    assert_contains(
+        &text,
+        &["== library loads", "== GPU access", "hsa_amd_memory_async_copy(va=0x"],
+    );
 }
 
 #[test]
@@ -148,10 +154,10 @@ fn report_survives_unwritable_log() {
     let more = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
     let output = simulated("gpus=1", &more);
     assert_eq!(failed(&report(&output, 1)), None);
-    says(&err(&output), &["cannot write the log (--log)", "No space left"]);
+    assert_contains(&err(&output), &["cannot write the log (--log)", "No space left"]);
     // The same holds for a program that cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
     let output = simulated(faults, &["--program", "/dev/full", "--format", "json"]);
     assert_eq!(failed(&report(&output, 1)), Some("mapped"));
-    says(&err(&output), &["cannot write /dev/full", "No space left"]);
+    assert_contains(&err(&output), &["cannot write /dev/full", "No space left"]);
 }

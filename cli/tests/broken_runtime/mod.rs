@@ -1,15 +1,15 @@
-//! Runtimes that fail on command.
+//! Runtimes that fail according to a plan.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Creates a library that wraps a runtime and fails as `wrap.c` defines.
-pub fn wrap(real: &Path, to: PathBuf) -> PathBuf {
+/// Compiles `wrap.c` to a library that wraps a runtime and fails according to a plan.
+pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let folder = real.parent().unwrap().display();
-    // Move it into place, because other tests may do the same.
-    let new = to.with_extension(format!("{}", std::process::id()));
+    // Rename a temporary file, because other tests may compile the same library.
+    let new = library.with_extension(format!("{}", std::process::id()));
     let output = Command::new(compiler)
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&new)
@@ -21,14 +21,14 @@ pub fn wrap(real: &Path, to: PathBuf) -> PathBuf {
         .output()
         .expect("a C compiler, $CC or cc");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(new, &to).unwrap();
-    to
+    std::fs::rename(new, &library).unwrap();
+    library
 }
 
-/// Returns the simulation as a library that fails on command.
+/// Returns the simulation as a library that fails according to a plan.
 pub fn simulation() -> &'static Path {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
         let temporary = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let folder = temporary.join("broken runtime");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../hsa/sim/shared/build");

@@ -1,8 +1,8 @@
-/* A runtime like the one it is linked with, but for what the variable BREAK says:
- * `FUNCTION:N:HOW:WHEN`, several with `;` between them. The function's Nth call of a process goes
- * wrong: `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard
- * output, and goes on) or `child` (leaves a process behind, and crashes). `once`: only if the file MARK could be made, which
- * one process can; `after`: only if it is there; `always`. */
+/* Wraps the runtime that it is linked with. Calls fail according to the environment variable BREAK:
+ * `FUNCTION:N:EFFECT:WHEN`, several separated by `;`. N is the number of the call in its process. EFFECT:
+ * `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard output and
+ * continues) or `child` (starts a child process and crashes). WHEN: `once` (only the process that creates
+ * the file MARK), `after` (only if that file exists) or `always`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -13,44 +13,44 @@
 #include <string.h>
 #include <unistd.h>
 
-static void go_wrong(const char *how)
+static void fail(const char *effect)
 {
-    if (strcmp(how, "chatter") == 0) {
+    if (strcmp(effect, "chatter") == 0) {
         printf("{\"not\": \"ours\"}\nno JSON at all\n");
         fflush(stdout);
         return;
     }
-    if (strcmp(how, "slow") == 0) {
+    if (strcmp(effect, "slow") == 0) {
         sleep(2);
         return;
     }
-    if (strcmp(how, "child") == 0 && fork() == 0)
+    if (strcmp(effect, "child") == 0 && fork() == 0)
         for (;;)
             pause();
-    if (strcmp(how, "segv") == 0 || strcmp(how, "child") == 0)
+    if (strcmp(effect, "segv") == 0 || strcmp(effect, "child") == 0)
         *(volatile int *)8 = 0;
-    if (strcmp(how, "abort") == 0)
+    if (strcmp(effect, "abort") == 0)
         abort();
-    if (strcmp(how, "exit") == 0)
+    if (strcmp(effect, "exit") == 0)
         _exit(7);
     for (;;)
         pause();
 }
 
-static void maybe(const char *function, int call)
+static void apply_plan(const char *function, int call)
 {
     const char *plan = getenv("BREAK"), *mark = getenv("MARK");
     char *copy = strdup(plan ? plan : ""), *rest = copy, *rule;
     while ((rule = strsep(&rest, ";"))) {
         const char *name = strsep(&rule, ":"), *number = strsep(&rule, ":");
-        const char *how = strsep(&rule, ":"), *when = rule;
-        if (!number || !how || !when || strcmp(name, function) != 0 || atoi(number) != call)
+        const char *effect = strsep(&rule, ":"), *when = rule;
+        if (!number || !effect || !when || strcmp(name, function) != 0 || atoi(number) != call)
             continue;
         if (strcmp(when, "after") == 0 && (!mark || access(mark, F_OK) != 0))
             continue;
         if (strcmp(when, "once") == 0 && open(mark, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0)
             continue;
-        go_wrong(how);
+        fail(effect);
     }
     free(copy);
 }
@@ -61,7 +61,7 @@ typedef uint64_t any;
     int name(any a, any b, any c, any d, any e, any f)                                             \
     {                                                                                              \
         static int calls;                                                                          \
-        maybe(#name, __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST));                             \
+        apply_plan(#name, __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST));                        \
         void *real = dlsym(dlopen(REAL, RTLD_NOW), #name);                                         \
         return ((int (*)(any, any, any, any, any, any))real)(a, b, c, d, e, f);                    \
     }

@@ -1,9 +1,9 @@
-//! The guides in `docs/`: their commands exist and print what the guides show; their links exist.
+//! Checks the guides in `docs/`: their commands print the documented output, and their links exist.
 
 mod help;
 #[path = "../hsa_vmm/mod.rs"]
 mod hsa_vmm;
-mod typed;
+mod output;
 mod walk;
 
 use hsa_vmm::{out, run};
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Subcommands and options that the guides mention and the command does not have yet. A test fails if
-/// one of them exists.
+/// Subcommands and options that the guides mention, but that do not exist yet. A test fails if one of them
+/// exists.
 const NOT_YET: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
@@ -34,21 +34,21 @@ fn pages() -> Vec<(PathBuf, String)> {
 
 /// A command of a guide, and the output that the guide shows.
 #[derive(Clone, Debug)]
-struct Typed {
+struct GuideCommand {
     line: String,
-    printed: Vec<String>,
+    output: Vec<String>,
 }
 
 /// Returns the commands in a page's code blocks, with their output.
-fn commands(page: &str) -> Vec<Typed> {
-    let mut commands: Vec<Typed> = Vec::new();
+fn commands(page: &str) -> Vec<GuideCommand> {
+    let mut commands: Vec<GuideCommand> = Vec::new();
     let mut kind = None;
     // Ignore output before the first command of a block.
-    let mut typed = false;
+    let mut has_command = false;
     for line in page.lines() {
         if let Some(next) = line.strip_prefix("```") {
             kind = if kind.is_none() { Some(next) } else { None };
-            typed = false;
+            has_command = false;
             continue;
         }
         let command = match kind {
@@ -58,10 +58,10 @@ fn commands(page: &str) -> Vec<Typed> {
         };
         match command {
             Some(line) => {
-                commands.push(Typed { line: line.to_owned(), printed: Vec::new() });
-                typed = true;
+                commands.push(GuideCommand { line: line.to_owned(), output: Vec::new() });
+                has_command = true;
             }
-            None if typed => commands.last_mut().unwrap().printed.push(line.to_owned()),
+            None if has_command => commands.last_mut().unwrap().output.push(line.to_owned()),
             None => {}
         }
     }
@@ -78,11 +78,13 @@ fn uses(line: &str) -> Vec<(String, Vec<String>)> {
         .filter_map(|(start, _)| {
             let rest = &words[start + 1..];
             let end = rest.iter().position(|word| ["--", "|", ">", "2>"].contains(word));
-            let mine = &rest[..end.unwrap_or(rest.len())];
-            let subcommand = mine.iter().take_while(|word| word.chars().all(char::is_alphabetic));
-            let subcommand = subcommand.take(if mine.first() == Some(&"rocr") { 2 } else { 1 });
+            let arguments = &rest[..end.unwrap_or(rest.len())];
+            let subcommand =
+                arguments.iter().take_while(|word| word.chars().all(char::is_alphabetic));
+            let subcommand =
+                subcommand.take(if arguments.first() == Some(&"rocr") { 2 } else { 1 });
             let subcommand = subcommand.copied().collect::<Vec<_>>().join(" ");
-            let options = mine.iter().filter(|word| word.starts_with("--"));
+            let options = arguments.iter().filter(|word| word.starts_with("--"));
             let option = |word: &&str| word.split('=').next().unwrap_or(word).to_owned();
             (!subcommand.is_empty()).then(|| (subcommand, options.map(option).collect()))
         })
@@ -104,23 +106,23 @@ fn is_known(subcommand: &str, option: &str) -> bool {
 
 #[test]
 fn guides_use_existing_options() {
-    let mut seen = 0;
+    let mut checked = 0;
     for (path, page) in pages() {
         for line in commands(&page) {
             let line = &line.line;
             for (subcommand, options) in uses(line) {
                 for option in [String::new()].into_iter().chain(options) {
-                    let coming = NOT_YET.iter().any(|(coming, of)| {
-                        *coming == subcommand && (of.is_empty() || *of == option)
+                    let is_planned = NOT_YET.iter().any(|(planned, listed)| {
+                        *planned == subcommand && (listed.is_empty() || *listed == option)
                     });
-                    let understood = coming || is_known(&subcommand, &option);
-                    assert!(understood, "{}: {line}: {subcommand} {option}", path.display());
-                    seen += 1;
+                    let is_valid = is_planned || is_known(&subcommand, &option);
+                    assert!(is_valid, "{}: {line}: {subcommand} {option}", path.display());
+                    checked += 1;
                 }
             }
         }
     }
-    assert!(seen > 30, "{seen}");
+    assert!(checked > 30, "{checked}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The call path in ARCHITECTURE.md: every function is in the file given there.
+//! The call path in ARCHITECTURE.md: every function must be in the file that the page names.
 
 use crate::root;
 use std::fs;
@@ -15,8 +15,11 @@ fn call_path_names_existing_functions() {
         let name = words[file - 1].rsplit("::").next().unwrap();
         let source = fs::read_to_string(root().join(words[file]));
         let source = source.unwrap_or_else(|error| panic!("{line}: {error}"));
-        let there = [format!("fn {name}("), format!("fn {name}<")];
-        assert!(there.iter().any(|it| source.contains(it)), "{line}: no such function there");
+        let declarations = [format!("fn {name}("), format!("fn {name}<")];
+        assert!(
+            declarations.iter().any(|it| source.contains(it)),
+            "{line}: the file has no such function"
+        );
         steps += 1;
     }
     assert!(steps > 25, "{steps}");

@@ -11,33 +11,37 @@ use std::sync::Mutex;
 /// The number of rows that a seed chooses.
 const SHARE: usize = 4;
 
-fn releases_exist(name: &str) -> bool {
-    let there = test::installations(name).unwrap_or_default();
-    there.iter().any(|it| Target::Release(it.release().version()) == pairs::TARGETS[0])
+/// Returns whether the release of the page is installed.
+fn is_release_installed(name: &str) -> bool {
+    let installed = test::installations(name).unwrap_or_default();
+    installed.iter().any(|it| Target::Release(it.release().version()) == pairs::TARGETS[0])
 }
 
 #[test]
 fn detection_page_has_a_row_for_each_effect_of_each_call() {
-    if !releases_exist("detection_page_has_a_row_for_each_effect_of_each_call") {
+    if !is_release_installed("detection_page_has_a_row_for_each_effect_of_each_call") {
         return;
     }
     for (target, rows) in page::read() {
         let listed: BTreeSet<_> = rows.iter().map(|row| row.pair.clone()).collect();
-        let all: BTreeSet<_> = pairs::of(target).into_iter().collect();
+        let all: BTreeSet<_> = pairs::all_of(target).into_iter().collect();
         let missing: Vec<_> = all.difference(&listed).map(pairs::Pair::plan).collect();
         assert!(missing.is_empty(), "{target:?}: docs/detection.md has no row for {missing:?}");
-        let gone: Vec<_> = listed.difference(&all).map(pairs::Pair::plan).collect();
-        assert!(gone.is_empty(), "{target:?}: docs/detection.md has rows for {gone:?}");
+        let outdated: Vec<_> = listed.difference(&all).map(pairs::Pair::plan).collect();
+        assert!(
+            outdated.is_empty(),
+            "{target:?}: docs/detection.md has outdated rows for {outdated:?}"
+        );
         for Row { pair, conform, bringup } in &rows {
             for cell in [conform, bringup] {
-                let explained = !matches!(cell, Cell::Missed(why) if why.len() < 20);
-                assert!(explained, "{target:?}: {}: no reason", pair.plan());
+                let has_reason = !matches!(cell, Cell::Missed(why) if why.len() < 20);
+                assert!(has_reason, "{target:?}: {}: no reason", pair.plan());
             }
         }
     }
 }
 
-/// Checks a row: what detects the fault still does, and what does not still does not.
+/// Checks that the tools that detect the fault of a row are the same as in the page.
 fn check(target: Target, row: &Row, limit: &str) -> Result<(), String> {
     let filter = |cell: &Cell| match cell {
         Cell::Detected(by, _) if !by.starts_with("exit") && by != "no end" => Some(by.clone()),
@@ -49,14 +53,14 @@ fn check(target: Target, row: &Row, limit: &str) -> Result<(), String> {
     };
     let mut conform = page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit);
     if by(&conform).is_none() && by(&row.conform).is_some() {
-        // Some cases fail only after others: then any case may be the first that fails.
+        // Some cases fail only after other cases, so any case may be the first that fails.
         conform = match page::conform(target, &row.pair, None, limit) {
             Cell::Detected(..) => row.conform.clone(),
             missed => missed,
         };
     }
     let mut bringup = page::bringup(target, &row.pair, filter(&row.bringup).as_deref(), limit);
-    // What is freed late is detected only if it is counted within these milliseconds.
+    // A late release is detected only if the tool counts within these milliseconds.
     if row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free") {
         bringup = row.bringup.clone();
     }
@@ -68,46 +72,49 @@ fn check(target: Target, row: &Row, limit: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the rows to try.
+/// Returns the rows to test.
 fn chosen() -> Vec<(Target, Row)> {
     let all: Vec<_> = page::read()
         .into_iter()
         .flat_map(|(target, rows)| rows.into_iter().map(move |row| (target, row)))
         .collect();
-    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
-    match wanted.as_str() {
+    let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    match selection.as_str() {
         "all" => all,
-        "" => share(all, fastrand::u64(..)),
-        wanted => match wanted.parse() {
-            Ok(seed) => share(all, seed),
-            Err(_) => all.into_iter().filter(|(_, row)| row.pair.plan().contains(wanted)).collect(),
+        "" => choose(all, fastrand::u64(..)),
+        selection => match selection.parse() {
+            Ok(seed) => choose(all, seed),
+            Err(_) => {
+                all.into_iter().filter(|(_, row)| row.pair.plan().contains(selection)).collect()
+            }
         },
     }
 }
 
-fn share(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
+/// Returns a few rows that a seed chooses.
+fn choose(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
     println!("HSA_VMM_PLANTED={seed} repeats this choice");
-    // A hang takes its time limit in each process.
-    let short = all.into_iter().filter(|(_, row)| row.pair.effect != "hang");
-    fastrand::Rng::with_seed(seed).choose_multiple(short, SHARE)
+    // Omit hangs, which take the time limit in each process.
+    let without_hangs = all.into_iter().filter(|(_, row)| row.pair.effect != "hang");
+    fastrand::Rng::with_seed(seed).choose_multiple(without_hangs, SHARE)
 }
 
 #[test]
 fn detection_page_is_up_to_date() {
-    if !releases_exist("detection_page_is_up_to_date") {
+    if !is_release_installed("detection_page_is_up_to_date") {
         return;
     }
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         return write_page();
     }
-    let tried = |target, row: &Row| {
+    let check_row = |target, row: &Row| {
         // On a busy machine a case may take longer than the short limit.
         check(target, row, page::SHORT).or_else(|_| check(target, row, page::LONG))
     };
     let wrong: Vec<_> = chosen()
         .iter()
         .filter_map(|(target, row)| {
-            tried(*target, row).err().map(|why| format!("{target:?}: {why}"))
+            check_row(*target, row).err().map(|why| format!("{target:?}: {why}"))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -115,14 +122,14 @@ fn detection_page_is_up_to_date() {
 
 #[test]
 fn fuzz_and_stress_detect_one_fault_of_each_effect() {
-    if !releases_exist("fuzz_and_stress_detect_one_fault_of_each_effect") {
+    if !is_release_installed("fuzz_and_stress_detect_one_fault_of_each_effect") {
         return;
     }
     let all = page::REPRESENTATIVES.to_vec();
     let chosen = match std::env::var("HSA_VMM_PLANTED").unwrap_or_default().as_str() {
         "all" => all,
-        wanted => {
-            let seed = wanted.parse().unwrap_or_else(|_| fastrand::u64(..));
+        selection => {
+            let seed = selection.parse().unwrap_or_else(|_| fastrand::u64(..));
             println!("HSA_VMM_PLANTED={seed} repeats this choice");
             fastrand::Rng::with_seed(seed).choose_multiple(all, 1)
         }
@@ -142,24 +149,25 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
     }
 }
 
-/// Gives missed faults of a row their present reasons.
-fn explained(target: Target, row: &Row) -> Row {
+/// Updates the reasons of missed faults in a row.
+fn with_reasons(target: Target, row: &Row) -> Row {
     let Row { pair, conform, bringup } = row.clone();
-    let conform = page::explained("conform", target, &pair, conform);
-    let bringup = page::explained("bringup", target, &pair, bringup);
+    let conform = page::with_reason("conform", target, &pair, conform);
+    let bringup = page::with_reason("bringup", target, &pair, bringup);
     Row { pair, conform, bringup }
 }
 
-/// Tries every pair, or those that `HSA_VMM_PLANTED` names, and writes the page.
+/// Runs the tools with every fault, or with those that `HSA_VMM_PLANTED` selects, and writes the page.
 fn write_page() {
-    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
-    let named = |plan: &str| wanted == "all" || (!wanted.is_empty() && plan.contains(&wanted));
+    let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    let is_selected =
+        |plan: &str| selection == "all" || (!selection.is_empty() && plan.contains(&selection));
     let before = page::read();
     let mut page = Vec::new();
     for target in pairs::TARGETS {
-        let of = |it: &&(Target, Vec<Row>)| it.0 == target;
-        let known = before.iter().find(of).map(|it| it.1.clone()).unwrap_or_default();
-        let todo = Mutex::new(pairs::of(target).into_iter());
+        let is_of_target = |it: &&(Target, Vec<Row>)| it.0 == target;
+        let known = before.iter().find(is_of_target).map(|it| it.1.clone()).unwrap_or_default();
+        let todo = Mutex::new(pairs::all_of(target).into_iter());
         let rows = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -168,8 +176,8 @@ fn write_page() {
                         let Some(pair) = todo.lock().unwrap().next() else { break };
                         let known = known.iter().find(|row| row.pair == pair);
                         let row = match known {
-                            Some(row) if !named(&pair.plan()) => explained(target, row),
-                            _ => page::measured(target, &pair),
+                            Some(row) if !is_selected(&pair.plan()) => with_reasons(target, row),
+                            _ => page::measure(target, &pair),
                         };
                         if known != Some(&row) {
                             println!("{row:?}");
@@ -180,9 +188,9 @@ fn write_page() {
             }
         });
         let mut rows = rows.into_inner().unwrap();
-        rows.sort_by(|one, other| one.pair.cmp(&other.pair));
+        rows.sort_by(|a, b| a.pair.cmp(&b.pair));
         page.push((target, rows));
-        // What was measured is kept if the test is interrupted.
+        // Write after each target, so that an interrupted test keeps results.
         let rest = before.iter().filter(|it| !page.iter().any(|done| done.0 == it.0)).cloned();
         page::write(&page.iter().cloned().chain(rest).collect::<Vec<_>>());
     }

@@ -2,8 +2,8 @@
 //!
 //! Each fault of the table must be found and named within two minutes. By default, a few are chosen by a
 //! seed that is printed. `HSA_VMM_PLANTED=all` runs all of them and prints the time of each,
-//! `HSA_VMM_PLANTED=SEED` those of a seed, and `HSA_VMM_PLANTED=NAME` those whose name or plan contains
-//! it.
+//! `HSA_VMM_PLANTED=SEED` those that a seed chooses, and `HSA_VMM_PLANTED=TEXT` those whose name or plan
+//! contains the text.
 
 mod detection;
 #[path = "../hsa_vmm/mod.rs"]
@@ -29,8 +29,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The number of faults chosen by a seed.
 const SHARE: usize = 6;
 
-/// The result of running the command.
-struct Ran {
+/// The result of a run of the command.
+struct RunResult {
     status: ExitStatus,
     took: Duration,
     out: String,
@@ -38,7 +38,7 @@ struct Ran {
 }
 
 /// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills it after the time limit.
-fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<Ran, String> {
+fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<RunResult, String> {
     run_within(LIMIT, target, plan, arguments)
 }
 
@@ -47,7 +47,7 @@ fn run_within(
     target: Target,
     plan: &str,
     arguments: &[&str],
-) -> Result<Ran, String> {
+) -> Result<RunResult, String> {
     let simulation;
     let words: Vec<&str> = match target {
         Target::Simulation(config) => {
@@ -89,16 +89,16 @@ fn run_within(
         file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("text");
         text
     });
-    Ok(Ran { status, took, out, err })
+    Ok(RunResult { status, took, out, err })
 }
 
-/// Returns the last line of the output.
-fn last(output: &str) -> &str {
+/// Returns the last line of an output.
+fn last_line(output: &str) -> &str {
     output.trim_end().lines().next_back().unwrap_or("no output")
 }
 
-/// Checks that a report of `conform` has a case that failed for a reason.
-fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
+/// Checks that a case failed in a report of `conform`, with a detail that contains `words`.
+fn check_failed_case(report: &str, case: &str, words: &str) -> Result<(), String> {
     let report: Value = serde_json::from_str(report).map_err(|error| error.to_string())?;
     let failed: Vec<_> = report["cases"]
         .as_array()
@@ -110,25 +110,28 @@ fn names(report: &str, case: &str, words: &str) -> Result<(), String> {
     match failed.iter().find(|(name, _)| *name == case) {
         Some((_, detail)) if detail.contains(words) => Ok(()),
         Some((_, detail)) => Err(format!("{case} failed, but: {detail}")),
-        None => Err(format!("{case} did not fail; did: {:?}", &failed[..failed.len().min(5)])),
+        None => {
+            Err(format!("{case} did not fail; these did: {:?}", &failed[..failed.len().min(5)]))
+        }
     }
 }
 
-/// Finds the fault by a case of `conform`. With `whole`, runs all cases, not only that one.
+/// Finds the fault by a case of `conform`. With `all_cases`, runs all cases, not only that one.
 fn by_conform(
     fault: &Fault,
     (case, words): (&str, &str),
     options: &[&str],
-    whole: bool,
+    all_cases: bool,
 ) -> Result<Duration, String> {
     let mut arguments = vec!["conform", "--format", "json"];
     arguments.extend(options);
-    // Plans with call numbers need a whole run.
-    if !whole && !fault.plan.contains('#') {
+    // Plans with call numbers need all cases.
+    if !all_cases && !fault.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
     let ran = run(fault.target, fault.plan, &arguments)?;
-    names(&ran.out, case, words).map_err(|why| format!("{why}; {}", last(&ran.err)))?;
+    check_failed_case(&ran.out, case, words)
+        .map_err(|why| format!("{why}; {}", last_line(&ran.err)))?;
     match ran.status.code() {
         Some(1) => Ok(ran.took),
         _ => Err(format!("ended with {}", ran.status)),
@@ -143,27 +146,27 @@ fn by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
     let ran = run(fault.target, fault.plan, &fuzz)?;
-    let said = format!("{}{}", ran.out, ran.err);
-    if ran.status.code() != Some(1) || !said.contains(words) {
-        return Err(format!("fuzz ended with {} and printed:\n{said}", ran.status));
+    let output = format!("{}{}", ran.out, ran.err);
+    if ran.status.code() != Some(1) || !output.contains(words) {
+        return Err(format!("fuzz ended with {} and printed:\n{output}", ran.status));
     }
     for (plan, status, words) in [(fault.plan, 1, words), ("", 0, "did not fail again")] {
-        let again = run(fault.target, plan, &["replay", file])?;
-        let said = format!("{}{}", again.out, again.err);
-        if again.status.code() != Some(status) || !said.contains(words) {
-            let ended = again.status;
-            return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{said}"));
+        let replay = run(fault.target, plan, &["replay", file])?;
+        let output = format!("{}{}", replay.out, replay.err);
+        if replay.status.code() != Some(status) || !output.contains(words) {
+            let ended = replay.status;
+            return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{output}"));
         }
     }
     Ok(ran.took)
 }
 
-/// Returns how long it took to find a fault, or why it was not found.
-fn find(fault: &Fault, whole: bool) -> Result<Duration, String> {
+/// Returns the time that it took to find a fault, or the reason why it was not found.
+fn find(fault: &Fault, all_cases: bool) -> Result<Duration, String> {
     match fault.finder {
-        Finder::Conform(case, words) => by_conform(fault, (case, words), &[], whole),
+        Finder::Conform(case, words) => by_conform(fault, (case, words), &[], all_cases),
         Finder::ConformAtOnce(case, words) => {
-            by_conform(fault, (case, words), &["--fail-fast", "--time-limit", "10s"], whole)
+            by_conform(fault, (case, words), &["--fail-fast", "--time-limit", "10s"], all_cases)
         }
         Finder::Fuzz(words) => by_fuzz(fault, words),
     }
@@ -173,15 +176,16 @@ static SEED: OnceLock<u64> = OnceLock::new();
 
 /// Returns the chosen faults, and whether to run all cases for each.
 fn chosen() -> (Vec<&'static Fault>, bool) {
-    let wanted = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
-    let seed = match wanted.as_str() {
+    let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
+    let seed = match selection.as_str() {
         "all" => return (FAULTS.iter().collect(), true),
         "" => *SEED.get_or_init(|| fastrand::u64(..)),
-        wanted => match wanted.parse() {
+        selection => match selection.parse() {
             Ok(seed) => seed,
             Err(_) => {
-                let named = |it: &&Fault| it.name.contains(wanted) || it.plan.contains(wanted);
-                return (FAULTS.iter().filter(named).collect(), true);
+                let is_selected =
+                    |it: &&Fault| it.name.contains(selection) || it.plan.contains(selection);
+                return (FAULTS.iter().filter(is_selected).collect(), true);
             }
         },
     };
@@ -194,18 +198,18 @@ fn chosen() -> (Vec<&'static Fault>, bool) {
 /// Returns whether the target is available; prints a note otherwise.
 fn can_run(fault: &Fault) -> bool {
     let Target::Release(release) = fault.target else { return true };
-    let there = test::installations("planned_faults_are_found").unwrap_or_default();
-    there.iter().any(|it| it.release().version() == release)
+    let installed = test::installations("planned_faults_are_found").unwrap_or_default();
+    installed.iter().any(|it| it.release().version() == release)
 }
 
 #[test]
 fn planned_faults_are_found() {
-    let (chosen, whole) = chosen();
+    let (chosen, all_cases) = chosen();
     assert!(!chosen.is_empty(), "no fault matches");
     let mut missed = Vec::new();
     for fault in chosen.into_iter().filter(|it| can_run(it)) {
         let Fault { name, target, plan, finder } = fault;
-        let line = match find(fault, whole) {
+        let line = match find(fault, all_cases) {
             Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
             Err(why) => {
                 missed.push(format!("{name} ({target:?}, {plan}): {why}"));
@@ -219,10 +223,10 @@ fn planned_faults_are_found() {
 
 #[test]
 fn nothing_is_found_without_planned_fault() {
-    let (mut targets, whole) = chosen();
+    let (mut targets, all) = chosen();
     let mut seen = HashSet::new();
     targets.retain(|it| seen.insert(format!("{:?}", it.target)) && can_run(it));
-    targets.truncate(if whole { usize::MAX } else { 2 });
+    targets.truncate(if all { usize::MAX } else { 2 });
     for Fault { target, .. } in targets {
         let conform = run(*target, "", &["conform"]).unwrap();
         assert!(conform.status.success(), "{target:?}: {}{}", conform.out, conform.err);

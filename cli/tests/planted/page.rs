@@ -3,7 +3,7 @@
 use crate::pairs::{Pair, TARGETS};
 use crate::reasons;
 use crate::table::Target;
-use crate::{Ran, run_within};
+use crate::{RunResult, run_within};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ hour) and writes this page; without `HSA_VMM_WRITE_PAGES` it compares. `cargo te
 each call has a row, and runs a few rows that a printed seed chooses.
 
 `bringup` names the level that fails and the call that it reports as the cause; `conform` the first case that
-fails. The effects are described in [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is no fault: no
-tool may report one. Without planned faults no tool reports any.
+fails. The effects are described in [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is not a fault:
+no tool may report it. Without planned faults, no tool reports a fault.
 
-A cell without a case or level says why the fault is not detected.
+A cell without a case or level contains the reason why the fault is not detected.
 
 `fuzz` (`--seed 1 --time 20s`) and `stress` (`--time 1s --time-limit 10s`) compare results, resources and contents, too. One fault of
 each effect on AMD's 7.2.4:
 
 ";
 
-/// What `fuzz` and `stress` detect of one fault of each effect: yes (an empty text), or why not.
+/// Whether `fuzz` and `stress` detect one fault of each effect: an empty text, or the reason why not.
 pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
     ("GEM_VA.MAP=EIO", "", ""),
     ("GEM_VA.MAP=lost", "", ""),
@@ -45,14 +45,15 @@ pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
     ("EXPORT_DMABUF=leak", "", ""),
     ("GEM_CLOSE=leak", "", ""),
     ("COPY=garbled", "", ""),
-    ("AVAILABLE_MEMORY=double", MEASURES, MEASURES),
+    ("AVAILABLE_MEMORY=double", NO_QUERY, NO_QUERY),
 ];
-const MEASURES: &str = "it does not query the available memory";
+const NO_QUERY: &str = "it does not query the available memory";
 
-/// The time limit of one run: what takes longer has no end.
+/// The time limit of one run. A longer run counts as one without end.
 const LIMIT: Duration = Duration::from_secs(45);
-/// The time limits of a case and of a level: short, and for a second try on a busy machine.
+/// The time limit of a case or level.
 pub const SHORT: &str = "4s";
+/// The time limit for a second try, because the machine may be busy.
 pub const LONG: &str = "30s";
 
 /// A row of the page.
@@ -68,7 +69,7 @@ pub struct Row {
 pub enum Cell {
     /// The case or level, and its message.
     Detected(String, String),
-    /// The reason why not.
+    /// The reason why the tool does not detect it.
     Missed(String),
 }
 
@@ -89,7 +90,7 @@ impl Cell {
     }
 }
 
-/// Shortens a message for a cell, without what differs from run to run.
+/// Shortens a message for a cell. Replaces addresses, which differ from run to run.
 fn message(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut short = String::new();
@@ -110,7 +111,7 @@ fn message(text: &str) -> String {
 /// Runs `conform` with a fault.
 pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -> Cell {
     let mut arguments = vec!["conform", "--format", "json", "--time-limit", limit];
-    // Each case would take its time limit, or start its process again.
+    // With these effects, each case takes its time limit or restarts its process.
     if ["hang", "crash", "EIO", "ERROR"].contains(&pair.effect.as_str()) {
         arguments.push("--fail-fast");
     }
@@ -121,7 +122,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
         arguments.push("--fail-fast");
         run_within(LIMIT, target, &plan, &arguments)
     });
-    let Ran { status, out, err, .. } = match ran {
+    let RunResult { status, out, err, .. } = match ran {
         Ok(ran) => ran,
         Err(why) => return Cell::Detected("no end".into(), why),
     };
@@ -167,20 +168,20 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
     Cell::Detected(level.to_owned(), what)
 }
 
-/// Gives a missed fault its reason.
-pub fn explained(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell {
+/// Adds the reason to a missed fault.
+pub fn with_reason(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell {
     match cell {
         Cell::Missed(_) => {
-            Cell::Missed(reasons::of(tool, target, pair).unwrap_or("NOT DETECTED").to_owned())
+            Cell::Missed(reasons::find(tool, target, pair).unwrap_or("NOT DETECTED").to_owned())
         }
         cell => cell,
     }
 }
 
-/// Tries a pair with both tools.
-pub fn measured(target: Target, pair: &Pair) -> Row {
-    let conform = explained("conform", target, pair, conform(target, pair, None, SHORT));
-    let bringup = explained("bringup", target, pair, bringup(target, pair, None, SHORT));
+/// Runs both tools with a fault.
+pub fn measure(target: Target, pair: &Pair) -> Row {
+    let conform = with_reason("conform", target, pair, conform(target, pair, None, SHORT));
+    let bringup = with_reason("bringup", target, pair, bringup(target, pair, None, SHORT));
     Row { pair: pair.clone(), conform, bringup }
 }
 

@@ -2,7 +2,7 @@
 //! call or an unsupported effect is rejected with the calls that exist.
 
 use crate::table::Target;
-use crate::{Ran, run};
+use crate::{RunResult, run};
 use hsa_faults::FaultKind;
 
 /// The targets of the table.
@@ -22,11 +22,11 @@ impl Pair {
     }
 }
 
-/// Returns the names after some words of the message about an invalid plan.
-fn listed(target: Target, plan: &str, words: &str) -> Vec<String> {
-    let Ran { out, err, .. } = run(target, plan, &["info"]).expect("an end");
-    let said = format!("{out}{err}");
-    let list = said.split(words).nth(1).unwrap_or_else(|| panic!("{plan}: {said}"));
+/// Returns the list of names after `prefix` in the message about an invalid plan.
+fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
+    let RunResult { out, err, .. } = run(target, plan, &["info"]).expect("an end");
+    let output = format!("{out}{err}");
+    let list = output.split(prefix).nth(1).unwrap_or_else(|| panic!("{plan}: {output}"));
     let list = list.lines().next().unwrap_or_default();
     list.split(", ").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
 }
@@ -40,8 +40,8 @@ fn error(target: Target) -> &'static str {
 }
 
 /// Returns every pair of a target.
-pub fn of(target: Target) -> Vec<Pair> {
-    let all = listed(target, "?=lost", "the calls are: ");
+pub fn all_of(target: Target) -> Vec<Pair> {
+    let all = listed_names(target, "?=lost", "the calls are: ");
     assert!(all.len() > 30, "{all:?}");
     let mut pairs = Vec::new();
     let mut add = |calls: &[String], effect: &str| {
@@ -56,7 +56,7 @@ pub fn of(target: Target) -> Vec<Pair> {
         };
         match kind {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => add(&all, &effect),
-            _ => add(&listed(target, &format!("*={effect}"), "these calls do:"), &effect),
+            _ => add(&listed_names(target, &format!("*={effect}"), "these calls do:"), &effect),
         }
     }
     pairs.sort();

@@ -1,4 +1,4 @@
-//! Why a tool does not detect a fault.
+//! The reasons why a tool does not detect a fault.
 
 use crate::pairs::Pair;
 use crate::table::Target;
@@ -31,7 +31,12 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["crash", "hang", "EIO", "lost"],
         "only `hsa_shut_down` calls it, and the cases keep the runtime open until the process ends",
     ),
-    ("bringup", &["DESTROY_EVENT"], &["lost"], "an event that stays has no effect on memory"),
+    (
+        "bringup",
+        &["DESTROY_EVENT"],
+        &["lost"],
+        "an event that is not destroyed has no effect on memory",
+    ),
     (
         "conform",
         &["CREATE_EVENT", "SET_EVENT", "WAIT_EVENTS"],
@@ -42,7 +47,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &["GEM_OP"],
         &["half", "double", "lost"],
-        "AMD's runtime asks for the memory's domain here, and ignores its size",
+        "AMD's runtime uses this call to query the memory's domain, and ignores the size",
     ),
     (
         "bringup",
@@ -66,7 +71,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &["GEM_VA", "GEM_VA.MAP", "MMAP"],
         &["wide"],
-        "AMD's runtime asks for read and write access whatever is granted ([defects.md](defects.md))",
+        "AMD's runtime requests read and write access, whichever access is granted ([defects.md](defects.md))",
     ),
     (
         "bringup",
@@ -126,7 +131,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "conform",
         &["hsa_amd_vmem_get_alloc_properties_from_handle"],
         &["ERROR", "lost"],
-        "it only tells the owner of imported memory, and \"unknown\" is a valid answer of the library",
+        "it only returns the owner of imported memory, and \"unknown\" is a valid result of the library",
     ),
     (
         "bringup",
@@ -159,19 +164,19 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "bringup",
         &["hsa_amd_agent_memory_pool_get_info"],
         &["lost"],
-        "the answer \"no access\" is valid: the levels of the CPU and of other GPUs are skipped",
+        "the result \"no access\" is valid: the levels of the CPU and of other GPUs are skipped",
     ),
     (
         "*",
         &["hsa_amd_memory_pool_get_info"],
         &["double"],
-        "twice the granule and twice the size are valid answers, and every allocation works with them",
+        "twice the granule and twice the size are valid results, and every allocation works with them",
     ),
     (
         "*",
         &["hsa_amd_vmem_set_access"],
         &["wide"],
-        "the simulation gives GPUs read and write access, as AMD's runtime does; with `permissions=enforced`, \
+        "the simulation grants GPUs read and write access, as AMD's runtime does; with `permissions=enforced`, \
          `conform` detects it",
     ),
     (
@@ -198,16 +203,21 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &["hsa_signal_destroy"],
         &["ERROR", "lost"],
-        "a signal that stays has no effect on memory, and the library cannot return an error when it drops one",
+        "a signal that is not destroyed has no effect on memory, and a drop in the library cannot return an error",
     ),
-    ("*", &["hsa_status_string"], &["*"], "only texts of errors that the library does not know"),
+    (
+        "*",
+        &["hsa_status_string"],
+        &["*"],
+        "it only returns texts of errors that the library does not know",
+    ),
 ];
 
-/// Returns the reason, if there is one.
-pub fn of(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
-    let is = |list: &[&str], word: &str| list.contains(&"*") || list.contains(&word);
+/// Returns the reason why a tool does not detect a fault, if there is one.
+pub fn find(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
+    let has = |list: &[&str], name: &str| list.contains(&"*") || list.contains(&name);
     let found = REASONS.iter().find(|(by, calls, effects, _)| {
-        is(&[by], tool) && is(calls, &pair.call) && is(effects, &pair.effect)
+        has(&[by], tool) && has(calls, &pair.call) && has(effects, &pair.effect)
     });
     found.map(|row| row.3)
 }

@@ -1,6 +1,6 @@
-//! The faults, and what finds each.
+//! The planned faults, and the tool that finds each.
 
-/// What the tool runs on.
+/// The runtime and driver that a tool runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The simulation with this configuration.
@@ -385,7 +385,7 @@ pub const FAULTS: &[Fault] = &[
         "GEM_VA.MAP=lost",
         Fuzz("the process ended (SIGABRT"),
     ),
-    fault("what a GPU writes has a bit turned round", NEW, "COPY=garbled", Fuzz("value read at")),
+    fault("data that a GPU writes has a flipped bit", NEW, "COPY=garbled", Fuzz("value read at")),
     fault("the CPU accesses wrong memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
     fault("revoked access stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     fault(

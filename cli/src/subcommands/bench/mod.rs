@@ -25,7 +25,7 @@ Examples:
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
-`over raw` is the median minus that of the runtime's own call. With --runtime
+`over raw` is the median minus the median of the runtime's own call. With --runtime
 nothing, the runtime's calls return success at once, so that only this library's
 cost is measured.";
 
@@ -124,11 +124,11 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut results = Vec::new();
     if opens {
         let (backend, samples) = (setup.backend().clone(), args.samples as usize);
-        // Opening is cheap while another instance is open, so close that.
+        // Opening is cheap while another instance is open, so close the open one first.
         drop(setup);
         let mut on_progress = |part: f64| bar.set_position((part * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
-        setup = args.with_quirks(BenchRuntime::open(backend)?)?;
+        setup = args.with_selected_workarounds(BenchRuntime::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
         let number = number + usize::from(opens);
@@ -138,7 +138,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
             calls: args.calls.map(usize::from),
             levels: levels.clone(),
             operations: operations.clone(),
-            // SAFETY: the user has named the file to run its code.
+            // SAFETY: the user chose the file, whose code runs when it is loaded.
             hip: args.hip.as_ref().map(|path| unsafe { LibraryFile::new(path) }),
         };
         let mut on_progress =
@@ -146,7 +146,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         results.extend(hsa_vmm_bench::run(&setup, &options, &mut on_progress)?);
     }
     bar.finish_and_clear();
-    let shown = match args.format {
+    let text = match args.format {
         BenchFormat::Table => {
             args.output.write(|out| Ok(out.table(&rows(&results))?))?;
             return Ok(Exit::Success);
@@ -162,25 +162,25 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         }
         BenchFormat::Svg => plot::draw(&results)?,
     };
-    args.output.write(|out| Ok(out.write_all(shown.as_bytes())?))?;
+    args.output.write(|out| Ok(out.write_all(text.as_bytes())?))?;
     Ok(Exit::Success)
 }
 
 impl Bench {
     /// Returns whether to measure opening, and the other operations to measure.
     fn operations(&self) -> (bool, Vec<Operation>) {
-        let mut wanted: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
-        let (all, wanted_open) = (wanted.is_empty(), wanted.contains(&Operation::Open));
-        wanted.retain(|&operation| operation != Operation::Open);
+        let mut selected: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
+        let (all, opens) = (selected.is_empty(), selected.contains(&Operation::Open));
+        selected.retain(|&operation| operation != Operation::Open);
         match all {
             // The chart shows only operations that depend on live mappings.
             true => (self.format != BenchFormat::Svg, Operation::ALL.to_vec()),
-            false => (wanted_open, wanted),
+            false => (opens, selected),
         }
     }
 
-    /// Disables workarounds if that was requested.
-    fn with_quirks(&self, setup: BenchRuntime) -> anyhow::Result<BenchRuntime> {
+    /// Disables the workarounds if `--no-workarounds` was given.
+    fn with_selected_workarounds(&self, setup: BenchRuntime) -> anyhow::Result<BenchRuntime> {
         if !self.no_workarounds {
             return Ok(setup);
         }
@@ -200,7 +200,7 @@ impl Bench {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let setup = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             note!("runtime: simulation whose virtual memory calls do nothing");
-            return self.with_quirks(setup);
+            return self.with_selected_workarounds(setup);
         }
         if self.no_workarounds {
             bail!(

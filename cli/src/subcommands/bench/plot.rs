@@ -27,23 +27,24 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Free,
 ];
 
-/// Draws the time that `Vmm` adds to the raw call, or its whole time if the raw call was not measured.
+/// Draws the time that `Vmm` adds to the raw call. If the raw call was not measured, draws the time of `Vmm`.
 pub fn draw(results: &[Result]) -> anyhow::Result<String> {
     let cost = |result: &Result| result.over_raw_ns.unwrap_or(result.median_ns).max(1.0);
     let curves: Vec<(Operation, Vec<(f64, f64)>)> = OPERATIONS
         .into_iter()
         .map(|operation| {
-            let of = |result: &&Result| result.operation == operation && result.level == Level::Vmm;
+            let is_of =
+                |result: &&Result| result.operation == operation && result.level == Level::Vmm;
             let point = |result: &Result| (result.live_mappings as f64, cost(result));
-            (operation, results.iter().filter(of).map(point).collect())
+            (operation, results.iter().filter(is_of).map(point).collect())
         })
         .filter(|(_, points): &(_, Vec<_>)| !points.is_empty())
         .collect();
     let points = || curves.iter().flat_map(|(_, points)| points);
-    let Some(most) = points().map(|point| point.0).max_by(f64::total_cmp) else {
+    let Some(max_live) = points().map(|point| point.0).max_by(f64::total_cmp) else {
         bail!("nothing to draw: the results do not contain level `vmm`");
     };
-    let highest = points().map(|point| point.1).fold(100.0, f64::max);
+    let max_cost = points().map(|point| point.1).fold(100.0, f64::max);
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, (760, 420)).into_drawing_area();
@@ -55,8 +56,8 @@ pub fn draw(results: &[Result]) -> anyhow::Result<String> {
             .x_label_area_size(38)
             .y_label_area_size(54)
             .build_cartesian_2d(
-                (1.0..most.max(10.0)).log_scale(),
-                (1.0..highest * 1.3).log_scale(),
+                (1.0..max_live.max(10.0)).log_scale(),
+                (1.0..max_cost * 1.3).log_scale(),
             )?;
         chart
             .configure_mesh()

@@ -1,4 +1,4 @@
-//! Resources that calls take and return: the levels "counted" and "descriptors".
+//! Resources that calls allocate and return: the levels "counted" and "descriptors".
 
 use super::hsa::{Address, Handle, Hsa, INFO};
 use super::recorder::Stopped;
@@ -8,57 +8,58 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The number of bytes that "counted" allocates at least: other users of the GPU allocate less at once.
-pub const MUCH: u64 = 256 << 20;
-/// A driver may return memory later, after its fences.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The maximum size of a large allocation. Other users of the GPU rarely allocate as much at once.
+const MAX_SIZE: u64 = 256 << 20;
+/// The time within which a driver must return memory: it may wait for fences first.
+const RETURN_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries, because other processes may use the GPU.
 const TRIES: usize = 3;
 /// The number of rounds of "descriptors".
 const ROUNDS: usize = 4;
 
-/// Returns the number of bytes of a large allocation: a quarter of what is available, up to `MUCH`.
-pub fn much(resources: &Resources, available: u64) -> usize {
-    let size = usize::try_from(MUCH.min(available / 4)).unwrap_or(usize::MAX);
+/// Returns the number of bytes of a large allocation: a quarter of what is available, up to [`MAX_SIZE`].
+pub fn large_size(resources: &Resources, available: u64) -> usize {
+    let size = usize::try_from(MAX_SIZE.min(available / 4)).unwrap_or(usize::MAX);
     size / resources.size * resources.size
 }
 
-/// Allocates memory and returns it: the available memory must change by its size.
+/// Allocates memory and returns it. Checks that the available memory changes by its size.
 pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let Some(available) = hsa.available(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
-    let size = much(resources, available);
-    let pool_size = hsa.pool(&resources.pool)?.size as u64;
+    let size = large_size(resources, available);
+    let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
     if size == 0 || available > pool_size {
-        let what = format!("{available} bytes are available of a pool of {pool_size}");
-        return Err(hsa.recorder.blame(INFO, what));
+        let message = format!("{available} bytes are available of a pool of {pool_size}");
+        return Err(hsa.recorder.blame(INFO, message));
     }
-    allocation_is_counted(hsa, resources, size)?;
-    for (call, how) in [
-        ("hsa_amd_vmem_handle_release", How::Released),
-        ("hsa_amd_vmem_unmap", How::Unmapped),
-        ("hsa_amd_memory_pool_free", How::PoolMemory),
+    check_allocation_is_counted(hsa, resources, size)?;
+    for (call, method) in [
+        ("hsa_amd_vmem_handle_release", Method::Released),
+        ("hsa_amd_vmem_unmap", Method::Unmapped),
+        ("hsa_amd_memory_pool_free", Method::PoolMemory),
     ] {
-        let lost = returned(hsa, resources, size, how)?;
+        let lost = allocate_and_return(hsa, resources, size, method)?;
         if lost > size as u64 / 2 {
-            let how = match how {
-                How::Released => "released",
-                How::Unmapped => "mapped, unmapped and released",
-                How::PoolMemory => "freed",
+            let verb = match method {
+                Method::Released => "released",
+                Method::Unmapped => "mapped, unmapped and released",
+                Method::PoolMemory => "freed",
             };
-            let what = format!("{lost} bytes are missing after {size} were allocated and {how}");
-            return Err(hsa.recorder.blame(call, what));
+            let message =
+                format!("{lost} bytes are missing after {size} were allocated and {verb}");
+            return Err(hsa.recorder.blame(call, message));
         }
     }
     hsa.recorder.fact(format!("{} taken and returned", describe::size(size)));
     Ok(())
 }
 
-/// How memory is taken and returned.
+/// A way to allocate and return memory.
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum Method {
     /// A handle that is not mapped.
     Released,
     /// A handle that was mapped for a GPU.
@@ -67,7 +68,8 @@ enum How {
     PoolMemory,
 }
 
-fn allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<()> {
+/// Checks that an allocation reduces the available memory by its size.
+fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<()> {
     let gpu = &resources.gpus[0];
     let mut taken = 0;
     for _ in 0..TRIES {
@@ -80,22 +82,28 @@ fn allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> R
             return Ok(());
         }
     }
-    let what = format!("an allocation of {size} bytes took {taken} bytes of the available memory");
-    Err(hsa.recorder.blame(INFO, what))
+    let message =
+        format!("an allocation of {size} bytes took {taken} bytes of the available memory");
+    Err(hsa.recorder.blame(INFO, message))
 }
 
 /// Allocates and returns memory. Returns the number of bytes that are not available again.
-fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Result<u64> {
+fn allocate_and_return(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    size: usize,
+    method: Method,
+) -> Result<u64> {
     let gpu = &resources.gpus[0];
     let mut lost = 0;
     for _ in 0..TRIES {
         let before = hsa.available(gpu).unwrap_or_default();
-        match how {
-            How::Released => {
+        match method {
+            Method::Released => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
                 hsa.release(&memory)?;
             }
-            How::Unmapped => {
+            Method::Unmapped => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
                 let va = hsa.reserve(size, "va")?;
                 hsa.map(&va, size, &memory)?;
@@ -104,7 +112,7 @@ fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Resu
                 hsa.release(&memory)?;
                 hsa.free(&va, size)?;
             }
-            How::PoolMemory => {
+            Method::PoolMemory => {
                 let memory = hsa.allocate(&resources.pool, size, "filled")?;
                 hsa.pool_free(&memory)?;
             }
@@ -115,7 +123,7 @@ fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Resu
             if lost <= size as u64 / 2 {
                 return Ok(lost);
             }
-            if began.elapsed() > PATIENCE / TRIES as u32 {
+            if began.elapsed() > RETURN_LIMIT / TRIES as u32 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -124,10 +132,10 @@ fn returned(hsa: &Hsa<'_>, resources: &Resources, size: usize, how: How) -> Resu
     Ok(lost)
 }
 
-/// A step that takes no descriptor for longer than its round.
+/// A step of a round that must leave no descriptor open.
 type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 
-/// Counts this process's open descriptors before and after rounds of each call.
+/// Checks that no call leaves descriptors open, by counting them before and after several rounds.
 pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());
@@ -155,13 +163,13 @@ pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let leaked = || open_descriptors().saturating_sub(before);
         // A driver may close them later, with the memory.
         let began = Instant::now();
-        while leaked() >= ROUNDS && began.elapsed() < PATIENCE {
+        while leaked() >= ROUNDS && began.elapsed() < RETURN_LIMIT {
             std::thread::sleep(Duration::from_millis(20));
         }
         let leaked = leaked();
         if leaked >= ROUNDS {
-            let what = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
-            return Err(hsa.recorder.blame(call, what));
+            let message = format!("{ROUNDS} rounds with this call left {leaked} descriptors open");
+            return Err(hsa.recorder.blame(call, message));
         }
     }
     hsa.recorder.fact("none is left open");

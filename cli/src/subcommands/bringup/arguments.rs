@@ -41,13 +41,13 @@ pub struct Bringup {
     /// Write all calls of all levels to this file, with the logs of driver and runtime
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub log: Option<PathBuf>,
-    /// Write a C program to this file that repeats the level that failed
+    /// Write to this file a C program that repeats the level that failed
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub program: Option<PathBuf>,
     /// Run this level in this process; used by `bringup` itself
     #[arg(long = "climb", value_enum, hide = true)]
     pub run_level: Option<Level>,
-    /// Be another process of the level, of this number; used by `bringup` itself
+    /// Run as another process of the level, with this number; used by `bringup` itself
     #[arg(long, hide = true)]
     pub other_process: Option<u8>,
 }
@@ -55,11 +55,11 @@ pub struct Bringup {
 impl Bringup {
     /// Returns the simulation's configuration if `--runtime sim` was given.
     pub fn simulation(&self) -> anyhow::Result<Option<Config>> {
-        let asked_for = self.runtime.choice == Choice::Simulation;
-        asked_for.then(|| self.runtime.config()).transpose()
+        let is_simulation = self.runtime.choice == Choice::Simulation;
+        is_simulation.then(|| self.runtime.config()).transpose()
     }
 
-    /// Returns where to search for the library otherwise.
+    /// Returns the paths to search for the library. Not for the simulation.
     pub fn search(&self) -> Search {
         match &self.runtime.choice {
             Choice::Library(path) => Search::only(path),

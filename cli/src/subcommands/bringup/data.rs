@@ -8,10 +8,13 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
+/// The first of the consecutive numbers that the GPU writes.
 const BY_GPU: u32 = 0xda7a_0001;
+/// The first of the consecutive numbers that the CPU writes.
 const BY_CPU: u32 = 0xda7b_0001;
+/// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
-/// After this time a mapping that takes effect late is usable.
+/// The time after which a mapping that takes effect late is usable.
 const LATER: Duration = Duration::from_millis(200);
 /// The number of rounds of "at-once".
 const ROUNDS: u32 = 8;
@@ -34,7 +37,7 @@ pub fn with_host(
     then: impl FnOnce(&Host<'_>) -> Result<()>,
 ) -> Result<()> {
     let Some(pool) = &resources.host_pool else {
-        return Err(hsa.recorder.wrong("the CPU's pool was not looked up"));
+        return Err(hsa.recorder.fail("the CPU's pool was not looked up"));
     };
     let memory = hsa.allocate(pool, resources.size, "host")?;
     hsa.allow(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;
@@ -45,7 +48,7 @@ pub fn with_host(
 }
 
 /// Returns the address `offset` bytes after `start`.
-fn after(start: &Address, offset: usize) -> Address {
+fn with_offset(start: &Address, offset: usize) -> Address {
     match offset {
         0 => start.clone(),
         _ => Named::new(format!("(char *){} + {offset:#x}", start.c), start.value + offset),
@@ -53,7 +56,7 @@ fn after(start: &Address, offset: usize) -> Address {
 }
 
 impl Host<'_> {
-    /// Has a GPU copy consecutive numbers from `first` on from here to `va`.
+    /// Fills the host memory with consecutive numbers from `first`, and has a GPU copy them to `va`.
     pub fn write_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         self.hsa.fill(&self.memory, self.size, first);
         self.copy(va, &self.memory, gpu)
@@ -63,38 +66,39 @@ impl Host<'_> {
         self.hsa.copy(to, from, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Has a GPU copy them from `va` to here, and compares them.
+    /// Has a GPU copy `va` to the host memory, and checks for consecutive numbers from `first`.
     pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         match self.difference(gpu, va, first, 1)? {
             None => Ok(()),
-            Some(what) => {
-                let what = format!("{} copied wrong data from {}: {what}", gpu.c, va.c);
-                Err(self.hsa.recorder.blame(COPY, what))
+            Some(difference) => {
+                let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
+                Err(self.hsa.recorder.blame(COPY, message))
             }
         }
     }
 
-    /// Has a GPU write consecutive numbers from here to `va` and read them back.
+    /// Has a GPU write consecutive numbers from `first` to `va` and read them back.
     pub fn write_and_read(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         self.write_by(gpu, va, first)?;
         self.verify(gpu, va, first)
     }
 
-    /// Has a GPU read numbers that it wrote. If pages of them are wrong, the GPU writes again after some time:
-    /// then right data means that the mapping took effect late.
+    /// Checks the numbers that a GPU wrote to `va`. If whole pages are wrong, writes again after some time. If
+    /// the data is then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
-        let Some(what) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
+        let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATER);
         self.write_by(gpu, va, first)?;
-        if self.difference(gpu, va, first, 1)?.is_none() && what.is_of_pages() {
-            let what = late_mapping(gpu, va, &what.to_string());
-            return Err(self.hsa.recorder.blame(GRANT, what));
+        if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
+            let message = late_mapping(gpu, va, &difference.to_string());
+            return Err(self.hsa.recorder.blame(GRANT, message));
         }
-        let what = format!("{} copied wrong data from {}: {what}", gpu.c, va.c);
-        Err(self.hsa.recorder.blame(COPY, what))
+        let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
+        Err(self.hsa.recorder.blame(COPY, message))
     }
 
-    /// Has a GPU copy numbers from `va` to here, and describes the first one that is not as expected.
+    /// Has a GPU copy `va` to the host memory. Returns the difference from numbers that begin with `first` and
+    /// increase by `step`, if there is one.
     pub fn difference(
         &self,
         gpu: &Agent,
@@ -107,8 +111,8 @@ impl Host<'_> {
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 
-    /// The same with a copy for each quarter. A defect that both a copy to and a copy from the memory have
-    /// at the start of each copy cannot cancel out.
+    /// Does the same as [`Self::difference`] with a copy for each quarter. Errors at the start of each copy, to
+    /// and from the memory, then cannot cancel out.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -119,37 +123,39 @@ impl Host<'_> {
         self.hsa.fill(&self.memory, self.size, 0);
         let part = Named::new("size / 4", self.size / 4);
         for offset in (0..self.size).step_by(part.value) {
-            let (to, from) = (after(&self.memory, offset), after(va, offset));
+            let (to, from) = (with_offset(&self.memory, offset), with_offset(va, offset));
             self.hsa.copy(&to, &from, &part, gpu, &self.signal)?;
         }
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 }
 
-/// Compares the data of a GPU's and the CPU's writes from both sides.
+/// Checks that a GPU and the CPU read each other's writes. With `with_fill`, also checks fills by the GPU.
 pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
     let cpu_view = hsa.can_access(cpu, &resources.pool)?;
     mapped(hsa, resources, |va, _| {
-        // The GPU last: some releases grant access to no other agent after it.
+        // Name the GPU last: after it, some releases grant access to no other agent.
         let agents = if cpu_view { vec![cpu, gpu] } else { vec![gpu] };
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some((call, of_pages, what)) = compare_views(hsa, host, (gpu, va), cpu_view)? {
+            if let Some((call, of_pages, message)) = compare_views(hsa, host, (gpu, va), cpu_view)?
+            {
                 std::thread::sleep(LATER);
                 host.write_by(gpu, va, BY_GPU)?;
-                let again = compare_views(hsa, host, (gpu, va), cpu_view)?;
-                let late = of_pages && again.is_none();
-                let (call, what) =
-                    if late { (GRANT, late_mapping(gpu, va, &what)) } else { (call, what) };
-                return Err(hsa.recorder.blame(call, what));
+                let second = compare_views(hsa, host, (gpu, va), cpu_view)?;
+                let late = of_pages && second.is_none();
+                let (call, message) =
+                    if late { (GRANT, late_mapping(gpu, va, &message)) } else { (call, message) };
+                return Err(hsa.recorder.blame(call, message));
             }
             if cpu_view {
                 hsa.fill(va, resources.size, BY_CPU);
-                if let Some(what) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let what = format!("{} does not read what the CPU wrote: {what}", gpu.c);
-                    return Err(hsa.recorder.blame(GRANT, what));
+                if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
+                    let message =
+                        format!("{} does not read what the CPU wrote: {difference}", gpu.c);
+                    return Err(hsa.recorder.blame(GRANT, message));
                 }
             }
             if with_fill { fill(hsa, resources, host) } else { Ok(()) }
@@ -160,18 +166,18 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
     Ok(())
 }
 
-/// Has a GPU fill memory of the pool. Memory of handles cannot be filled before ROCm 7.
+/// Has a GPU fill pool memory, and checks it. Before ROCm 7, memory of handles cannot be filled.
 fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &Host<'_>) -> Result<()> {
     let filled = hsa.allocate(&resources.pool, resources.size, "filled")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
-    if let Some(what) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {what}")));
+    if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
+        return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {difference}")));
     }
     hsa.pool_free(&filled)
 }
 
-/// Compares what a GPU has written from the CPU's view, if it has one, and from the GPU's. Returns the
-/// function that is the cause of a difference, whether whole pages differ, and a description.
+/// Compares data that a GPU wrote, as read by the CPU (with `cpu_view`) and by the GPU. For a difference,
+/// returns the function that caused it, whether whole pages differ, and a description.
 fn compare_views(
     hsa: &Hsa<'_>,
     host: &Host<'_>,
@@ -180,29 +186,33 @@ fn compare_views(
 ) -> Result<Option<(&'static str, bool, String)>> {
     let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
-    let of_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::is_of_pages);
+    let of_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
     let found = match (by_cpu, by_gpu) {
         (None, None) => None,
-        (Some(what), None) => {
-            let what = format!("CPU and {} see different memory at one address: {what}", gpu.c);
-            Some((GRANT, what))
+        (Some(difference), None) => {
+            let message =
+                format!("CPU and {} see different memory at one address: {difference}", gpu.c);
+            Some((GRANT, message))
         }
-        (Some(what), Some(_)) => {
-            Some((COPY, format!("{} copied wrong data to {}: {what}", gpu.c, va.c)))
+        (Some(difference), Some(_)) => {
+            Some((COPY, format!("{} copied wrong data to {}: {difference}", gpu.c, va.c)))
         }
-        (None, Some(what)) => {
-            Some((COPY, format!("{} copied wrong data from {}: {what}", gpu.c, va.c)))
+        (None, Some(difference)) => {
+            Some((COPY, format!("{} copied wrong data from {}: {difference}", gpu.c, va.c)))
         }
     };
-    Ok(found.map(|(call, what)| (call, of_pages, what)))
+    Ok(found.map(|(call, message)| (call, of_pages, message)))
 }
 
 /// Describes a mapping that took effect after the call that granted access.
-fn late_mapping(gpu: &Agent, va: &Address, what: &str) -> String {
-    format!("{} sees the mapping of {} only some time after the call returned: {what}", gpu.c, va.c)
+fn late_mapping(gpu: &Agent, va: &Address, difference: &str) -> String {
+    format!(
+        "{} sees the mapping of {} only some time after the call returned: {difference}",
+        gpu.c, va.c
+    )
 }
 
-/// Has a GPU use memory at once after each grant, with a queue that exists already.
+/// Has a GPU use memory immediately after each grant, through a queue that exists already.
 pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

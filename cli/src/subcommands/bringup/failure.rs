@@ -1,18 +1,18 @@
 //! The report of a failed level, for people and as JSON.
 
-use super::interface::{Interface, is_logged, rests_on};
+use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
-use super::level_run::{Call, Cause, LevelRun, Outcome};
 use super::machine::{self, Finding};
 use super::record::{Argument, status};
+use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::kernel_log::KernelLog;
 use serde::Serialize;
 
 /// The number of log lines shown, from the end.
 const LOG_LINES: usize = 12;
-/// The same for the runtime's output, whose description of a GPU fault is long.
+/// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
-/// A driver call that fails this often is repeated without end; it does not hang.
+/// If a driver call fails this often, the runtime repeats the call without end.
 const REPEATED: usize = 1000;
 
 /// The description of a failure.
@@ -24,19 +24,19 @@ pub struct Failure {
     pub what: String,
     /// The call that failed.
     pub call: Option<FailedCall>,
-    /// Calls that other threads or processes were in at the time of a crash or hang.
+    /// The calls of other threads or processes that had not returned at the crash or hang.
     pub also_in: Vec<String>,
-    /// The kernel interfaces that the call uses, with the emulated driver's answers if there are any.
+    /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     pub rests_on: Vec<UsedInterface>,
     /// The driver's log during the call, if the driver is emulated.
     pub driver: Option<Vec<String>>,
     /// What the runtime logged during the call.
     pub runtime: Vec<String>,
-    /// What the kernel logged during the run, or why its log cannot be read.
+    /// What the kernel logged during the run, or the reason why its log cannot be read.
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
-    /// What to try, in order.
+    /// Advice on what to try, in order.
     pub try_next: Vec<String>,
     /// The calls of the level, up to the one that failed.
     pub calls: Vec<String>,
@@ -47,34 +47,36 @@ pub struct Failure {
 pub struct FailedCall {
     pub name: String,
     pub arguments: Vec<Argument>,
-    /// The status, if it returned one.
+    /// The status, if the call returned one.
     pub status: Option<String>,
-    /// Whether it returned.
+    /// Whether the call returned.
     pub returned: bool,
-    /// Whether the second process of "shared" made it.
+    /// Whether another process of the level made the call.
     pub other_process: bool,
 }
 
-/// A kernel interface, and the emulated driver's answer.
+/// A kernel interface, and the result of the requests to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct UsedInterface {
     #[serde(flatten)]
     pub interface: Interface,
     /// `None` if unknown.
-    pub answer: Option<Answer>,
+    pub answer: Option<DriverResult>,
 }
 
-/// The emulated driver's answer during the call.
+/// The result of the emulated driver's requests during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum DriverResult {
+    /// There was no request.
     NotAsked,
+    /// All succeeded.
     Well,
     /// An error, at least once.
     Error,
 }
 
-impl Answer {
+impl DriverResult {
     fn of(interface: &Interface, log: &[String]) -> Option<Self> {
         if interface.logged.is_empty() {
             return None;
@@ -103,12 +105,12 @@ impl Failure {
         // A comparison by the CPU that fails after a copy is a failure of the copy.
         let call = failed.map(|failed| run.copy_before(failed).unwrap_or(failed));
         let driver = run.driver.as_ref().map(|all| match call {
-            Some(call) => owned(run.driver_during(call)),
+            Some(call) => to_strings(run.driver_during(call)),
             None => all.iter().map(|(_, line)| line.clone()).collect(),
         });
         let name = call.map_or("library", |call| call.begin.call.as_str());
-        let rests_on = rests_on(name).iter().map(|interface| {
-            let answer = driver.as_ref().and_then(|log| Answer::of(interface, log));
+        let rests_on = used_by(name).iter().map(|interface| {
+            let answer = driver.as_ref().and_then(|log| DriverResult::of(interface, log));
             UsedInterface { interface: *interface, answer }
         });
         let rests_on = rests_on.collect();
@@ -123,50 +125,52 @@ impl Failure {
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
         let kernel = kernel.lines();
         let try_next = advise(run, cause, failed, &driver, &findings, &kernel);
-        let checks = findings.into_iter().map(|Finding { well, what, .. }| Check { well, what });
+        let checks =
+            findings.into_iter().map(|Finding { passed, what, .. }| Check { well: passed, what });
         Some(Self {
             kind: cause.kind(),
             what: describe(run, cause),
             call: call.map(FailedCall::of),
             also_in: cause.also_in(&run.calls),
             rests_on,
-            driver: driver.map(|lines| last(lines, LOG_LINES)),
-            runtime: last(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
-            kernel: kernel.map(|lines| last(lines, LOG_LINES)),
+            driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
+            runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
+            kernel: kernel.map(|lines| last_lines(lines, LOG_LINES)),
             machine: checks.collect(),
             try_next,
-            calls: run.listed(),
+            calls: run.listed_calls(),
         })
     }
 }
 
-fn owned(lines: Vec<&str>) -> Vec<String> {
+fn to_strings(lines: Vec<&str>) -> Vec<String> {
     lines.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the last lines, after a line with the number of those left out.
-fn last(mut lines: Vec<String>, shown: usize) -> Vec<String> {
+/// Returns the last lines, after a line with the number of omitted lines.
+fn last_lines(mut lines: Vec<String>, shown: usize) -> Vec<String> {
     if lines.len() > shown {
-        let left_out = lines.len() - shown;
-        lines.drain(..left_out);
-        lines.insert(0, format!("… ({left_out} earlier lines)"));
+        let omitted = lines.len() - shown;
+        lines.drain(..omitted);
+        lines.insert(0, format!("… ({omitted} earlier lines)"));
     }
     lines
 }
 
-/// Returns the call of a line of the driver's log, and its error.
+/// Returns the call in a line of the driver's log, and its error.
 pub fn call_and_error(line: &str) -> (String, &str) {
     let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
     let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
     (words.join(" "), error.unwrap_or("an error"))
 }
 
-/// Returns whether a line ends as `… = ENOMEM (1.0 us)`, not as `… -> ok (1.0 us)` or `field=0x1`.
+/// Returns whether a line of the driver's log reports an error: `… = ENOMEM (1.0 us)`, not
+/// `… -> ok (1.0 us)` or `field=0x1`.
 pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ")
 }
 
-/// Returns whether files and permissions can be the cause: only of failures of the first levels.
+/// Returns whether to check files and permissions. They can only cause failures of the first levels.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }
@@ -192,7 +196,7 @@ impl FailedCall {
     }
 }
 
-/// Describes the failure, and names the copy if it is one.
+/// Describes the failure. If a copy is the cause, names it.
 fn describe(run: &LevelRun, cause: &Cause) -> String {
     let what = cause.describe(&run.calls);
     let last = cause.call().map(|index| &run.calls[index]);
@@ -275,7 +279,7 @@ impl Call {
 }
 
 impl Argument {
-    /// Formats as `name=value`; a literal as it is.
+    /// Formats the argument as `name=value`, or as `meaning=literal` for literals: `flags=0`.
     fn shown(&self) -> String {
         let is_literal = self.name.parse::<i64>().is_ok() || self.name == "NULL";
         match (self.value.as_str(), is_literal) {
@@ -296,44 +300,45 @@ impl LevelRun {
         }
     }
 
-    /// Returns the copy whose result a comparison has found to be wrong.
+    /// Returns the copy whose wrong result this comparison found.
     fn copy_before(&self, comparison: &Call) -> Option<&Call> {
         let (process, thread) = (comparison.begin.number.0, comparison.begin.thread);
         let own = |call: &&Call| call.begin.number.0 == process && call.begin.thread == thread;
         let is_comparison = comparison.begin.call == "compare";
         let before = |call: &&Call| call.begin.number.1 < comparison.begin.number.1;
         let earlier = self.calls.iter().rev().filter(own).filter(before);
-        // A comparison right after the CPU has filled the memory concerns no copy.
-        let mut since = earlier.take_while(|call| call.begin.call != "fill");
-        since.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
+        // If the CPU filled the memory after the last copy, the comparison is not about a copy.
+        let mut after_fill = earlier.take_while(|call| call.begin.call != "fill");
+        after_fill.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }
 
-    /// Returns the calls up to the one that failed, without queries of agents and pools. Of several
-    /// threads, returns only the failed one's last round.
-    fn listed(&self) -> Vec<String> {
+    /// Returns the calls up to the one that failed, without queries of agents and pools. If there are several
+    /// threads, returns only the last round of the thread that failed.
+    fn listed_calls(&self) -> Vec<String> {
         let until = self.failed_call().map_or(self.calls.len(), |index| index + 1);
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let own = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
-        let asks = |call: &Call| call.begin.c.is_none() && call.end.is_some();
+        let is_query = |call: &Call| call.begin.c.is_none() && call.end.is_some();
         let calls: Vec<_> = self.calls[..until]
             .iter()
             .filter(own)
-            .filter(|call| !asks(call) || self.failed_call().is_none())
+            .filter(|call| !is_query(call) || self.failed_call().is_none())
             .collect();
         let reserves = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
         let last_round = calls.iter().rposition(reserves).filter(|_| failed_thread > 0);
-        let alone = |call: &&Call| call.begin.thread == 0;
-        let before = calls.iter().take_while(|call| alone(call)).count();
+        let in_main_thread = |call: &&Call| call.begin.thread == 0;
+        let before = calls.iter().take_while(|call| in_main_thread(call)).count();
         let (start, rest) = calls.split_at(before);
         let rest = &rest[last_round.map_or(0, |at| at.saturating_sub(before))..];
         let line = |call: &&Call| {
-            let who = if call.begin.number.0 == 0 { "" } else { "other process: " };
-            format!("{who}{}", call.line())
+            let prefix = if call.begin.number.0 == 0 { "" } else { "other process: " };
+            format!("{prefix}{}", call.line())
         };
         start.iter().chain(rest).map(line).collect()
     }
 }
 
+/// Returns advice on what to try, the most promising first.
 fn advise(
     run: &LevelRun,
     cause: &Cause,
@@ -343,7 +348,7 @@ fn advise(
     kernel: &Result<Vec<String>, String>,
 ) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
-    let simulated = run.runtime == Some(None);
+    let is_simulation = run.runtime == Some(None);
     if let Cause::NoLibrary(_) = cause {
         advice.push(
             "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
@@ -354,8 +359,8 @@ fn advise(
         return advice;
     }
     advice.extend(findings.iter().filter_map(|finding| {
-        let todo = finding.advice.as_ref()?;
-        Some(format!("{}: {todo}", finding.what))
+        let advice = finding.advice.as_ref()?;
+        Some(format!("{}: {advice}", finding.what))
     }));
     let errors: Vec<_> = driver.iter().flatten().filter(|line| returned_error(line)).collect();
     let repeated = errors.last().map_or(0, |last| {
@@ -371,18 +376,18 @@ fn advise(
         ));
     } else if let (Cause::Wrong(..), Some(_)) = (cause, driver) {
         advice.push(
-            "every call of the driver returned success: compare what those above return and do \
-             with what they should (--log FILE has all calls)"
+            "every call of the driver returned success: compare the results and effects of the calls \
+             above with the expected ones (--log FILE has all calls)"
                 .to_owned(),
         );
     }
     match cause {
         Cause::Hang(..) => {
-            // A call that is repeated again and again has returned each time.
+            // A call that the runtime repeats has returned each time.
             if driver.is_some() && repeated < REPEATED {
-                let what = "the driver's log lists a call when it returns: the call that hangs is not \
+                let hint = "the driver's log lists a call when it returns: the call that hangs is not \
                             listed";
-                advice.push(what.to_owned());
+                advice.push(hint.to_owned());
             }
             advice.push(
                 "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
@@ -421,16 +426,16 @@ fn advise(
         }
         _ => {}
     }
-    if driver.is_none() && !simulated {
+    if driver.is_none() && !is_simulation {
         advice.push(format!(
             "trace the system calls: strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until {}",
             run.level.name()
         ));
     }
-    if let (Err(_), false) = (kernel, simulated) {
+    if let (Err(_), false) = (kernel, is_simulation) {
         advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
     }
-    if simulated {
+    if is_simulation {
         advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());
     }
     advice

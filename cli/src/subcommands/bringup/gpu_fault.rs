@@ -1,8 +1,8 @@
-//! GPU faults: the address in the runtime's message, and the call that had granted access to it.
+//! Finds the address of a GPU fault in the runtime's message, and the call that granted access to the address.
 
-use super::level_run::Call;
+use super::supervisor::Call;
 
-/// What AMD's runtime prints when a GPU has accessed an address that is not mapped.
+/// The start of the message that AMD's runtime prints when a GPU accesses an unmapped address.
 const MESSAGE: &str = "Memory access fault by GPU";
 
 /// Returns the address at which a GPU faulted.
@@ -38,14 +38,14 @@ pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Argument, Begin, Logs, Number};
+    use super::super::record::{Argument, Begin, CallId, Logs};
     use super::*;
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
             |it: &(&str, &str)| Argument { name: it.0.to_owned(), value: it.1.to_owned() };
         let begin = Begin {
-            number: Number(0, 0),
+            number: CallId(0, 0),
             thread: 0,
             task: String::new(),
             call: name.to_owned(),

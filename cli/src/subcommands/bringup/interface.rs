@@ -116,8 +116,8 @@ const INTERRUPT: Interface =
 /// The interfaces of an allocation.
 const BUFFERS: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
 
-/// The interfaces that each call uses, in the order of use. `library` is the loading of the library;
-/// `fill` and `compare` are writes and reads of the CPU.
+/// The interfaces that each call uses, in the order of use. `library` means loading the library; `fill` and
+/// `compare` mean writes and reads by the CPU.
 pub const TABLE: &[(&str, &[Interface])] = &[
     ("library", &[LIBRARY]),
     (
@@ -203,11 +203,11 @@ pub const TABLE: &[(&str, &[Interface])] = &[
 ];
 
 /// Returns the interfaces that a call uses.
-pub fn rests_on(call: &str) -> &'static [Interface] {
+pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// Returns the kernel function of a line of the emulated driver's log, if the table has it.
+/// Returns the kernel function for a line of the emulated driver's log, if the table contains it.
 pub fn function_of(line: &str) -> Option<&'static str> {
     let mut all = TABLE.iter().flat_map(|row| row.1);
     all.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
@@ -215,12 +215,12 @@ pub fn function_of(line: &str) -> Option<&'static str> {
 
 /// Returns whether a line of the emulated driver's log is a request to this interface.
 pub fn is_logged(interface: &Interface, line: &str) -> bool {
-    asked(line).is_some_and(|asked| interface.logged == asked)
+    request(line).is_some_and(|request| interface.logged == request)
 }
 
-/// Returns the request of a line of the emulated driver's log, without the device's number:
-/// `drm GEM_VA` of `16306:16306 0.014652 drm0 GEM_VA …`.
-pub fn asked(line: &str) -> Option<String> {
+/// Returns the request in a line of the emulated driver's log, without the device's number:
+/// `drm GEM_VA` for `16306:16306 0.014652 drm0 GEM_VA …`.
+pub fn request(line: &str) -> Option<String> {
     let mut words = line.split(' ').skip(2);
     let device = words.next()?.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let call = words.next()?;
@@ -238,19 +238,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn asked_returns_the_interface_of_a_log_line() {
+    fn request_returns_the_interface_of_a_log_line() {
         let line = "1:1 0.026873 drm0 GEM_VA handle=1 operation=MAP = EINVAL (1.8 us)";
-        assert_eq!(asked(line).as_deref(), Some("drm GEM_VA"));
+        assert_eq!(request(line).as_deref(), Some("drm GEM_VA"));
         assert!(is_logged(&GEM_VA, line) && !is_logged(&GEM_MMAP, line));
-        assert_eq!(asked("1:1 0.0 NOT EMULATED: kfd call"), None);
-        assert_eq!(asked("1:1 0.0 kfd call 0x1 = EBADF: another process's"), None);
-        assert_eq!(asked(""), None);
+        assert_eq!(request("1:1 0.0 NOT EMULATED: kfd call"), None);
+        assert_eq!(request("1:1 0.0 kfd call 0x1 = EBADF: another process's"), None);
+        assert_eq!(request(""), None);
     }
 
     #[test]
     fn table_has_unique_calls_with_interfaces() {
-        for (index, (call, rests)) in TABLE.iter().enumerate() {
-            assert!(!rests.is_empty(), "{call}");
+        for (index, (call, interfaces)) in TABLE.iter().enumerate() {
+            assert!(!interfaces.is_empty(), "{call}");
             assert!(!TABLE[..index].iter().any(|row| row.0 == *call), "{call}");
         }
     }

@@ -1,13 +1,13 @@
-//! The levels, in the order in which a runtime and a driver start to work.
+//! The levels, from basic to demanding.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// A level. Each requires those before it.
+/// A level. Each level requires all earlier ones.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// The library loads and has the functions
+    /// The library loads and has the required functions
     Library,
     /// hsa_init succeeds
     Runtime,
@@ -27,13 +27,13 @@ pub enum Level {
     Gpu,
     /// GPU and CPU see the same data in several pages
     Data,
-    /// The same, with copies by DMA engines
+    /// GPU and CPU see the same data, copied by DMA engines
     Sdma,
-    /// The same, with copies by the runtime's own kernels
+    /// GPU and CPU see the same data, copied by the runtime's own kernels
     Blit,
     /// Unmapped memory can no longer be accessed
     Unmapped,
-    /// A GPU uses memory at once after it was granted access
+    /// A GPU uses memory immediately after it is granted access
     AtOnce,
     /// Freed memory can be allocated again
     Reused,
@@ -45,7 +45,7 @@ pub enum Level {
     Peer,
     /// Another process writes and reads the memory
     Shared,
-    /// Several threads do all of this at once
+    /// Several threads map, write and read memory at once
     Load,
     /// Several processes fill the memory at once
     Pressure,

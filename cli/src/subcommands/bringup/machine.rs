@@ -1,4 +1,4 @@
-//! Checks what a runtime needs of this machine: kernel module, devices, permissions. Changes nothing.
+//! Checks this machine's kernel module, devices and permissions, which a runtime needs. Changes nothing.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    pub well: bool,
-    /// What was found.
+    pub passed: bool,
+    /// What the check found.
     pub what: String,
-    /// What to do about it, if anything.
+    /// How to solve the problem, if there is one.
     pub advice: Option<String>,
 }
 
-fn well(what: impl Into<String>) -> Finding {
-    Finding { well: true, what: what.into(), advice: None }
+fn pass(what: impl Into<String>) -> Finding {
+    Finding { passed: true, what: what.into(), advice: None }
 }
 
-fn bad(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding { well: false, what: what.into(), advice: Some(advice.into()) }
+fn fail(what: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding { passed: false, what: what.into(), advice: Some(advice.into()) }
 }
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
@@ -32,27 +32,28 @@ pub fn check(emulated: bool) -> Vec<Finding> {
     findings
 }
 
+/// Checks that the kernel module amdgpu is loaded.
 fn module() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match fs::read_to_string("/sys/module/amdgpu/initstate") {
-        Ok(state) if state.trim() == "live" => well(format!("amdgpu is loaded (Linux {release})")),
-        Ok(state) => bad(
+        Ok(state) if state.trim() == "live" => pass(format!("amdgpu is loaded (Linux {release})")),
+        Ok(state) => fail(
             format!("the kernel module amdgpu is `{}` (Linux {release})", state.trim()),
             "look for amdgpu's errors in the kernel log: dmesg | grep -i amdgpu",
         ),
-        // A built-in module has no state.
+        // A module that is built into the kernel has no state.
         Err(_) if Path::new("/sys/module/amdgpu").is_dir() => {
-            well(format!("amdgpu is in the kernel (Linux {release})"))
+            pass(format!("amdgpu is in the kernel (Linux {release})"))
         }
-        Err(_) => bad(
+        Err(_) => fail(
             format!("the kernel module amdgpu is not loaded (Linux {release})"),
             "load it: modprobe amdgpu; it needs CONFIG_DRM_AMDGPU and CONFIG_HSA_AMD",
         ),
     }
 }
 
-/// Checks which drivers AMD's GPUs on the PCI bus have.
+/// Checks that a GPU of AMD is on the PCI bus and has the driver amdgpu.
 fn pci() -> Finding {
     let mut drivers = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
@@ -69,15 +70,15 @@ fn pci() -> Finding {
     }
     if drivers.is_empty() {
         let advice = "firmware or a hypervisor may hide the GPU: lspci -d 1002:";
-        return bad("no AMD GPU is on the PCI bus", advice);
+        return fail("no AMD GPU is on the PCI bus", advice);
     }
     let list: Vec<_> =
         drivers.iter().map(|(address, driver)| format!("{address} ({driver})")).collect();
     let what = format!("AMD GPUs on the PCI bus, and their drivers: {}", list.join(", "));
     if drivers.iter().any(|(_, driver)| driver == "amdgpu") {
-        well(what)
+        pass(what)
     } else {
-        bad(what, "bind one to amdgpu; vfio-pci or a module blacklist may prevent that")
+        fail(what, "bind one to amdgpu; vfio-pci or a module blacklist may prevent that")
     }
 }
 
@@ -88,11 +89,11 @@ fn device(path: &Path) -> Finding {
     let metadata = fs::metadata(path);
     let is_device = metadata.as_ref().is_ok_and(|file| file.file_type().is_char_device());
     match opened {
-        Ok(_) if is_device => well(format!("{shown} can be opened")),
+        Ok(_) if is_device => pass(format!("{shown} can be opened")),
         Ok(_) => {
-            bad(format!("{shown} is not a device"), format!("remove it and load amdgpu: {shown}"))
+            fail(format!("{shown} is not a device"), format!("remove it and load amdgpu: {shown}"))
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => bad(
+        Err(error) if error.kind() == ErrorKind::NotFound => fail(
             format!("{shown} is missing"),
             "amdgpu is not loaded or supports no GPU here; in a container, pass the devices: \
              --device /dev/kfd --device /dev/dri",
@@ -102,19 +103,20 @@ fn device(path: &Path) -> Finding {
                 |_| "unknown".to_owned(),
                 |file| format!("{}, mode {:o}", group(file.gid()), file.mode() & 0o7777),
             );
-            bad(
+            fail(
                 format!("{shown} cannot be opened: permission denied (its group is {owner})"),
                 "add this user to the group `render` (usermod -aG render,video USER) and log in \
                  again; if the mode allows access, check the container's list of devices",
             )
         }
-        Err(error) => bad(
+        Err(error) => fail(
             format!("{shown} cannot be opened: {error}"),
             "read the kernel log for the reason: dmesg | grep -i -e kfd -e amdgpu",
         ),
     }
 }
 
+/// Returns the name of a group, or its number if it has no name.
 fn group(id: u32) -> String {
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let name = groups.lines().find_map(|line| {
@@ -125,6 +127,7 @@ fn group(id: u32) -> String {
     name.unwrap_or_else(|| id.to_string())
 }
 
+/// Checks that there are render nodes, and that each can be opened.
 fn render_nodes() -> Vec<Finding> {
     let mut nodes: Vec<PathBuf> = fs::read_dir("/dev/dri")
         .into_iter()
@@ -138,7 +141,7 @@ fn render_nodes() -> Vec<Finding> {
     nodes.sort();
     if nodes.is_empty() {
         let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
-        return vec![bad("/dev/dri has no render nodes", advice)];
+        return vec![fail("/dev/dri has no render nodes", advice)];
     }
     nodes.iter().map(|path| device(path)).collect()
 }
@@ -147,7 +150,7 @@ fn render_nodes() -> Vec<Finding> {
 fn topology() -> Finding {
     let folder = Path::new("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let Ok(entries) = fs::read_dir(folder) else {
-        return bad(
+        return fail(
             format!("{} is missing", folder.display()),
             "amdkfd is missing: the kernel needs CONFIG_HSA_AMD, and a container the host's sysfs",
         );
@@ -161,8 +164,8 @@ fn topology() -> Finding {
     }
     let what = format!("amdkfd's topology has {nodes} nodes, {gpus} of them GPUs");
     match gpus {
-        0 => bad(what, "amdkfd did not take the GPU: dmesg | grep -i kfd"),
-        _ => well(what),
+        0 => fail(what, "amdkfd did not add the GPU: dmesg | grep -i kfd"),
+        _ => pass(what),
     }
 }
 
@@ -171,14 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_check_tells_missing_file_and_device() {
+    fn device_check_fails_if_missing_or_plain_file() {
         let folder = tempfile::tempdir().unwrap();
         let missing = device(&folder.path().join("kfd"));
-        assert!(!missing.well && missing.what.ends_with("is missing"), "{missing:?}");
+        assert!(!missing.passed && missing.what.ends_with("is missing"), "{missing:?}");
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(device(&file).what.ends_with("is not a device"));
-        assert!(device(Path::new("/dev/null")).well);
+        assert!(device(Path::new("/dev/null")).passed);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `hsa-vmm bringup`: runs levels from "the library loads" to "process killed" and reports where they stop.
+//! `hsa-vmm bringup`: runs levels from "library loads" to "process killed" and reports the first that fails.
 //!
 //! ```text
 //!   bringup ── a level ──► supervise ─── a worker ───► run_level ── hsa ──► the runtime
@@ -15,7 +15,6 @@ mod gpu_fault;
 mod hsa;
 mod interface;
 mod level;
-mod level_run;
 mod machine;
 mod other_process;
 mod processes;
@@ -25,6 +24,7 @@ mod reproduce;
 mod reuse;
 mod run_level;
 mod show;
+mod supervisor;
 
 pub use arguments::{ABOUT, Bringup};
 pub use failure::returned_error;
@@ -38,12 +38,12 @@ use failure::Failure;
 use hsa_vmm_conformance::worker::begin;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
-use level_run::{LevelRun, Outcome, supervise};
 use recorder::Recorder;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use supervisor::{LevelRun, Outcome, supervise};
 
 pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     if let Some(level) = args.run_level {
@@ -52,7 +52,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     // Check the arguments before running anything.
     args.simulation()?;
     args.program.as_deref().map_or(Ok(()), output::check)?;
-    let mut log = args.log.as_deref().map(create).transpose()?;
+    let mut log = args.log.as_deref().map(create_log).transpose()?;
     let mut kernel = KernelLog::from_now();
     let mut out = Screen::stdout();
     let table = args.format == RunFormat::Table;
@@ -71,8 +71,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         if table {
             if runs.is_empty() {
                 let planned = planned_faults::planned(args.runtime.simulation().as_deref());
-                provenance::banner(&mut out, &unknown(planned))?;
-                name_runtime(&mut out, &run)?;
+                provenance::banner(&mut out, &without_effects(planned))?;
+                print_runtime(&mut out, &run)?;
             }
             show::level(&mut out, &run)?;
         }
@@ -98,7 +98,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             show::not_tried(&mut out, run.level, args.until)?;
             show::failure(&mut out, run.level, failure)?;
             let until = ["--until".to_owned(), run.level.name()];
-            writeln!(out, "\nreproduce: {} {}", args.runtime.bringup(false), until.join(" "))?;
+            let command = args.runtime.bringup_command(false);
+            writeln!(out, "\nreproduce: {command} {}", until.join(" "))?;
             match &args.program {
                 Some(path) => {
                     writeln!(out, "\nC program that repeats the calls: {}", path.display())?
@@ -111,17 +112,18 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
         let failed = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let left = failed.chain(std::iter::repeat((Status::Skip, "not tried")));
+        let remaining = failed.chain(std::iter::repeat((Status::Skip, "not tried")));
         let passed = runs.len() - text.iter().len();
-        for (level, (status, detail)) in levels().skip(passed).zip(left) {
+        for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.result(&KtapTest { name: &level.name(), status, detail })?;
         }
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
-        let how = provenance::gather(driver, text.as_deref(), args.runtime.bringup(false));
+        let provenance =
+            provenance::gather(driver, text.as_deref(), args.runtime.bringup_command(false));
         let report = report(&runs, failure.as_ref(), args.until);
-        provenance::write_json(&mut out, &report, how, &args.privacy)?;
+        provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
     }
     out.flush()?;
     planned_faults::note_missing(&faults);
@@ -136,7 +138,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     })
 }
 
-/// Returns what the table shows of a failure.
+/// Returns the failure as text, as in the table.
 fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<String> {
     let mut text = Vec::new();
     if let Some(failure) = failure {
@@ -145,13 +147,13 @@ fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<St
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Returns faults of a run that has just begun: whether they happen is not known yet.
-fn unknown(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
+/// Marks faults as unknown, because no call was made yet.
+fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults.iter_mut().for_each(|fault| fault.happened = None);
     faults
 }
 
-/// Runs a level in this process, which is its worker.
+/// Runs a level in this process, which is the level's worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     let (requests, answers) = begin()?;
     let recorder = Recorder::new(answers, args.other_process.unwrap_or(0));
@@ -162,11 +164,11 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn create(path: &Path) -> anyhow::Result<File> {
+fn create_log(path: &Path) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn name_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
+fn print_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
     match &run.runtime {
         Some(Some(path)) => writeln!(out, "runtime: {path}\n"),
         Some(None) => writeln!(out, "runtime: simulation\n"),
@@ -220,8 +222,8 @@ struct LevelReport<'a> {
 fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) -> Report<'a> {
     let runtime = runs.iter().find_map(|run| run.runtime.as_ref());
     let mut levels: Vec<_> = runs.iter().map(LevelReport::of).collect();
-    let above = Level::ALL.into_iter().filter(|level| *level <= until).skip(levels.len());
-    levels.extend(above.map(|level| LevelReport {
+    let not_tried = Level::ALL.into_iter().filter(|level| *level <= until).skip(levels.len());
+    levels.extend(not_tried.map(|level| LevelReport {
         level,
         status: "not_tried",
         detail: String::new(),
@@ -255,14 +257,15 @@ impl LevelReport<'_> {
     }
 }
 
+/// Returns the requests to the emulated driver that the table of interfaces does not list.
 fn unlisted_requests(run: &LevelRun) -> Vec<String> {
     let mut unlisted = std::collections::BTreeSet::new();
     for call in &run.calls {
-        let table = interface::rests_on(&call.begin.call);
+        let table = interface::used_by(&call.begin.call);
         for line in run.driver_during(call) {
-            let Some(asked) = interface::asked(line) else { continue };
-            if !table.iter().any(|interface| interface.logged == asked) {
-                unlisted.insert(format!("{}: {asked}", call.begin.call));
+            let Some(request) = interface::request(line) else { continue };
+            if !table.iter().any(|interface| interface.logged == request) {
+                unlisted.insert(format!("{}: {request}", call.begin.call));
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The level "shared": exports memory to a second process as a descriptor.
+//! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the other
+//! processes of other levels.
 
 use super::data::{Host, with_host};
 use super::hsa::{Address, Handle, Hsa};
@@ -19,12 +20,14 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-const THERE: u32 = 0x5a4e_d001;
-const BACK: u32 = 0xbac4_0001;
+/// The first of the numbers that the exporting process writes.
+const EXPORTED: u32 = 0x5a4e_d001;
+/// The first of the numbers that the importing process writes.
+const REPLY: u32 = 0xbac4_0001;
 /// The argument that starts this program as another process of a level.
 const ARGUMENT: &str = "--other-process";
 
-/// Exports the memory, and waits until the second process has written an answer to it.
+/// Exports the memory, and waits until the second process has written a reply to it.
 pub fn export(
     hsa: &Hsa<'_>,
     resources: &Resources,
@@ -34,19 +37,19 @@ pub fn export(
 ) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
-    host.write_by(gpu, va, THERE)?;
+    host.write_by(gpu, va, EXPORTED)?;
     let dmabuf = hsa.export(memory)?;
     let mut other =
-        start(1).map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))?;
+        start(1).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))?;
     let number = dmabuf.as_raw_fd().to_string();
-    let into = [("socket", "the other process".to_owned()), ("dmabuf", number)];
+    let arguments = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
-    let sent =
-        hsa.recorder.around("send", &into, Some(c), || (send(&other, &dmabuf), None, vec![]));
-    sent.1.map_err(|error| hsa.recorder.wrong(format!("cannot send the descriptor: {error}")))?;
+    let (_, sent) =
+        hsa.recorder.record("send", &arguments, Some(c), || (send(&other, &dmabuf), None, vec![]));
+    sent.map_err(|error| hsa.recorder.fail(format!("cannot send the descriptor: {error}")))?;
     let c = "wait_for(socket);".to_owned();
-    let into = [("socket", "the other process".to_owned())];
-    let (_, end) = hsa.recorder.around("wait", &into, Some(c), || {
+    let arguments = [("socket", "the other process".to_owned())];
+    let (_, end) = hsa.recorder.record("wait", &arguments, Some(c), || {
         let end = loop {
             match other.receive::<Record>(Duration::MAX) {
                 // Forward the record to the parent.
@@ -59,13 +62,13 @@ pub fn export(
     });
     match end {
         End::Exited(0) => {
-            host.read_by(gpu, va, BACK)?;
+            host.read_by(gpu, va, REPLY)?;
             hsa.recorder.fact("written by this process, read and answered by another");
             Ok(())
         }
-        // It has recorded the reason.
+        // The other process has recorded the reason.
         End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
-        end => Err(hsa.recorder.wrong(format!("the other process: {end}"))),
+        end => Err(hsa.recorder.fail(format!("the other process: {end}"))),
     }
 }
 
@@ -78,27 +81,27 @@ pub fn start(number: u8) -> io::Result<Worker> {
 
 fn send(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = SendAncillaryBuffer::new(&mut space);
+    let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [dmabuf.as_fd()];
-    with.push(SendAncillaryMessage::ScmRights(&descriptors));
-    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut with, SendFlags::NOSIGNAL)?;
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
 fn receive(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = RecvAncillaryBuffer::new(&mut space);
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let mut bytes = [IoSliceMut::new(&mut byte)];
-    let received = rustix::net::recvmsg(socket, &mut bytes, &mut with, RecvFlags::CMSG_CLOEXEC)?;
-    let whole = !received.flags.contains(ReturnFlags::CTRUNC);
-    let mut descriptors = with.drain().filter_map(|message| match message {
+    let received = rustix::net::recvmsg(socket, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let is_complete = !received.flags.contains(ReturnFlags::CTRUNC);
+    let mut descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
     let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
     descriptor
-        .filter(|_| whole)
+        .filter(|_| is_complete)
         .ok_or_else(|| io::Error::other("the message contains no descriptor"))
 }
 
@@ -115,29 +118,29 @@ pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
     hsa.shut_down()
 }
 
-/// Receives a descriptor through the request socket, imports it, checks the memory and writes an answer
-/// to it.
+/// Receives a descriptor through the request socket, imports it, checks the memory and writes a reply into
+/// it.
 fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
-    let into = [("socket", "the other process".to_owned())];
+    let arguments = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
-    let (_, dmabuf) = hsa.recorder.around("receive", &into, Some(c), || {
+    let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c), || {
         let received = receive(requests);
         let answered = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
         (received, None, vec![Argument { name: "dmabuf".into(), value: answered }])
     });
     let dmabuf = dmabuf
-        .map_err(|error| hsa.recorder.wrong(format!("cannot receive the descriptor: {error}")))?;
+        .map_err(|error| hsa.recorder.fail(format!("cannot receive the descriptor: {error}")))?;
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let memory = hsa.import(&dmabuf)?;
     let va = hsa.reserve(size, "va")?;
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
-        if let Some(what) = host.difference(gpu, &va, THERE, 1)? {
-            let what = format!("the other process imported other memory: {what}");
-            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", what));
+        if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
+            let message = format!("the other process imported other memory: {difference}");
+            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", message));
         }
-        host.write_by(gpu, &va, BACK)
+        host.write_by(gpu, &va, REPLY)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;

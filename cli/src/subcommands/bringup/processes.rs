@@ -1,8 +1,8 @@
 //! Several processes that use a GPU's memory at once: the levels "pressure" and "killed".
 
-use super::accounting::much;
+use super::accounting::large_size;
 use super::data::with_host;
-use super::hsa::{Hsa, Named};
+use super::hsa::{Handle, Hsa, Named, Pool};
 use super::other_process::start;
 use super::record::Record;
 use super::recorder::Stopped;
@@ -19,23 +19,24 @@ const ROUNDS: u32 = 3;
 /// The number of handles that keep their data while the memory is filled.
 const KEPT: u32 = 4;
 /// The largest number of handles that fill the memory.
-const MOST: usize = 64;
-/// What the process of "killed" says when it holds its memory.
+const MAX_HANDLES: usize = 64;
+/// The fact that the process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
-/// The time in which the driver must return the memory of a killed process.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time within which the driver must return the memory of a killed process.
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Fills the memory from several processes at once, and compares data that is kept meanwhile.
+/// Fills the memory from several processes at once. Each keeps some data and checks it.
 pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
-    let others = (1..PROCESSES).map(|number| begin(hsa, number)).collect::<Result<Vec<_>>>()?;
+    let others =
+        (1..PROCESSES).map(|number| start_other(hsa, number)).collect::<Result<Vec<_>>>()?;
     let own = fill_memory(hsa, resources);
     for mut other in others {
         let end = forward(hsa, &mut other, |_| false);
         match end {
             Some(End::Exited(0)) => {}
-            // It has recorded the reason.
+            // The other process has recorded the reason.
             Some(End::Exited(code)) if code == i32::from(crate::FAILED) => return Err(Stopped),
-            Some(end) => return Err(hsa.recorder.wrong(format!("another process: {end}"))),
+            Some(end) => return Err(hsa.recorder.fail(format!("another process: {end}"))),
             None => {}
         }
     }
@@ -43,17 +44,17 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     own
 }
 
-fn begin(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
-    start(number).map_err(|error| hsa.recorder.wrong(format!("no other process: {error}")))
+fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
+    start(number).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))
 }
 
-/// Forwards the records of another process until one is accepted. Returns how the process ended, if it
-/// did.
+/// Forwards the records of another process up to the one that `until` accepts. Returns the exit status if the
+/// process ends first.
 fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -> Option<End> {
     loop {
         match other.receive::<Record>(Duration::MAX) {
             Received::Answer(record) if until(&record) => return None,
-            // The result of the level is this process's.
+            // Only this process decides the result of the level.
             Received::Answer(Record::Fact(_) | Record::Reached) => {}
             Received::Answer(record) => hsa.recorder.send(&record),
             Received::Invalid(_) | Received::Timeout => {}
@@ -62,17 +63,16 @@ fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -
     }
 }
 
-/// One process of "pressure": fills the memory until an allocation is refused, and compares the data of
-/// the handles that it keeps.
+/// Runs one process of "pressure": fills the memory until an allocation fails, and compares the data of the
+/// handles that it keeps.
 pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
-    let available = hsa.available(gpu).unwrap_or_default() as usize;
-    let large = (available / 16).max(size) / size * size;
+    let large = (hsa.pool(pool)?.size / 16).max(size) / size * size;
     with_host(hsa, resources, |host| {
         let mut kept = Vec::new();
         for number in 0..KEPT {
             let va = hsa.reserve(size, "va")?;
-            let memory = hsa.create(pool, size, "memory")?;
+            let memory = create_when_available(hsa, pool, size)?;
             hsa.map(&va, size, &memory)?;
             hsa.grant(&va, size, &[gpu])?;
             let first = 0x9e55_0001 | number << 12;
@@ -81,16 +81,16 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         for _ in 0..ROUNDS {
             let mut held = Vec::new();
-            while held.len() < MOST {
+            while held.len() < MAX_HANDLES {
                 match hsa.try_create(pool, &Named::new(format!("{large:#x}"), large))? {
                     Some(memory) => held.push(memory),
                     None => break,
                 }
             }
             for (va, _, first) in &kept {
-                if let Some(what) = host.difference(gpu, va, *first, 1)? {
-                    let what = format!("data is lost while the memory is full: {what}");
-                    return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", what));
+                if let Some(difference) = host.difference(gpu, va, *first, 1)? {
+                    let message = format!("data is lost while the memory is full: {difference}");
+                    return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
                 }
             }
             held.iter().try_for_each(|memory| hsa.release(memory))?;
@@ -103,34 +103,49 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     })
 }
 
+/// Allocates memory. Waits while the other processes of "pressure" hold all of it.
+fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Handle> {
+    let began = Instant::now();
+    loop {
+        match hsa.try_create(pool, &Named::new("size", size))? {
+            Some(memory) => return Ok(memory),
+            None if began.elapsed() < RETURN_LIMIT => std::thread::sleep(Duration::from_millis(20)),
+            None => {
+                let message = format!("no memory for {size} bytes within {RETURN_LIMIT:?}");
+                return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
+            }
+        }
+    }
+}
+
 /// Kills a process that holds memory: the memory must become available.
 pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let Some(before) = hsa.available(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
-    let mut other = begin(hsa, 1)?;
+    let mut other = start_other(hsa, 1)?;
     if let Some(end) = forward(hsa, &mut other, |record| *record == Record::Fact(HOLDS.into())) {
-        return Err(hsa.recorder.wrong(format!("the other process ended: {end}")));
+        return Err(hsa.recorder.fail(format!("the other process ended: {end}")));
     }
-    let size = much(resources, before) as u64;
+    let size = large_size(resources, before) as u64;
     let missing = || before.saturating_sub(hsa.available(gpu).unwrap_or_default());
-    let counted = missing() > size / 2;
-    let into = [("process", "the other process".to_owned())];
-    hsa.recorder.around("kill", &into, None, || {
+    let is_counted = missing() > size / 2;
+    let arguments = [("process", "the other process".to_owned())];
+    hsa.recorder.record("kill", &arguments, None, || {
         other.kill();
         while !matches!(other.receive::<Record>(Duration::MAX), Received::Exited(_)) {}
         ((), None, vec![])
     });
-    if !counted {
+    if !is_counted {
         let why = "memory of other processes is not counted (simulation, emulated driver)";
         return Err(hsa.recorder.skip(why));
     }
     let began = Instant::now();
     while missing() > size / 2 {
-        if began.elapsed() > PATIENCE {
-            let what = format!("{} bytes are missing after the process was killed", missing());
-            return Err(hsa.recorder.blame("kill", what));
+        if began.elapsed() > RETURN_LIMIT {
+            let message = format!("{} bytes are missing after the process was killed", missing());
+            return Err(hsa.recorder.blame("kill", message));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -138,10 +153,10 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// The process of "killed": holds memory until it is killed.
+/// Runs the other process of "killed": holds memory until it is killed.
 pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let size = much(resources, hsa.available(gpu).unwrap_or_default());
+    let size = large_size(resources, hsa.available(gpu).unwrap_or_default());
     let va = hsa.reserve(size, "va")?;
     let memory = hsa.create(&resources.pool, size, "memory")?;
     hsa.map(&va, size, &memory)?;

@@ -1,4 +1,4 @@
-/* The level "LEVEL" of hsa-vmm bringup, with nothing but HSA:
+/* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. To build:
  *
  *   cc -g -o repeat repeat.c -I/opt/rocm/include -L/opt/rocm/lib -lhsa-runtime64 -lpthread
  */

@@ -12,32 +12,32 @@ pub enum Record {
     /// A call has returned.
     Returned(Return),
     /// The level failed because of the call with this number.
-    Failed(Number),
-    /// All calls succeeded, but the result is wrong; with the last call.
-    Wrong(Option<Number>, String),
-    /// The level fails because of the last call of this function, of this task if it made one, whatever its
-    /// status and that of later calls.
+    Failed(CallId),
+    /// All calls succeeded, but the result is wrong. Contains the last call.
+    Wrong(Option<CallId>, String),
+    /// The level fails because of the last call of this function, whatever its status. A call of this task is
+    /// preferred.
     Blame { task: String, call: String, what: String },
-    /// The level does not apply, with the reason.
+    /// The level does not apply. Contains the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.
     Fact(String),
     /// The library that was loaded; `None` for the simulation.
     Runtime(Option<String>),
-    /// No library was found, with the list of attempts.
+    /// No library was found. Contains the list of attempts.
     NoLibrary(String),
     /// The level was reached.
     Reached,
 }
 
-/// Identifies a call: its process (0, or that of another process of the level) and its number there.
+/// Identifies a call: the number of its process (0 for the level's first) and of the call in that process.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
-pub struct Number(pub u8, pub u64);
+pub struct CallId(pub u8, pub u64);
 
 /// A call that begins.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Begin {
-    pub number: Number,
+    pub number: CallId,
     /// The number of the thread, from 1; 0 for the main thread.
     pub thread: u32,
     /// Process and thread ID: `16306:16308`.
@@ -46,7 +46,7 @@ pub struct Begin {
     pub call: String,
     /// The arguments.
     pub arguments: Vec<Argument>,
-    /// The statement in C, if the C program has one for it.
+    /// The statement of the C program, if it has one for this call.
     pub c: Option<String>,
     /// The lengths of the logs.
     pub logs: Logs,
@@ -55,7 +55,7 @@ pub struct Begin {
 /// A call that has returned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Return {
-    pub number: Number,
+    pub number: CallId,
     /// The status; `None` if the step has none.
     pub status: Option<u32>,
     /// The output arguments.

@@ -1,6 +1,6 @@
 //! Sends the records of a level's process to the parent.
 
-use super::record::{Argument, Begin, Logs, Number, Record, Return};
+use super::record::{Argument, Begin, CallId, Logs, Record, Return};
 use hsa_vmm_conformance::worker::Answers;
 use std::cell::Cell;
 use std::fs::File;
@@ -14,7 +14,7 @@ thread_local! {
     /// The number of this thread, from 1; 0 for the main thread.
     static THREAD: Cell<u32> = const { Cell::new(0) };
     /// The last call of this thread.
-    static LAST: Cell<Option<Number>> = const { Cell::new(None) };
+    static LAST: Cell<Option<CallId>> = const { Cell::new(None) };
 }
 
 /// Sends records to the parent.
@@ -26,7 +26,7 @@ pub struct Recorder {
     driver_log: Option<PathBuf>,
 }
 
-/// The level cannot continue. The reason has been recorded.
+/// The error of a level that cannot continue. The reason has been recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped;
 
@@ -38,7 +38,7 @@ impl Recorder {
     }
 
     /// Sets the number of this thread.
-    pub fn name_thread(number: u32) {
+    pub fn set_thread_number(number: u32) {
         THREAD.set(number);
     }
 
@@ -50,14 +50,14 @@ impl Recorder {
     }
 
     /// Makes a call and sends a record before and after it.
-    pub fn around<T>(
+    pub fn record<T>(
         &self,
         call: &str,
         arguments: &[(&str, String)],
         c: Option<String>,
         perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
-    ) -> (Number, T) {
-        let number = Number(self.process, self.calls.fetch_add(1, Ordering::Relaxed));
+    ) -> (CallId, T) {
+        let number = CallId(self.process, self.calls.fetch_add(1, Ordering::Relaxed));
         LAST.set(Some(number));
         self.send(&Record::Begin(Begin {
             number,
@@ -79,17 +79,17 @@ impl Recorder {
         (number, value)
     }
 
-    /// Records that the level fails although all calls succeeded.
-    pub fn wrong(&self, what: impl Into<String>) -> Stopped {
-        self.send(&Record::Wrong(LAST.get(), what.into()));
+    /// Records that the level fails because of a wrong result, although all calls succeeded.
+    pub fn fail(&self, message: impl Into<String>) -> Stopped {
+        self.send(&Record::Wrong(LAST.get(), message.into()));
         Stopped
     }
 
-    /// Records that the level fails because of the last call of a function, of this thread if it made one,
-    /// whatever its status and that of later calls.
-    pub fn blame(&self, call: &str, what: impl Into<String>) -> Stopped {
+    /// Records that the level fails because of the last call of a function, whatever its status. Prefers a call
+    /// of this thread.
+    pub fn blame(&self, call: &str, message: impl Into<String>) -> Stopped {
         let call = call.to_owned();
-        self.send(&Record::Blame { task: task(), call, what: what.into() });
+        self.send(&Record::Blame { task: task(), call, what: message.into() });
         Stopped
     }
 
@@ -100,10 +100,11 @@ impl Recorder {
     }
 
     /// Records a fact for the report.
-    pub fn fact(&self, what: impl Into<String>) {
-        self.send(&Record::Fact(what.into()));
+    pub fn fact(&self, message: impl Into<String>) {
+        self.send(&Record::Fact(message.into()));
     }
 
+    /// Returns the present lengths of the logs.
     fn logs(&self) -> Logs {
         let length =
             |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |file| file.len());
@@ -114,7 +115,7 @@ impl Recorder {
     }
 }
 
-/// Returns process and thread ID in the form of the emulated driver's log.
+/// Returns the process ID and thread ID in the format of the emulated driver's log.
 fn task() -> String {
     let thread = rustix::thread::gettid().as_raw_nonzero();
     format!("{}:{thread}", std::process::id())

@@ -1,12 +1,13 @@
 //! Writes a level as a C program that makes the same calls.
 
 use super::level::Level;
-use super::level_run::{Call, LevelRun};
+use super::supervisor::{Call, LevelRun};
 use std::fmt::Write as _;
 
 const HEAD: &str = include_str!("program.c");
 
-/// Allocating functions, the functions that release, and their arguments; in the order of release.
+/// Allocating functions, the functions that release their results, and the arguments of the latter; in the
+/// order of release.
 const RELEASES: [(&str, &str, &str); 5] = [
     ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap", "va, size"),
     ("hsa_amd_vmem_handle_create", "hsa_amd_vmem_handle_release", "memory"),
@@ -18,7 +19,7 @@ const RELEASES: [(&str, &str, &str); 5] = [
 /// Returns the program. Its first lines say how to build it.
 pub fn program(run: &LevelRun) -> String {
     let until = run.failed_call().map_or(run.calls.len(), |index| index + 1);
-    let of = |process: u8| {
+    let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
         // In "shared", both processes are needed to the end: each waits for the other.
         let calls = calls.filter(move |(index, call)| {
@@ -29,8 +30,8 @@ pub fn program(run: &LevelRun) -> String {
     let failed = run.failed_call().map_or(0, |index| run.calls[index].begin.number.0);
     // Only the processes of "shared" need each other.
     let (first, other) = match run.level {
-        Level::Shared => (of(0), of(1)),
-        _ => (of(failed), Vec::new()),
+        Level::Shared => (calls_of(0), calls_of(1)),
+        _ => (calls_of(failed), Vec::new()),
     };
     let mut text = HEAD.replace("LEVEL", run.level.title());
     text = text.replace("GRANULES", &run.level.granules().to_string());
@@ -46,7 +47,7 @@ pub fn program(run: &LevelRun) -> String {
         variables(&mut text, &rounds);
         text.push_str("  for (int round = 0; round < 64; round++) {\n");
         statements(&mut text, &rounds, "    ");
-        release(&mut text, &rounds, "    ");
+        write_releases(&mut text, &rounds, "    ");
         text.push_str("  }\n  return NULL;\n}\n");
     }
     text.push_str("\nint main(void) {\n");
@@ -56,10 +57,11 @@ pub fn program(run: &LevelRun) -> String {
     if !other.is_empty() {
         text.push_str("  int socket = start(other_process);\n");
     }
-    let alone = |call: &&Call| call.begin.thread == 0;
+    let in_main_thread = |call: &&Call| call.begin.thread == 0;
     if threads > 0 {
         let start = |call: &&Call| call.begin.call != "hsa_shut_down";
-        let before: Vec<_> = first.iter().copied().filter(alone).take_while(start).collect();
+        let before: Vec<_> =
+            first.iter().copied().filter(in_main_thread).take_while(start).collect();
         body(&mut text, &before);
         let _ = write!(
             text,
@@ -79,8 +81,8 @@ fn body(text: &mut String, calls: &[&Call]) {
     statements(text, calls, "  ");
 }
 
-/// Returns the calls of one thread up to the end of its first round: the failed thread if there is
-/// one. All rounds and threads are alike.
+/// Returns the calls of one thread up to the end of its first round: of the thread that failed, if one did.
+/// All rounds and threads make the same calls.
 fn round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     let thread = failed.map_or(1, |call| call.begin.thread.max(1));
     let own: Vec<_> = calls.iter().copied().filter(|call| call.begin.thread == thread).collect();
@@ -93,7 +95,7 @@ fn round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     }
 }
 
-/// Declares the variables that are used, so that compilers do not warn.
+/// Declares only the variables that are used, because compilers warn about others.
 fn variables(text: &mut String, calls: &[&Call]) {
     let all: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
     let used = |word: &str| all.iter().any(|statement| has_word(statement, word));
@@ -131,26 +133,26 @@ fn statements(text: &mut String, calls: &[&Call], indent: &str) {
 
 /// Releases what the calls have not released: a failed round stops early, and some memory is allocated
 /// once for all rounds. AMD's runtime crashes in `hsa_shut_down` while a GPU's mapping exists.
-fn release(text: &mut String, calls: &[&Call], indent: &str) {
-    let made = |name: &str| calls.iter().any(|call| call.begin.call == name);
-    for (allocate, back, arguments) in RELEASES {
-        if made(allocate) && !made(back) {
-            let _ = writeln!(text, "{indent}CHECK({back}({arguments}));");
+fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
+    let was_called = |name: &str| calls.iter().any(|call| call.begin.call == name);
+    for (allocate, release, arguments) in RELEASES {
+        if was_called(allocate) && !was_called(release) {
+            let _ = writeln!(text, "{indent}CHECK({release}({arguments}));");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::level_run::{Cause, Outcome};
-    use super::super::record::{Begin, Logs, Number};
+    use super::super::record::{Begin, CallId, Logs};
+    use super::super::supervisor::{Cause, Outcome};
     use super::*;
     use std::time::Duration;
 
     fn calls(of: &[(u32, &str, &str)]) -> Vec<Call> {
         let call = |(number, &(thread, call, c)): (usize, &(u32, &str, &str))| Call {
             begin: Begin {
-                number: Number(0, number as u64),
+                number: CallId(0, number as u64),
                 thread,
                 task: String::new(),
                 call: call.into(),

@@ -1,4 +1,4 @@
-//! Addresses and memory that are used again: the levels "unmapped" and "reused".
+//! Reuse of addresses and memory: the levels "unmapped" and "reused".
 
 use super::data::with_host;
 use super::hsa::Hsa;
@@ -7,16 +7,19 @@ use super::run_level::Resources;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
+/// The first of the numbers in the memory that was unmapped.
 const KEPT: u32 = 0x4e97_0001;
+/// The first of the numbers in the other memory.
 const OTHER: u32 = 0x07e4_0001;
 /// The number of rounds of "reused".
 const ROUNDS: u32 = 4;
-/// The function that is the cause if an address still leads to memory that was unmapped.
+/// The function that is the cause if an address still refers to memory that was unmapped.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
+/// The function that is the cause if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
-/// Maps other memory at an address that was unmapped. A second mapping keeps the first memory alive and
-/// shows whether writes to the address still reach it, so that no access faults.
+/// Maps other memory at an address that was unmapped. A second mapping keeps the first memory alive, so
+/// that no access faults, and shows whether writes to the address still change that memory.
 pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     with_host(hsa, resources, |host| {
@@ -31,16 +34,16 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         host.read_by(gpu, &alias, KEPT)?;
         hsa.unmap(&va, size)?;
         let occupied = |_| {
-            let what = "the address cannot be used again after it was unmapped";
-            hsa.recorder.blame(UNMAP, what)
+            let message = "the address cannot be used again after it was unmapped";
+            hsa.recorder.blame(UNMAP, message)
         };
         hsa.map(&va, size, &other).map_err(occupied)?;
         hsa.grant(&va, size, &[gpu]).map_err(occupied)?;
         host.write_by(gpu, &va, OTHER)?;
-        if let Some(what) = host.difference(gpu, &alias, KEPT, 1)? {
-            let what =
-                format!("a GPU still reaches memory by an address that was unmapped: {what}");
-            return Err(hsa.recorder.blame(UNMAP, what));
+        if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
+            let message =
+                format!("a GPU still reaches memory by an address that was unmapped: {difference}");
+            return Err(hsa.recorder.blame(UNMAP, message));
         }
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -70,9 +73,9 @@ pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 host.write_by(gpu, va, first)?;
             }
             for (va, first) in vas.iter().zip(firsts) {
-                if let Some(what) = host.difference(gpu, va, first, 1)? {
-                    let what = format!("another handle has the same memory: {what}");
-                    return Err(hsa.recorder.blame(CREATE, what));
+                if let Some(difference) = host.difference(gpu, va, first, 1)? {
+                    let message = format!("another handle has the same memory: {difference}");
+                    return Err(hsa.recorder.blame(CREATE, message));
                 }
             }
             for (va, memory) in vas.iter().zip(&memories) {

@@ -15,7 +15,7 @@ use hsa_vmm_conformance::worker::Requests;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The number of threads of the last level, and of rounds in each.
+/// The number of threads of "load", and of rounds in each.
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 64;
 
@@ -37,7 +37,7 @@ pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::R
     let Some(table) = open(args, recorder)? else { return Ok(()) };
     let reached = match level {
         Level::Library => library(&table, recorder),
-        _ => start(&Hsa::new(table, recorder), level),
+        _ => run_started(&Hsa::new(table, recorder), level),
     };
     if reached.is_ok() {
         recorder.send(&Record::Reached);
@@ -69,7 +69,7 @@ fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table
         recorder.send(&Record::Runtime(None));
         return Ok(Some(table));
     }
-    // SAFETY: the file is the one that the user names, or the runtime by its own name.
+    // SAFETY: the user chose the file, or it is the runtime by its usual name.
     match unsafe { sys::Library::load(&args.search()) } {
         Ok(library) => {
             let table = *library.table();
@@ -84,46 +84,50 @@ fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table
     }
 }
 
+/// Checks that the library has the required functions.
 fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
     if let Err(missing) = &table.vmem {
-        return Err(recorder.wrong(format!("{missing}: the library is older than ROCm 6.0")));
+        return Err(recorder.fail(format!("{missing}: the library is older than ROCm 6.0")));
     }
     let optional = table.core.optional().chain(table.vmem.iter().flat_map(sys::Vmem::optional));
-    let lacks: Vec<_> = optional.filter(|(_, there)| !there).map(|(name, _)| name).collect();
-    let required = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - lacks.len();
-    recorder.fact(match lacks.len() {
-        0 => format!("all {required} functions"),
-        _ => format!("{required} functions; without {}", lacks.join(", ")),
+    let absent: Vec<_> = optional.filter(|(_, exists)| !exists).map(|(name, _)| name).collect();
+    let present = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - absent.len();
+    recorder.fact(match absent.len() {
+        0 => format!("all {present} functions"),
+        _ => format!("{present} functions; without {}", absent.join(", ")),
     });
     Ok(())
 }
 
-fn start(hsa: &Hsa<'_>, level: Level) -> Result<()> {
+/// Starts the runtime, runs the level and stops the runtime.
+fn run_started(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     hsa.init()?;
     if level == Level::Runtime {
         let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR";
-        let major = hsa.system(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR, version);
+        let major = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR, version);
         // ROCm 6.0 does not have this attribute.
         if let Ok(major) = major {
             let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR";
-            let minor = hsa.system(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, version)?;
+            let minor =
+                hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, version)?;
             hsa.recorder.fact(format!("extension {major}.{minor}"));
         }
     } else {
-        agents(hsa, level)?;
+        run_with_agents(hsa, level)?;
     }
     match level {
-        // With HSA_ENABLE_SDMA=0, hsa_shut_down of ROCm 6.1.2 aborts in one of four runs: it locks a
-        // mutex of a queue that it has destroyed.
+        // Not hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
+        // because it locks a mutex of a queue that it has destroyed.
         Level::Blit => Ok(()),
         _ => hsa.shut_down(),
     }
 }
 
-fn agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
+/// Finds the agents, and runs the level on them.
+fn run_with_agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     let (cpu, gpus) = find_agents(hsa)?;
     if level > Level::Agents {
-        return run_with(hsa, level, &find_resources(hsa, level, cpu, gpus)?);
+        return run_with_resources(hsa, level, &find_resources(hsa, level, cpu, gpus)?);
     }
     let names = gpus.iter().map(|gpu| hsa.agent_name(gpu)).collect::<Result<Vec<_>>>()?;
     let plural = if names.len() == 1 { "" } else { "s" };
@@ -136,7 +140,7 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     let (mut cpu, mut gpus) = (None, Vec::new());
     for value in hsa.agents()? {
         let agent = Named::new("agent", value);
-        match hsa.agent(&agent, sys::HSA_AGENT_INFO_DEVICE, "HSA_AGENT_INFO_DEVICE")? {
+        match hsa.agent_attribute(&agent, sys::HSA_AGENT_INFO_DEVICE, "HSA_AGENT_INFO_DEVICE")? {
             sys::HSA_DEVICE_TYPE_CPU if cpu.is_none() => cpu = Some(Named::new("cpu", value)),
             sys::HSA_DEVICE_TYPE_GPU => {
                 gpus.push(Named::new(format!("gpu[{}]", gpus.len()), value));
@@ -145,8 +149,8 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
         }
     }
     match cpu {
-        None => Err(hsa.recorder.wrong("no agent is a CPU")),
-        Some(_) if gpus.is_empty() => Err(hsa.recorder.wrong("no agent is a GPU")),
+        None => Err(hsa.recorder.fail("no agent is a CPU")),
+        Some(_) if gpus.is_empty() => Err(hsa.recorder.fail("no agent is a GPU")),
         Some(cpu) => Ok((cpu, gpus)),
     }
 }
@@ -159,11 +163,12 @@ pub fn find_resources(
     gpus: Vec<Agent>,
 ) -> Result<Resources> {
     let name = "HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED";
-    let supported = hsa.system(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED, name)?;
+    let supported =
+        hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED, name)?;
     // The runtime writes one byte.
     if supported & 0xff == 0 {
-        let what = "the runtime says that virtual memory is not supported";
-        return Err(hsa.recorder.wrong(what));
+        let message = "the runtime says that virtual memory is not supported";
+        return Err(hsa.recorder.fail(message));
     }
     let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
     if level == Level::Pools {
@@ -177,24 +182,25 @@ pub fn find_resources(
     Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
 }
 
-/// Returns the first pool of an agent that allows allocation.
+/// Returns the first pool of an agent that allows allocation. `c` is its variable in the C program.
 fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> {
     for value in hsa.pools(agent, c)? {
         let pool = Named::new(c, value);
-        let info = hsa.pool(&pool)?;
+        let info = hsa.pool_info(&pool)?;
         if info.segment != sys::HSA_AMD_SEGMENT_GLOBAL || !info.allocatable {
             continue;
         }
         if !info.granule.is_power_of_two() || info.granule < 4096 {
-            let what = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
-            return Err(hsa.recorder.wrong(what));
+            let message = format!("the granule of a pool of {} is {} bytes", agent.c, info.granule);
+            return Err(hsa.recorder.fail(message));
         }
         return Ok((pool, info));
     }
-    Err(hsa.recorder.wrong(format!("{} has no pool that allows allocation", agent.c)))
+    Err(hsa.recorder.fail(format!("{} has no pool that allows allocation", agent.c)))
 }
 
-fn run_with(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Result<()> {
+/// Runs a level that uses memory.
+fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Result<()> {
     let size = resources.size;
     match level {
         Level::Library | Level::Runtime | Level::Agents | Level::Pools => Ok(()),
@@ -283,25 +289,25 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     mapped(hsa, resources, |va, memory| {
-        // The owner last: some releases grant access to no other agent after it.
+        // Name the owner last: after it, some releases grant access to no other agent.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
         with_host(hsa, resources, |host| {
             for (peer, number) in peers.iter().zip(1..) {
-                let (there, back) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
-                host.write_by(owner, va, there)?;
-                host.read_by(peer, va, there)?;
-                host.write_by(peer, va, back)?;
-                host.read_by(owner, va, back)?;
+                let (by_owner, by_peer) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
+                host.write_by(owner, va, by_owner)?;
+                host.read_by(peer, va, by_owner)?;
+                host.write_by(peer, va, by_peer)?;
+                host.read_by(owner, va, by_peer)?;
             }
-            shared_again(hsa, resources, (va, memory), (owner, peers[0]), host)
+            check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
         })
     })
 }
 
-/// Maps the memory once more, for another GPU alone: the driver may move it, and the first mapping must
-/// still lead to it.
-fn shared_again(
+/// Maps the memory at a second address, for another GPU only. The driver may then move the memory; the first
+/// mapping must still refer to it.
+fn check_after_second_mapping(
     hsa: &Hsa<'_>,
     resources: &Resources,
     (va, memory): (&Address, &Handle),
@@ -310,24 +316,24 @@ fn shared_again(
 ) -> Result<()> {
     let (first, size) = (0x9ee4_0001, resources.size);
     host.write_by(owner, va, first)?;
-    let again = hsa.reserve(size, "va2")?;
-    hsa.map(&again, size, memory)?;
-    hsa.grant(&again, size, &[peer])?;
-    if let Some(what) = host.difference(owner, va, first, 1)? {
-        let what = format!(
-            "{} no longer reaches its memory after this call mapped it for {}: {what}",
+    let alias = hsa.reserve(size, "va2")?;
+    hsa.map(&alias, size, memory)?;
+    hsa.grant(&alias, size, &[peer])?;
+    if let Some(difference) = host.difference(owner, va, first, 1)? {
+        let message = format!(
+            "{} no longer reaches its memory after this call mapped it for {}: {difference}",
             owner.c, peer.c
         );
-        return Err(hsa.recorder.blame(GRANT, what));
+        return Err(hsa.recorder.blame(GRANT, message));
     }
-    host.read_by(peer, &again, first)?;
-    hsa.unmap(&again, size)?;
-    hsa.free(&again, size)
+    host.read_by(peer, &alias, first)?;
+    hsa.unmap(&alias, size)?;
+    hsa.free(&alias, size)
 }
 
 fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let work = |thread: u32| -> Result<()> {
-        Recorder::name_thread(thread);
+        Recorder::set_thread_number(thread);
         with_host(hsa, resources, |host| {
             for round in 0..ROUNDS {
                 mapped(hsa, resources, |va, _| {

@@ -1,8 +1,8 @@
 //! Prints the levels and the report of a failure: 80 columns, colours on a terminal.
 
-use super::failure::{Answer, FailedCall, Failure};
+use super::failure::{DriverResult, FailedCall, Failure};
 use super::level::Level;
-use super::level_run::{LevelRun, Outcome};
+use super::supervisor::{LevelRun, Outcome};
 use crate::screen::Screen;
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const WIDTH: usize = 80;
 /// The column of a level's detail.
-const DETAIL: usize = 22;
+const DETAIL_COLUMN: usize = 22;
 
 const fn colour(colour: AnsiColor) -> Style {
     Style::new().fg_color(Some(anstyle::Color::Ansi(colour)))
@@ -48,8 +48,8 @@ fn calls(run: &LevelRun) -> String {
 
 /// Prints the levels after the one that failed.
 pub fn not_tried(out: &mut Screen<'_>, level: Level, until: Level) -> io::Result<()> {
-    for title in Level::ALL.into_iter().filter(|other| level < *other && *other <= until) {
-        line(out, DIM, "·", title.title(), "not tried", None)?;
+    for later in Level::ALL.into_iter().filter(|other| level < *other && *other <= until) {
+        line(out, DIM, "·", later.title(), "not tried", None)?;
     }
     Ok(())
 }
@@ -64,20 +64,20 @@ fn line(
 ) -> io::Result<()> {
     let took =
         took.map(|took| format!("{:.0} ms", took.as_secs_f64() * 1000.0)).unwrap_or_default();
-    let room = WIDTH - DETAIL - 10;
-    let mut parts = wrap(detail, room).into_iter();
+    let width = WIDTH - DETAIL_COLUMN - 10;
+    let mut parts = wrap(detail, width).into_iter();
     let first = parts.next().unwrap_or_default();
     out.styled(style, mark)?;
     write!(out, " {title:19} ")?;
     match took.is_empty() {
         true => writeln!(out, "{first}")?,
         false => {
-            write!(out, "{first:room$} ")?;
+            write!(out, "{first:width$} ")?;
             out.styled(DIM, format_args!("{took:>9}"))?;
             writeln!(out)?;
         }
     }
-    parts.try_for_each(|part| writeln!(out, "{:DETAIL$}{part}", ""))
+    parts.try_for_each(|part| writeln!(out, "{:DETAIL_COLUMN$}{part}", ""))
 }
 
 /// Prints the report of the failure.
@@ -92,13 +92,13 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         writeln!(out, "  at the same time in {other}")?;
     }
     if !failure.rests_on.is_empty() {
-        head(out, "Kernel interfaces it uses")?;
-        for asked in &failure.rests_on {
-            let interface = asked.interface;
-            let (style, mark) = match asked.answer {
-                Some(Answer::Error) => (RED, "✗"),
-                Some(Answer::Well) => (GREEN, "✓"),
-                Some(Answer::NotAsked) => (DIM, "·"),
+        heading(out, "Kernel interfaces it uses")?;
+        for used in &failure.rests_on {
+            let interface = used.interface;
+            let (style, mark) = match used.answer {
+                Some(DriverResult::Error) => (RED, "✗"),
+                Some(DriverResult::Well) => (GREEN, "✓"),
+                Some(DriverResult::NotAsked) => (DIM, "·"),
                 None => (Style::new(), " "),
             };
             let (file, request) = (short(interface.file), short(interface.request));
@@ -109,7 +109,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     }
     match &failure.driver {
         Some(lines) if lines.is_empty() => {
-            head(out, "The emulated driver")?;
+            heading(out, "The emulated driver")?;
             writeln!(out, "  received no request during this call")?;
         }
         Some(lines) => log(out, "Requests to the emulated driver", lines)?,
@@ -124,7 +124,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         Err(why) => note(out, &format!("The kernel's log cannot be read: {why}."))?,
     }
     if !failure.machine.is_empty() {
-        head(out, "This machine")?;
+        heading(out, "This machine")?;
         for check in &failure.machine {
             let (style, mark) = if check.well { (GREEN, "✓") } else { (RED, "✗") };
             out.styled(style, mark)?;
@@ -135,7 +135,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         log(out, "The calls that repeat it", &failure.calls)?;
     }
     if !failure.try_next.is_empty() {
-        head(out, "Try next")?;
+        heading(out, "Try next")?;
         for (number, advice) in (1..).zip(&failure.try_next) {
             let lines = wrap(advice, WIDTH - 4);
             writeln!(out, "{number:2}. {}", lines.join("\n    "))?;
@@ -151,10 +151,10 @@ fn short(name: &str) -> &str {
 }
 
 fn failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
-    let who = if call.other_process { ", in the other process" } else { "" };
+    let suffix = if call.other_process { ", in the other process" } else { "" };
     write!(out, "  ")?;
     out.styled(BOLD, &call.name)?;
-    writeln!(out, "{who}")?;
+    writeln!(out, "{suffix}")?;
     for argument in &call.arguments {
         writeln!(out, "    {} = {}", argument.name, argument.value)?;
     }
@@ -165,7 +165,7 @@ fn failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
     }
 }
 
-fn head(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+fn heading(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
     out.styled(BOLD, text)?;
     writeln!(out)
@@ -180,7 +180,7 @@ fn note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
 
 /// Prints lines of a log without breaking them, so that they can be copied.
 fn log(out: &mut Screen<'_>, title: &str, lines: &[String]) -> io::Result<()> {
-    head(out, title)?;
+    heading(out, title)?;
     lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 

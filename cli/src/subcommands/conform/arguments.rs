@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct Conform {
     #[command(flatten)]
     pub common: Common,
-    /// Run only cases whose name contains this, or matches it with `*`; can be repeated
+    /// Run only cases whose name contains PATTERN, or matches it if it has a `*`; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub filter: Vec<String>,
     /// List the cases with their sources; run none
@@ -41,16 +41,16 @@ pub struct Conform {
     /// Continue an interrupted run: cases with a result in `FILE.partial` beside the output are not run again
     #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
     pub resume: bool,
-    /// The time limit of a case; one that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
+    /// The time limit of a case; a case that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: crashes and hangs are not contained
     #[arg(long, conflicts_with = "time_limit")]
     pub in_process: bool,
-    /// Be the worker process; used by `conform` itself
+    /// Run as the worker process; used by `conform` itself
     #[arg(long, hide = true)]
     pub worker: bool,
-    /// Be the second process of a case that needs two; used by `conform` itself
+    /// Run as the second process of a case; used by `conform` itself
     #[arg(long = "partner", hide = true)]
     pub peer: bool,
     /// The format of the results

@@ -1,7 +1,7 @@
 //! Writes the results of `hsa-vmm conform` as KTAP while the cases run.
 //!
-//! The areas of the cases are subtests. The last result at the top level is that of the process in which the
-//! cases ran.
+//! Each area of cases, such as `map`, is a subtest. The last result at the top level is about the worker
+//! process.
 
 use crate::screen::Screen;
 use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
@@ -11,15 +11,15 @@ use std::io;
 /// The name of the last result: whether the runtime started again after crashes, and stopped at the end.
 const PROCESS: &str = "process";
 
-/// Results that are being written, in the order of the cases.
+/// Writes results in the order of the cases.
 pub struct KtapStream {
     ktap: Ktap<Screen<'static>>,
     cases: Vec<&'static Case>,
     /// The number of cases of each area.
     areas: BTreeMap<&'static str, usize>,
-    /// The number of cases that are written.
+    /// The number of results that are written.
     written: usize,
-    /// Results of cases that come later.
+    /// Results that wait for the result of an earlier case.
     pending: BTreeMap<String, CaseReport>,
 }
 
@@ -34,7 +34,7 @@ impl KtapStream {
         Ok(Self { ktap, cases, areas, written: 0, pending: BTreeMap::new() })
     }
 
-    /// Adds a result, and writes all results whose predecessors are there.
+    /// Adds a result. Writes each result for which all earlier cases have a result.
     pub fn add(&mut self, case: &CaseReport) -> io::Result<()> {
         self.pending.insert(case.name.clone(), case.clone());
         while let Some(next) = self.cases.get(self.written)
@@ -69,6 +69,7 @@ impl KtapStream {
     }
 }
 
+/// Returns the area of a case: `map` for `map.overlap.rejected`.
 fn area(name: &'static str) -> &'static str {
     name.split('.').next().unwrap_or(name)
 }

@@ -40,37 +40,37 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let mut options = options(args)?;
     let selected = options.selected();
     if selected.is_empty() {
-        let what = match args.shard {
+        let problem = match args.shard {
             Some(shard) => format!("no case is in part {shard} of those that --filter selects"),
             None => format!("no case matches `{}`", args.filter.join("` or `")),
         };
-        bail!(BadUsage(format!("{what}; `hsa-vmm conform --list` names them all")));
+        bail!(BadUsage(format!("{problem}; `hsa-vmm conform --list` lists all cases")));
     }
     if let Some(seed) = options.shuffle {
         print_info(&format!("order: --shuffle {seed}"));
     }
-    let mut record = Record::default();
+    let mut writer = ResultWriter::default();
     if let Some((partial, finished)) = Partial::open(&args.output, args.resume, &selected)? {
         if args.resume {
             print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
         }
         options.finished = finished;
-        record.partial = Some(partial);
+        writer.partial = Some(partial);
     }
     let stream =
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
-    record.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
-    let interrupted = interruption()?;
-    let mut report = run_all(args, &options, &mut record, &interrupted)?;
+    writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
+    let interrupted = interrupt_flag()?;
+    let mut report = run_all(args, &options, &mut writer, &interrupted)?;
     let is_complete = !interrupted.load(Ordering::Relaxed);
     add_provenance(args, &mut report);
-    let written = match record.stream {
+    let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| write(out, args, &report)),
     };
-    let written = record.error.map_or(written, Err);
-    // The results are in the file, or on standard output if that cannot be written.
-    if let Some(partial) = record.partial.filter(|_| is_complete) {
+    let written = writer.error.map_or(written, Err);
+    // The results are in the file, or on standard output if the file cannot be written.
+    if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
     }
     for case in report.cases.iter().filter(|case| case.known_passed) {
@@ -91,8 +91,8 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns what becomes true when the run is to end: at the first Ctrl-C. The second ends this process at once.
-fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
+/// Returns a flag that the first SIGINT or SIGTERM sets. The second one ends this process at once.
+fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
@@ -103,38 +103,40 @@ fn interruption() -> anyhow::Result<Arc<AtomicBool>> {
 
 /// Writes results while the cases run.
 #[derive(Default)]
-struct Record {
+struct ResultWriter {
     partial: Option<Partial>,
     stream: Option<KtapStream>,
     /// The first error of writing.
     error: Option<anyhow::Error>,
 }
 
-impl Record {
+impl ResultWriter {
+    /// Records that a case is about to run.
     fn begin(&mut self, case: &str) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.begin(case));
         self.error = self.error.take().or(written.err());
     }
 
-    /// Adds the result of a case from the run that this one continues.
-    fn ended_before(&mut self, case: &CaseReport) {
+    /// Adds the result of a case from the interrupted run that this run continues.
+    fn add_finished(&mut self, case: &CaseReport) {
         let streamed = self.stream.as_mut().map_or(Ok(()), |stream| stream.add(case));
         self.error = self.error.take().or(streamed.context("cannot write the results").err());
     }
 
-    fn ended(&mut self, case: &CaseReport) {
+    /// Adds the result of a case.
+    fn add(&mut self, case: &CaseReport) {
         let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.ended(case));
         self.error = self.error.take().or(written.err());
-        self.ended_before(case);
+        self.add_finished(case);
     }
 }
 
-/// Adds how the report was produced, and removes names from it.
+/// Adds a description of the run to the report, and removes names from the report.
 fn add_provenance(args: &Conform, report: &mut Report) {
-    let words = ["conform".to_owned()].into_iter().chain(args.common.typed_words());
+    let arguments = ["conform".to_owned()].into_iter().chain(args.common.typed_arguments());
     let driver = report.runtime.driver;
     let simulation = args.common.runtime.simulation();
-    let reproduce = program::reproducing(words);
+    let reproduce = program::reproducing(arguments);
     if let Some(run) = &mut report.run {
         run.provenance = Some(provenance::gather(driver, simulation.as_deref(), reproduce));
     }
@@ -143,12 +145,12 @@ fn add_provenance(args: &Conform, report: &mut Report) {
 
 fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
-        out.for_programs();
+        out.keep_utf8();
     }
     match args.format {
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
-            let bringup = args.common.runtime.bringup(is_simulation);
+            let bringup = args.common.runtime.bringup_command(is_simulation);
             show::report(out, report, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
@@ -194,23 +196,23 @@ fn random_seed() -> u64 {
 fn run_all(
     args: &Conform,
     options: &Options,
-    record: &mut Record,
+    writer: &mut ResultWriter,
     stop: &AtomicBool,
 ) -> Result<Report, anyhow::Error> {
     let bar = progress::bar(cases().len() as u64, "cases");
-    options.finished.iter().for_each(|case| record.ended_before(case));
-    // A case that runs again has no result yet.
+    options.finished.iter().for_each(|case| writer.add_finished(case));
+    // With --repeat, a case that has run may run again.
     let is_final = options.repeat == 1;
-    let advance = |progress: hsa_vmm_conformance::Progress<'_>, record: &mut Record| {
+    let advance = |progress: hsa_vmm_conformance::Progress<'_>, writer: &mut ResultWriter| {
         bar.set_length(progress.total as u64);
         bar.set_position(progress.done as u64);
         if is_final {
-            record.ended(progress.case);
+            writer.add(progress.case);
         }
     };
     if args.in_process {
         let runtime = args.common.runtime.open()?;
-        let report = run_cases(&runtime, options, &mut |progress| advance(progress, record));
+        let report = run_cases(&runtime, options, &mut |progress| advance(progress, writer));
         bar.finish_and_clear();
         return Ok(report);
     }
@@ -226,29 +228,29 @@ fn run_all(
     let containment = Containment { command: &mut command, time_limit, logs: &mut logs, stop };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| print_info(note)),
-        Event::Begin { case } if is_final => record.begin(case),
+        Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
-        Event::Case(progress) => advance(progress, record),
+        Event::Case(progress) => advance(progress, writer),
         Event::Output { reported, text, .. } if !reported || args.common.log.is_some() => {
             bar.suspend(|| print_output(text));
         }
         Event::Output { .. } => {}
-        // Print it at once, because the report comes late if many cases hang; but each cause once.
+        // The report comes late if many cases hang, so print each cause at its first case.
         Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
             bar.suspend(|| print_info(&format!("{case}: {lost}")));
         }
         Event::Lost { .. } => {}
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
-            let why = "several cases have hung in it; from now on, cases still in it after";
-            print_info(&format!("{function}: {why} {limit} s count as hung"));
+            let message = "several cases have hung in it; from now on, cases still in it after";
+            print_info(&format!("{function}: {message} {limit} s count as hung"));
         }),
     });
     bar.finish_and_clear();
     Ok(report?)
 }
 
-/// Prints what the runtime or the library's log has printed.
+/// Prints output of the runtime or of the library's log.
 fn print_output(text: &str) {
     // Ignore errors: standard error is the last resort.
     let _ = write!(Screen::stderr(), "{text}");
@@ -256,16 +258,16 @@ fn print_output(text: &str) {
 
 fn list(args: &Conform) -> anyhow::Result<Exit> {
     let options = options(args)?;
-    let chosen = || options.selected().into_iter();
+    let selected = || options.selected().into_iter();
     args.output.write(|out| match args.format {
         ReportFormat::Table => {
             let mut names = table(&["case", "what", "source"]);
-            chosen().for_each(|case| names.add_row([case.name, case.about, case.source]));
-            names.unbroken([0]);
+            selected().for_each(|case| names.add_row([case.name, case.about, case.source]));
+            names.no_wrap([0]);
             Ok(out.table(&names)?)
         }
         ReportFormat::Json => {
-            let named = chosen().map(|case| {
+            let named = selected().map(|case| {
                 serde_json::json!({ "name": case.name, "about": case.about, "source": case.source })
             });
             serde_json::to_writer_pretty(&mut *out, &named.collect::<Vec<_>>())?;

@@ -1,4 +1,4 @@
-//! The results of a run so far, in a file that survives the end of the run: `--resume` continues it.
+//! Stores the results of a run in a file, so that `--resume` can continue an interrupted run.
 //!
 //! With `--output FILE`, each result is appended to `FILE.partial` and written to the disk before the next
 //! case begins. When FILE is complete, `FILE.partial` is removed.
@@ -13,7 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// How often a case may end the run before it counts as failed.
+/// A case during which the run ended this many times counts as failed.
 const ATTEMPTS: usize = 2;
 
 /// A line of the file.
@@ -28,22 +28,22 @@ enum Line {
     Ended(Box<CaseReport>),
 }
 
-/// The file.
+/// The file with the results of an unfinished run.
 pub struct Partial {
     path: PathBuf,
     file: File,
 }
 
 impl Partial {
-    /// Creates the file, or opens that of an interrupted run. Returns the cases which that has finished.
-    /// `None` if the results go to standard output.
+    /// Creates the file, or opens the file of an interrupted run. Returns the file and the results that it
+    /// contains; `None` if the results go to standard output.
     pub fn open(
         output: &Output,
         resume: bool,
         cases: &[&'static Case],
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
-        let Some(path) = output.partial() else { return Ok(None) };
-        // Nothing to continue is no error: scripts always say --resume.
+        let Some(path) = output.partial_path() else { return Ok(None) };
+        // A missing file is not an error, so that scripts can always pass --resume.
         let resume = resume && path.exists();
         let finished = if resume { read(&path, cases)? } else { Vec::new() };
         let mut options = OpenOptions::new();
@@ -58,7 +58,7 @@ impl Partial {
         Ok(Some((partial, finished)))
     }
 
-    /// Notes that a case is about to run.
+    /// Records that a case is about to run.
     pub fn begin(&self, case: &str) -> anyhow::Result<()> {
         self.append(&Line::Begin(case.to_owned()))
     }
@@ -68,7 +68,7 @@ impl Partial {
         self.append(&Line::Ended(Box::new(case.clone())))
     }
 
-    /// Removes the file: the results are written.
+    /// Removes the file after the results were written.
     pub fn remove(self) {
         // Ignore errors: the next run replaces it.
         let _ = std::fs::remove_file(self.path);
@@ -86,7 +86,7 @@ impl Partial {
 fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>> {
     let text = std::fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    // A machine that stops may leave the last line incomplete.
+    // If the machine stopped, the last line may be incomplete.
     let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
     let Some(Line::Selected(names)) = lines.next() else {
         bail!("{} is not a file that `hsa-vmm conform --output` wrote", path.display());

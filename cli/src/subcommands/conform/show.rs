@@ -28,8 +28,8 @@ pub fn report(
     let causes = report.causes();
     let first_of: BTreeMap<&str, &str> = causes.iter().flat_map(others).collect();
     let mut results = table(&["case", "", "ms", "detail"]);
-    let wanted = |case: &&CaseReport| !failures_only || case.status == Status::Fail;
-    for case in report.cases.iter().filter(wanted) {
+    let is_shown = |case: &&CaseReport| !failures_only || case.status == Status::Fail;
+    for case in report.cases.iter().filter(is_shown) {
         let detail = match first_of.get(case.name.as_str()) {
             Some(first) => format!("same cause as {first}"),
             None => case.detail.lines().next().unwrap_or_default().to_owned(),
@@ -41,11 +41,11 @@ pub fn report(
             Cell::from(detail),
         ]);
     }
-    results.unbroken([0, 1, 2]);
+    results.no_wrap([0, 1, 2]);
     out.table(&results)?;
     for cause in &causes {
         writeln!(out)?;
-        show(out, report, cause)?;
+        show_cause(out, report, cause)?;
     }
     if report.cases.iter().any(|case| case.status == Status::Fail) {
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
@@ -53,13 +53,13 @@ pub fn report(
     Ok(())
 }
 
-/// Returns the cases after the first of a cause, each with the first one's name.
+/// Returns the other cases of a cause, each with the name of the first case.
 fn others<'a>(cause: &Cause<'a>) -> Vec<(&'a str, &'a str)> {
     let Some((first, others)) = cause.cases.split_first() else { return Vec::new() };
     others.iter().map(|case| (case.name.as_str(), first.name.as_str())).collect()
 }
 
-fn show(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::Result<()> {
+fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::Result<()> {
     let Some((first, others)) = cause.cases.split_first() else { return Ok(()) };
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     if others.is_empty() {
@@ -98,7 +98,8 @@ fn print_output(out: &mut Screen<'_>, output: &str) -> io::Result<()> {
     }
 }
 
-/// Prints the command that repeats a case. Those about the worker process cannot be chosen.
+/// Prints the command that repeats a case. Cases about the worker process have none: `--filter` cannot
+/// select them.
 fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Result<()> {
     if !cases().iter().any(|known| known.name == case.name) {
         return Ok(());

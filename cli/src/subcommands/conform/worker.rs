@@ -30,9 +30,9 @@ pub fn run_peer(args: &Conform) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Returns the options that concern a single case.
+/// Returns the options that apply to each case.
 pub fn options(common: &Common) -> io::Result<Options> {
-    let peer = again(common, "--partner")?;
+    let peer = restart_with(common, "--partner")?;
     let words = [peer.get_program()].into_iter().chain(peer.get_args());
     let peer = words.map(Into::into).collect();
     Ok(Options { profile: common.profile, peer, ..Options::default() })
@@ -40,11 +40,12 @@ pub fn options(common: &Common) -> io::Result<Options> {
 
 /// Returns the command of a worker.
 pub fn command(common: &Common) -> io::Result<Command> {
-    again(common, "--worker")
+    restart_with(common, "--worker")
 }
 
-fn again(common: &Common, role: &str) -> io::Result<Command> {
+/// Returns a command that restarts `conform` with an option for its role.
+fn restart_with(common: &Common, role: &str) -> io::Result<Command> {
     let mut command = crate::program::restart()?;
-    command.args(["conform", role]).args(common.words());
+    command.args(["conform", role]).args(common.to_arguments());
     Ok(command)
 }

@@ -38,10 +38,10 @@ pub struct Fuzz {
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub operations: u32,
-    /// Let some calls of the simulation fail, which the library must tolerate
+    /// Make some calls of the simulation fail; the library must tolerate this
     #[arg(long)]
     pub faults: bool,
-    /// The time limit of an operation; one that exceeds it counts as hung: `500ms`, `20s`, `5m`
+    /// The time limit of an operation; an operation that exceeds it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence

@@ -25,30 +25,30 @@ pub struct Finding {
     command: String,
 }
 
-/// How often the saved sequences failed again, each time in a new process.
+/// The result of repeating the saved sequences, each time in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// 0 if the failure needs an unknown state besides the sequences.
-    seen: u32,
+    /// 0 if the failure depends on an unknown state besides the sequences.
+    failures: u32,
     tries: u32,
 }
 
-/// How many earlier sequences are repeated with a failing one, regardless of the time: a failure that
-/// cannot be repeated is worth little.
+/// The minimum number of earlier sequences that are repeated with a failing one, even after the time limit:
+/// a failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
 /// The number of operations shown.
-const SHOWN: usize = 20;
+const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
-const SHORT: Duration = Duration::from_secs(2);
-/// How often the saved sequences are repeated, if there is time. Addresses differ from process to
-/// process, and the failure may depend on them.
+const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
+/// The number of times that the saved sequences are repeated before the time limit. The failure may depend on
+/// addresses, which differ from process to process.
 const TRIES: u32 = 5;
 /// The maximum number of files with one name.
 const MAX_FILES: u32 = 1000;
 
 impl Finding {
     /// Repeats a failing sequence, shrinks and saves it.
-    pub fn of(
+    pub fn shrink_and_save(
         args: &Fuzz,
         drawing: &Drawing,
         step: u64,
@@ -61,7 +61,7 @@ impl Finding {
         let until = Instant::now() + args.shrink;
         let (found, sequences, repetitions) =
             match repeat(&mut executor, drawing, step, number, until)? {
-                None => (found, vec![sequence], Repetitions { seen: 0, tries: 1 }),
+                None => (found, vec![sequence], Repetitions { failures: 0, tries: 1 }),
                 Some((sequences, found)) => shrink_all(&mut executor, sequences, found, until)?,
             };
         let (file, opened) = match args.save.clone() {
@@ -95,8 +95,8 @@ impl Finding {
         serde_json::json!({
             "kind": self.found.kind,
             "words": self.found.to_string(),
-            "reproduced": self.repetitions.seen > 0,
-            "seen": self.repetitions.seen,
+            "reproduced": self.repetitions.failures > 0,
+            "seen": self.repetitions.failures,
             "tries": self.repetitions.tries,
             "sequences": self.sequences,
             "file": self.file,
@@ -121,7 +121,8 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
     }
 }
 
-/// Repeats a sequence, alone or after those that its process ran before. Returns what failed again.
+/// Repeats a sequence: first alone, then after the sequences that its process ran before. Returns the
+/// sequences and the failure if it occurs again.
 fn repeat(
     executor: &mut Executor,
     drawing: &Drawing,
@@ -130,20 +131,20 @@ fn repeat(
     until: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
     let original = drawing.sequence(number);
-    let comparing_always = Sequence { every: None, ..original.clone() };
-    for alone in [&comparing_always, &comparing_always, &comparing_always, &original] {
-        if let Some((_, found)) = executor.perform(slice::from_ref(alone))? {
+    let compares_always = Sequence { every: None, ..original.clone() };
+    for alone in [&compares_always, &compares_always, &compares_always, &original] {
+        if let Some((_, found)) = executor.run(slice::from_ref(alone))? {
             return Ok(Some((vec![alone.clone()], found)));
         }
     }
     // Simulations share no state. A loaded library may depend on earlier sequences.
-    let all = if drawing.machine == Machine::Loaded { number / step } else { 0 };
+    let earlier = if drawing.machine == Machine::Loaded { number / step } else { 0 };
     let mut before = 0;
-    while before < all && (before < MIN_EARLIER || Instant::now() < until) {
-        before = (before * 4 + 1).min(all);
+    while before < earlier && (before < MIN_EARLIER || Instant::now() < until) {
+        before = (before * 4 + 1).min(earlier);
         let numbers = (0..=before).rev().map(|back| number - back * step);
         let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
-        if let Some((at, found)) = executor.perform(&sequences)? {
+        if let Some((at, found)) = executor.run(&sequences)? {
             sequences.truncate(at + 1);
             return Ok(Some((sequences, found)));
         }
@@ -151,7 +152,8 @@ fn repeat(
     Ok(None)
 }
 
-/// Removes what the failure does not need. Returns the failure, the sequences, and how often they failed.
+/// Removes sequences and operations that the failure does not need. Returns the failure, the remaining
+/// sequences, and how often they failed.
 fn shrink_all(
     executor: &mut Executor,
     mut sequences: Vec<Sequence>,
@@ -162,12 +164,12 @@ fn shrink_all(
     // Simulations share no state and are deterministic.
     let tries = if sequences.iter().any(|it| it.machine.is_none()) { TRIES } else { 1 };
     if found.kind == Kind::Hang {
-        executor.time_limit = SHORT.min(time_limit);
+        executor.time_limit = SHRINK_TIME_LIMIT.min(time_limit);
     }
-    let before = (sequences.clone(), found.clone());
+    let original = (sequences.clone(), found.clone());
     let mut latest = found;
     let mut failed = None;
-    let mut fails_once = |sequences: &[Sequence]| match executor.perform(sequences) {
+    let mut fails_once = |sequences: &[Sequence]| match executor.run(sequences) {
         Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
             latest = found;
             true
@@ -178,7 +180,7 @@ fn shrink_all(
             false
         }
     };
-    // Require several failures, so that the failure does not become rarer with each step.
+    // Require two failures of a loaded library, so that the failure does not become rarer with each step.
     let mut fails = |sequences: &[Sequence]| (0..tries.min(2)).all(|_| fails_once(sequences));
     // Remove earlier sequences that the failure does not need.
     let mut at = 0;
@@ -192,41 +194,41 @@ fn shrink_all(
         }
     }
     if let Some(mut last) = sequences.pop() {
-        if let Moment::Operation(at) = before.1.moment {
+        if let Moment::Operation(at) = original.1.moment {
             last.operations.truncate(at + 1);
         }
-        let with = |last: &Sequence| {
+        let with_earlier = |last: &Sequence| {
             let mut all = sequences.clone();
             all.push(last.clone());
             all
         };
-        let small = shrink(last, until, &mut |candidate| fails(&with(candidate)));
-        sequences.push(small);
+        let shrunk = shrink(last, until, &mut |candidate| fails(&with_earlier(candidate)));
+        sequences.push(shrunk);
     }
     if let Some(error) = failed {
         return Err(error);
     }
     executor.time_limit = time_limit;
     // Repeat with the full time limit, as `replay` does.
-    let mut repetitions = Repetitions { seen: 0, tries: 0 };
+    let mut repetitions = Repetitions { failures: 0, tries: 0 };
     let mut found = None;
     while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < until {
-        let shown = executor.perform(&sequences)?;
+        let result = executor.run(&sequences)?;
         repetitions.tries += 1;
-        repetitions.seen += u32::from(shown.is_some());
-        found = shown.map(|(_, shown)| shown).or(found);
+        repetitions.failures += u32::from(result.is_some());
+        found = result.map(|(_, found)| found).or(found);
     }
     Ok(match found {
         Some(found) => (found, sequences, repetitions),
         // Return the sequences before shrinking, which did fail.
-        None => (before.1, before.0, Repetitions { seen: 1, tries: 1 }),
+        None => (original.1, original.0, Repetitions { failures: 1, tries: 1 }),
     })
 }
 
 /// Returns the command that repeats the failure.
 fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
     let runtime = match &drawing.machine {
-        Machine::Loaded => args.common.runtime.typed_words(),
+        Machine::Loaded => args.common.runtime.typed_arguments(),
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);
@@ -249,20 +251,20 @@ impl fmt::Display for Finding {
         if self.sequences.len() > 1 {
             writeln!(f, "after {} other sequences in the same process", self.sequences.len() - 1)?;
         }
-        for (index, operation) in last.operations.iter().enumerate().take(SHOWN) {
+        for (index, operation) in last.operations.iter().enumerate().take(SHOWN_OPERATIONS) {
             writeln!(f, "  {}. {operation}", index + 1)?;
         }
-        if now > SHOWN {
-            writeln!(f, "  and {} more", now - SHOWN)?;
+        if now > SHOWN_OPERATIONS {
+            writeln!(f, "  and {} more", now - SHOWN_OPERATIONS)?;
         }
         writeln!(f, "saved as {}", self.file.display())?;
         match self.repetitions {
-            Repetitions { seen: 0, .. } => {
+            Repetitions { failures: 0, .. } => {
                 writeln!(f, "It did not fail again when the sequence was repeated alone.")?;
             }
-            Repetitions { seen, tries } if seen < tries => writeln!(
+            Repetitions { failures, tries } if failures < tries => writeln!(
                 f,
-                "It failed {seen} of {tries} times, each in a new process; replay tries several times."
+                "It failed {failures} of {tries} times, each in a new process; replay tries several times."
             )?,
             _ => {}
         }

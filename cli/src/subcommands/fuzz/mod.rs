@@ -20,7 +20,7 @@ use std::io::Write;
 use std::thread::available_parallelism;
 use workers::{Outcome, Workers};
 
-/// The number of operations between two complete comparisons: a comparison takes as long as many
+/// The number of operations between two complete comparisons. A complete comparison takes as long as many
 /// operations.
 const COMPARE_EVERY: usize = 16;
 
@@ -33,7 +33,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             match &machine {
                 Machine::Any => print_info(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
-                    simulated.why()
+                    simulated.reason()
                 )),
                 _ => drop(simulated.start()?),
             }
@@ -62,14 +62,14 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     note!("seed {seed}, {threads} processes, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
     let mut workers = Workers::start(args, &drawing, threads)?;
-    let ended = workers.watch(&mut progress)?;
+    let outcome = workers.watch(&mut progress)?;
     drop(workers);
     progress.finish();
-    let finding = match ended {
+    let finding = match outcome {
         Outcome::NothingFound => None,
         Outcome::Found(number, found) => {
             note!("sequence {number} has failed; shrinking it");
-            Some(Finding::of(args, &drawing, threads as u64, number, found)?)
+            Some(Finding::shrink_and_save(args, &drawing, threads as u64, number, found)?)
         }
     };
     let faults = planned_faults::planned(simulation(&drawing.machine));
@@ -85,11 +85,12 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "finding": finding.as_ref().map(Finding::json),
             });
             let driver = provenance::driver(drawing.machine != Machine::Loaded);
-            let words = ["fuzz".to_owned()].into_iter().chain(args.common.typed_words());
-            let words = words.chain(["--seed".to_owned(), seed.to_string()]);
+            let arguments = ["fuzz".to_owned()].into_iter().chain(args.common.typed_arguments());
+            let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]);
             let text = simulation(&drawing.machine);
-            let how = provenance::gather(Some(driver), text, program::reproducing(words));
-            provenance::write_json(&mut out, &summary, how, &args.privacy)?;
+            let provenance =
+                provenance::gather(Some(driver), text, program::reproducing(arguments));
+            provenance::write_json(&mut out, &summary, provenance, &args.privacy)?;
         }
         RunFormat::Ktap => {
             let mut ktap = Ktap::begin(&mut out, 1)?;
@@ -103,7 +104,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
                 if drawing.machine == Machine::Loaded {
-                    let bringup = args.common.runtime.bringup(false);
+                    let bringup = args.common.runtime.bringup_command(false);
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }
             }

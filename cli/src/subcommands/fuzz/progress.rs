@@ -27,7 +27,7 @@ impl Progress {
         bar.set_draw_target(ProgressDrawTarget::stderr());
         // Keep the default style if the template is invalid.
         if let Ok(style) = ProgressStyle::with_template("{bar:24.cyan/blue} {elapsed} {msg}") {
-            bar.set_style(crate::progress::signs(style));
+            bar.set_style(crate::progress::for_locale(style));
         }
         let now = Instant::now();
         Self {
@@ -43,12 +43,12 @@ impl Progress {
     }
 
     /// Returns whether the time is up.
-    pub fn is_over(&self) -> bool {
+    pub fn is_time_up(&self) -> bool {
         self.begun.elapsed() >= self.time
     }
 
-    /// Shows the progress, if it is time to.
-    pub fn show(&mut self, of_sequences: bool) {
+    /// Updates the bar, or prints a line if the last one is older than [`LINE_INTERVAL`].
+    pub fn show(&mut self, by_sequences: bool) {
         if self.bar.is_hidden() {
             if self.last_line.elapsed() >= LINE_INTERVAL {
                 self.last_line = Instant::now();
@@ -57,7 +57,7 @@ impl Progress {
             return;
         }
         let position =
-            if of_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
+            if by_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
         self.bar.set_position(position);
         self.bar.set_message(self.to_string());
     }

@@ -3,12 +3,12 @@
 use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::print_info;
-use crate::executor::{Answer, Task, exit_description, start};
+use crate::executor::{Answer, Task, exit_description, start_worker};
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
 
-/// The worker processes. Dropping this kills them.
+/// The worker processes. They are killed on drop.
 pub struct Workers<'a> {
     args: &'a Fuzz,
     prints_runtime: bool,
@@ -21,7 +21,7 @@ struct FuzzWorker {
     number: u64,
     /// When the last message arrived.
     last_message: Instant,
-    /// The worker has opened its runtime.
+    /// Whether the worker has opened its runtime.
     ready: bool,
     idle: bool,
 }
@@ -42,7 +42,7 @@ impl<'a> Workers<'a> {
     pub fn start(args: &'a Fuzz, drawing: &Drawing, count: usize) -> anyhow::Result<Self> {
         let mut workers = Vec::with_capacity(count);
         for first in 0..count {
-            let mut worker = start(&args.common)?;
+            let mut worker = start_worker(&args.common)?;
             let number = first as u64;
             let (drawing, step, end) = (drawing.clone(), count as u64, args.sequences);
             worker.send(&Task::Draw { drawing, first: number, step, end });
@@ -55,7 +55,7 @@ impl<'a> Workers<'a> {
 
     /// Waits until the time is up, all sequences have run or a sequence fails.
     pub fn watch(&mut self, progress: &mut Progress) -> anyhow::Result<Outcome> {
-        while !progress.is_over() && self.workers.iter().any(|worker| !worker.idle) {
+        while !progress.is_time_up() && self.workers.iter().any(|worker| !worker.idle) {
             wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
             for index in 0..self.workers.len() {
                 if let Some(outcome) = self.receive(index, progress)? {
@@ -102,11 +102,11 @@ impl<'a> Workers<'a> {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
                 Received::Exited(end) => {
-                    let how = exit_description(&worker.worker, end);
+                    let exit = exit_description(&worker.worker, end);
                     if !worker.ready {
-                        anyhow::bail!("cannot load the runtime in a worker process: {how}");
+                        anyhow::bail!("cannot load the runtime in a worker process: {exit}");
                     }
-                    let words = format!("the process ended ({how})");
+                    let words = format!("the process ended ({exit})");
                     let found = Found { kind: Kind::Crash, moment: Moment::Unknown, words };
                     return Ok(Some(Outcome::Found(worker.number, found)));
                 }

@@ -72,34 +72,35 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
     if operations > all {
         bail!("--until {operations} is more than the {all} operations of the trace");
     }
-    let (what, vmm, performed, divergence_note) = match recorded {
+    let (name, vmm, performed, divergence_note) = match recorded {
         Recorded::Trace(trace) => {
             let runtime = args.common.runtime.open()?;
-            let it = replay_beginning(&runtime, args.trace, &trace, operations)?;
-            let divergence_note = it.divergence.map(|divergence| {
+            let replayed = replay_beginning(&runtime, args.trace, &trace, operations)?;
+            let divergence_note = replayed.divergence.map(|divergence| {
                 format!("the verdict differs from the recorded one: {divergence}")
             });
             (
                 format!("trace {} (seed {})", args.trace, trace.seed),
-                it.vmm,
-                it.operations,
+                replayed.vmm,
+                replayed.operations,
                 divergence_note,
             )
         }
         Recorded::Sequence(mut sequence) => {
-            args.common.runtime.choose_for(&mut sequence);
+            args.common.runtime.override_machine(&mut sequence);
             let runtime = match sequence.simulation()? {
                 Some(simulation) => simulation,
                 None => args.common.runtime.open()?,
             };
-            let it = perform_beginning(&runtime, &sequence, operations)
+            let performed = perform_beginning(&runtime, &sequence, operations)
                 .map_err(|found| anyhow!("{found}"))?;
-            let divergence_note = it.found.map(|found| format!("the sequence failed: {found}"));
-            let what = format!("sequence {} (seed {})", sequence.number, sequence.seed);
-            (what, it.vmm, it.operations, divergence_note)
+            let divergence_note =
+                performed.found.map(|found| format!("the sequence failed: {found}"));
+            let name = format!("sequence {} (seed {})", sequence.number, sequence.seed);
+            (name, performed.vmm, performed.operations, divergence_note)
         }
     };
-    note!("{what}, after {performed} of {all} operations");
+    note!("{name}, after {performed} of {all} operations");
     let report = vmm.report();
     args.output.write(|out| write(out, args.format, &report))?;
     match divergence_note {
@@ -131,11 +132,11 @@ fn write(
     match format {
         MapFormat::Table => write!(out, "{report}")?,
         MapFormat::Svg => {
-            out.for_programs();
+            out.keep_utf8();
             write!(out, "{}", picture::draw(report))?;
         }
         MapFormat::Json => {
-            out.for_programs();
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut *out, report)?;
             writeln!(out)?;
         }

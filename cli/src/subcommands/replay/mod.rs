@@ -48,11 +48,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         let sequences: anyhow::Result<Vec<_>> = sequences.collect();
         return sequences::run(args, sequences.with_context(|| format!("in {}", file()))?);
     }
-    let mut others = 0;
+    let mut sequence_count = 0;
     let traces = recorded.filter_map(|item| match item {
         Ok(Recorded::Trace(trace)) => Some(Ok(trace)),
         Ok(Recorded::Sequence(_)) => {
-            others += 1;
+            sequence_count += 1;
             None
         }
         Err(error) => Some(Err(error)),
@@ -62,13 +62,16 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     let report = replay(&runtime, traces, &mut |done| bar.set_position(done as u64));
     bar.finish_and_clear();
     let report = report.with_context(|| format!("in {}", file()))?;
-    if others > 0 {
-        bail!("in {}: the file contains traces and {others} sequences; split the file", file());
+    if sequence_count > 0 {
+        bail!(
+            "in {}: the file contains traces and {sequence_count} sequences; split the file",
+            file()
+        );
     }
     let mut out = Screen::stdout();
     match args.format {
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut out, &report)?;
             writeln!(out)?;
         }

@@ -10,30 +10,30 @@ use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
 
-/// The time limit of an operation; one that exceeds it counts as hung.
+/// The time limit of an operation; an operation that exceeds it counts as hung.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often a failure on a loaded library is tried. Addresses differ from process to process, and the
-/// failure may depend on them.
+/// The maximum number of tries to repeat a failure on a loaded library. The failure may depend on addresses,
+/// which differ from process to process.
 const TRIES: u32 = 16;
 
 /// Runs sequences one after another in a worker process. If a recorded failure does not occur, tries
 /// again in new processes.
 pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> {
     for sequence in &mut sequences {
-        args.common.runtime.choose_for(sequence);
+        args.common.runtime.override_machine(sequence);
         sequence.check()?;
     }
     let mut executor = Executor::new(&args.common, TIME_LIMIT);
     // Simulations are deterministic: one try is enough.
-    let asked = &args.common.runtime;
-    let is_loaded = asked.choice != Choice::Simulation && asked.simulation().is_none();
+    let options = &args.common.runtime;
+    let is_loaded = options.choice != Choice::Simulation && options.simulation().is_none();
     let was_found = |it: &Sequence| it.machine.is_none() && it.found.is_some();
     let may_differ = is_loaded && sequences.iter().any(was_found);
     let max_tries = if may_differ { TRIES } else { 1 };
     let (mut tries, mut found) = (0, None);
     while found.is_none() && tries < max_tries {
-        found = executor.perform(&sequences)?;
+        found = executor.run(&sequences)?;
         tries += 1;
     }
     if let Some(runtime) = &executor.runtime {
@@ -47,7 +47,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
     match args.format {
         Format::Json => {
-            out.for_programs();
+            out.keep_utf8();
             let result = serde_json::json!({
                 "sequences": sequences.len(),
                 "operations": operations,
@@ -67,10 +67,10 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
             let (count, s) = (sequences.len(), plural(sequences.len()));
             match &found {
                 None => {
-                    let of = plural(operations);
+                    let suffix = plural(operations);
                     writeln!(
                         out,
-                        "{count} sequence{s}, {operations} operation{of}: all as the documents say"
+                        "{count} sequence{s}, {operations} operation{suffix}: all as the documents say"
                     )?;
                     for recorded in sequences.iter().filter_map(|it| it.found.as_ref()) {
                         let times =

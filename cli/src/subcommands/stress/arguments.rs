@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const ABOUT: &str = "\
 Examples:
   hsa-vmm stress                          all scenarios, for a minute in total
-  hsa-vmm stress --time 8h --processes 4  over night
+  hsa-vmm stress --time 8h --processes 4  overnight
   hsa-vmm stress --scene vram --seed 7    one scenario, repeated choices
 
 Ctrl-C ends the test early and prints the report.
@@ -49,12 +49,12 @@ pub struct Stress {
     /// Run one process of a scenario; used by `stress` itself
     #[arg(long, value_name = "PART", value_parser = part, hide = true)]
     pub worker: Option<Part>,
-    /// Leak something on purpose, for tests
+    /// Leak a resource on purpose, for tests
     #[arg(long, value_enum, hide = true)]
     pub leak: Option<DeliberateLeak>,
 }
 
-/// What a worker process runs, as JSON.
+/// The work of one worker process; passed as JSON.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Part {
     /// The number of the process, from 1.

@@ -25,9 +25,10 @@ impl Bar {
         let rate = operations as f64 / elapsed.as_secs_f64().max(0.001);
         let full = processes.iter().filter(|progress| progress.limit > 0);
         let full = full.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
-        let full = full.fold(None, |most: Option<f64>, one| Some(most.unwrap_or(0.0).max(one)));
+        let full =
+            full.fold(None, |max: Option<f64>, percent| Some(max.unwrap_or(0.0).max(percent)));
         let full = full.map_or(String::new(), |full| format!(", {full:.0} % full"));
-        steps.next(&format!(
+        steps.begin(&format!(
             "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{full}",
             self.scenario,
             elapsed.as_secs_f64(),

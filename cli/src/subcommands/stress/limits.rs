@@ -15,20 +15,20 @@ const FREE_MAPPINGS: u64 = 2048;
 /// Allocates memory until the GPUs have none left, releases a part, and repeats.
 pub fn vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
     let gpus: Vec<_> = setup.runtime.gpus().collect();
-    let mut all = Vec::new();
+    let mut sizes = Vec::new();
     let mut total = 0;
     for gpu in &gpus {
         let Some(pool) = gpu.vmem_pool() else { continue };
         total += pool.size as u64;
         let unit = pool.recommended_granule.max(pool.granule).max(4096);
         let size = (pool.size / ALLOCATIONS / threads).next_multiple_of(unit);
-        all.push((gpu.id(), size));
+        sizes.push((gpu.id(), size));
     }
     setup.limit.store(total, Ordering::Relaxed);
     let mut held: Vec<Allocation> = Vec::new();
-    while setup.is_running() && !all.is_empty() {
-        let (gpu, size) = all[rng.usize(..all.len())];
-        match setup.call(Allocation::create(setup.vmm, size, &AllocationProperties::on(gpu))) {
+    while setup.is_running() && !sizes.is_empty() {
+        let (gpu, size) = sizes[rng.usize(..sizes.len())];
+        match setup.count(Allocation::create(setup.vmm, size, &AllocationProperties::on(gpu))) {
             Some(memory) => {
                 setup.add_held(size as u64);
                 held.push(memory);
@@ -49,26 +49,29 @@ pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
     let size = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
     let properties =
         AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
-    let Some(memory) = setup.call(Allocation::create(setup.vmm, size, &properties)) else { return };
+    let Some(memory) = setup.count(Allocation::create(setup.vmm, size, &properties)) else {
+        return;
+    };
     let mut held: Vec<OwnedFd> = Vec::new();
     while setup.is_running() {
-        match setup.call(memory.export()) {
+        match setup.count(memory.export()) {
             Some(descriptor) => {
                 setup.add_held(1);
                 held.push(descriptor);
             }
             None => {
                 // Other calls must succeed or return an error that names descriptors.
-                if let Some(reservation) = setup.call(Reservation::builder(size).reserve(setup.vmm))
-                    && let Some(mapping) = setup.call(reservation.map(0, &memory))
+                if let Some(reservation) =
+                    setup.count(Reservation::builder(size).reserve(setup.vmm))
+                    && let Some(mapping) = setup.count(reservation.map(0, &memory))
                     && let Some(cpu) = setup.cpu()
                 {
-                    // Not a GPU: AMD's runtime, built with assertions as in Debian, would abort the
-                    // process (GRANT_WITHOUT_DESCRIPTOR_ABORTS in the library's tests/defects).
-                    setup.call(mapping.grant(&[cpu], Access::ReadWrite));
+                    // Grant the CPU, not a GPU: AMD's runtime, built with assertions as in Debian,
+                    // would abort the process (GRANT_WITHOUT_DESCRIPTOR_ABORTS in the library's tests/defects).
+                    setup.count(mapping.grant(&[cpu], Access::ReadWrite));
                 }
                 if let Some(descriptor) = held.last() {
-                    setup.call(Allocation::import(setup.vmm, descriptor));
+                    setup.count(Allocation::import(setup.vmm, descriptor));
                 }
                 release_some(setup, &mut rng, &mut held, |_| 1);
             }
@@ -86,34 +89,37 @@ pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
     setup.limit.store(allowed, Ordering::Relaxed);
     let size = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
     let properties = AllocationProperties::on(gpu.id());
-    let Some(memory) = setup.call(Allocation::create(setup.vmm, size, &properties)) else { return };
+    let Some(memory) = setup.count(Allocation::create(setup.vmm, size, &properties)) else {
+        return;
+    };
     let full = allowed.saturating_sub(FREE_MAPPINGS);
     let mut held: Vec<Mapping> = Vec::new();
     while setup.is_running() {
-        let reservation = setup.call(Reservation::builder(size).reserve(setup.vmm));
-        let mapping = reservation.and_then(|reservation| setup.call(reservation.map(0, &memory)));
+        let reservation = setup.count(Reservation::builder(size).reserve(setup.vmm));
+        let mapping = reservation.and_then(|reservation| setup.count(reservation.map(0, &memory)));
         let Some(mapping) = mapping else { continue };
-        setup.call(mapping.grant(&[cpu], Access::ReadWrite));
+        setup.count(mapping.grant(&[cpu], Access::ReadWrite));
         held.push(mapping);
         // The kernel counts at most two: the mapping and a gap. Near the limit, count them exactly.
         if setup.held.fetch_add(2, Ordering::Relaxed) < full {
             continue;
         }
         // One thread counts at a time. Otherwise, on a busy machine, threads would act on outdated
-        // counts and exceed the limit. A thread that waited here finds free mappings again.
+        // counts and exceed the limit. After waiting for the lock, check again: another thread may have
+        // unmapped some.
         let _counting = setup.counting.lock().unwrap_or_else(PoisonError::into_inner);
         if setup.held.load(Ordering::Relaxed) < full {
             continue;
         }
         let mappings = count_mappings();
         setup.held.store(mappings, Ordering::Relaxed);
-        setup.record_held(mappings);
+        setup.update_most(mappings);
         if mappings * 100 >= full * 97 {
             release_some(setup, &mut rng, &mut held, |_| 1);
         }
     }
     // Record the count even if the time was too short to reach the limit.
-    setup.record_held(count_mappings());
+    setup.update_most(count_mappings());
 }
 
 /// Counts the mappings of this process in `/proc/self/maps`.
@@ -122,20 +128,20 @@ fn count_mappings() -> u64 {
     maps.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Releases a random eighth of what is held.
+/// Releases a random eighth of `held`.
 fn release_some<T>(
     setup: &Setup<'_>,
     rng: &mut Rng,
     held: &mut Vec<T>,
-    weight: impl Fn(&T) -> u64,
+    amount: impl Fn(&T) -> u64,
 ) {
     if held.is_empty() {
         // Other threads hold everything.
         std::thread::yield_now();
     }
     for _ in 0..held.len().div_ceil(8) {
-        let one = held.swap_remove(rng.usize(..held.len()));
-        setup.remove_held(weight(&one));
-        drop(one);
+        let item = held.swap_remove(rng.usize(..held.len()));
+        setup.remove_held(amount(&item));
+        drop(item);
     }
 }

@@ -39,11 +39,11 @@ impl Measure {
         let mut measure = Self::default();
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         measure.add("descriptors (/proc/self/fd)", open as i64, 0);
-        measure.mappings(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
-        for (name, bytes) in held_by_driver() {
+        measure.add_mappings(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
+        for (name, bytes) in driver_memory() {
             measure.add(&name, bytes, 0);
         }
-        measure.runtime(runtime);
+        measure.add_runtime(runtime);
         let usage = vmm.usage();
         measure.add("reservations (library)", usage.reservations as i64, 0);
         measure.add("handles (library)", usage.handles as i64, 0);
@@ -56,7 +56,7 @@ impl Measure {
         self.0.insert(name.to_owned(), Count { value, slack });
     }
 
-    fn mappings(&mut self, maps: &str) {
+    fn add_mappings(&mut self, maps: &str) {
         // Mappings of devices and of anonymous files: the driver's memory and dma-bufs.
         let is_device = |line: &&str| {
             ["/dev/dri/", "/dev/kfd", "dmabuf", "/memfd:"].iter().any(|word| line.contains(word))
@@ -66,7 +66,7 @@ impl Measure {
         self.add("mappings of devices (/proc/self/maps)", devices as i64, 0);
     }
 
-    fn runtime(&mut self, runtime: &Runtime) {
+    fn add_runtime(&mut self, runtime: &Runtime) {
         let simulation = runtime.simulation();
         if let Some(usage) = simulation.map(|simulation| simulation.usage()) {
             self.add("reservations (simulation)", usage.reservations as i64, 0);
@@ -74,17 +74,17 @@ impl Measure {
             self.add("mappings (simulation)", usage.mappings as i64, 0);
         }
         for (number, gpu) in runtime.gpus().enumerate() {
-            // The free memory is that of all processes. The driver's count per process is better.
-            let left = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
+            // With a driver, other processes change this value, so the driver's count per process is used.
+            let free = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
             let size = gpu.vmem_pool().map(|pool| pool.size);
-            if let (Some(left), Some(size)) = (left, size) {
-                let taken = size.saturating_sub(left) as i64;
-                self.add(&format!("memory of GPU {number} (runtime)"), taken, 0);
+            if let (Some(free), Some(size)) = (free, size) {
+                let used = size.saturating_sub(free) as i64;
+                self.add(&format!("memory of GPU {number} (runtime)"), used, 0);
             }
         }
     }
 
-    /// Returns the counts that have grown, after waiting for them to shrink.
+    /// Returns the counts that have grown and do not shrink again within [`SETTLE_LIMIT`].
     pub fn leaks(&self, now: impl Fn() -> Self) -> Vec<Leak> {
         let began = Instant::now();
         loop {
@@ -107,19 +107,19 @@ impl Measure {
 }
 
 /// Returns the driver's count of this process's memory on each GPU, in bytes.
-fn held_by_driver() -> Vec<(String, i64)> {
+fn driver_memory() -> Vec<(String, i64)> {
     let folder = format!("/sys/class/kfd/kfd/proc/{}", std::process::id());
-    let mut held = Vec::new();
+    let mut memory = Vec::new();
     for id in gpu_ids() {
         let file = format!("{folder}/vram_{id}");
         if let Some(bytes) = number(Path::new(&file)) {
-            held.push((format!("memory of GPU {id} (driver, vram_{id})"), bytes));
+            memory.push((format!("memory of GPU {id} (driver, vram_{id})"), bytes));
         }
     }
-    held
+    memory
 }
 
-/// The driver's own numbers of its GPUs.
+/// Returns the driver's identifiers of its GPUs.
 fn gpu_ids() -> Vec<i64> {
     let nodes = fs::read_dir("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let ids = nodes.into_iter().flatten().flatten();
@@ -127,7 +127,7 @@ fn gpu_ids() -> Vec<i64> {
     ids.filter(|id| *id != 0).collect()
 }
 
-/// Returns how much memory of all GPUs all processes use, in bytes; `None` if the driver does not say.
+/// Returns the number of bytes that all processes use on all GPUs; `None` if the driver does not report it.
 pub fn memory_in_use() -> Option<i64> {
     let cards = fs::read_dir("/sys/class/drm").ok()?.flatten();
     let used = cards.filter(|card| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_shrink_in_time_are_no_leak() {
+    fn counts_that_shrink_in_time_are_not_leaks() {
         let after = std::cell::Cell::new(9);
         let now = || {
             after.set(after.get() - 1);

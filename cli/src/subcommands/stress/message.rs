@@ -17,7 +17,7 @@ pub enum Message {
     NoRuntime(String),
     /// The progress so far.
     Progress(Progress),
-    /// The process releases what it holds.
+    /// The process has begun to release its resources.
     Releasing(Progress),
     /// The scenario is done.
     Done(Box<Done>),
@@ -28,7 +28,7 @@ pub enum Message {
 pub struct Progress {
     /// The number of library calls made.
     pub operations: u64,
-    /// How much it holds of the scenario's resource: items, bytes, descriptors or mappings.
+    /// How much the process holds of the scenario's resource: items, bytes, descriptors or mappings.
     pub held: u64,
     /// The limit of that resource; 0 if it is unknown.
     pub limit: u64,
@@ -40,7 +40,7 @@ pub struct Done {
     pub operations: u64,
     /// How long the operations took, in microseconds.
     pub microseconds: u64,
-    /// The maximum that was held at once.
+    /// The maximum of [`Progress::held`].
     pub most: u64,
     pub limit: u64,
     /// Errors that the scenario provokes, with their counts.
@@ -48,6 +48,6 @@ pub struct Done {
     /// All other errors, with their counts.
     pub unexpected: BTreeMap<String, u64>,
     pub leaks: Vec<Leak>,
-    /// Why the scenario does not apply.
+    /// The reason why the scenario does not apply.
     pub skipped: Option<String>,
 }

@@ -64,10 +64,10 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         interrupted: false,
         scenarios: Vec::new(),
         leaks: Vec::new(),
-        command: reproducing(args, seed),
+        command: reproduce(args, seed),
         bringup: String::new(),
     };
-    // The last result is that of the machine's memory.
+    // The last result is about the machine's memory.
     let begin = || Ktap::begin(Screen::stdout(), scenarios.len() + 1);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
@@ -89,7 +89,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     report.leaks.extend(machine_leak(before));
     let simulation = report.scenarios.iter().find_map(|result| result.simulation);
     let options = &args.common.runtime;
-    report.bringup = options.bringup(simulation == Some(true));
+    report.bringup = options.bringup_command(simulation == Some(true));
     let text = options.simulation();
     let faults = planned_faults::planned(text.as_deref());
     if let Some(ktap) = &mut ktap {
@@ -105,8 +105,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     match args.format {
         RunFormat::Json => {
             let driver = simulation.map(provenance::driver);
-            let how = provenance::gather(driver, text.as_deref(), report.command.clone());
-            provenance::write_json(&mut out, &report, how, &args.privacy)?;
+            let provenance = provenance::gather(driver, text.as_deref(), report.command.clone());
+            provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
         }
         RunFormat::Table => {
             provenance::banner(&mut out, &faults)?;
@@ -116,14 +116,14 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     out.flush()?;
     planned_faults::note_missing(&faults);
-    Ok(if report.is_well() { Exit::Success } else { Exit::Failure })
+    Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
 }
 
 /// Returns the command that repeats the run with the same random choices.
-fn reproducing(args: &Stress, seed: u64) -> String {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+fn reproduce(args: &Stress, seed: u64) -> String {
+    let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let seed = args.seed.is_none().then(|| ["--seed".to_owned(), seed.to_string()]);
-    program::reproducing(words.chain(seed.into_iter().flatten()))
+    program::reproducing(arguments.chain(seed.into_iter().flatten()))
 }
 
 /// The error of a worker process that found no runtime.

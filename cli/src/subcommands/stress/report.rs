@@ -1,4 +1,4 @@
-//! The report.
+//! The results of the scenarios, as a table and as JSON.
 
 use super::measure::Leak;
 use super::message::Done;
@@ -74,11 +74,11 @@ impl ScenarioResult {
         self.skipped = self.skipped.take().or(done.skipped);
     }
 
-    pub fn is_well(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.unexpected.is_empty() && self.leaks.is_empty()
     }
 
-    /// Writes unexpected errors and leaks.
+    /// Writes a line for each unexpected error and each leak.
     fn failures(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let scenario = self.scenario.name();
         for (error, count) in &self.unexpected {
@@ -87,11 +87,11 @@ impl ScenarioResult {
         self.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))
     }
 
-    /// Returns the result as that of a test, with the reason.
+    /// Returns the status of the scenario as a test, with the reason of a failure or skip.
     pub fn verdict(&self) -> anyhow::Result<(Status, String)> {
         let mut text = Vec::new();
         self.failures(&mut text)?;
-        Ok(match (&self.skipped, self.is_well()) {
+        Ok(match (&self.skipped, self.has_passed()) {
             (_, false) => (Status::Fail, String::from_utf8_lossy(&text).into_owned()),
             (Some(why), true) => (Status::Skip, why.clone()),
             (None, true) => (Status::Pass, String::new()),
@@ -123,8 +123,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn is_well(&self) -> bool {
-        self.leaks.is_empty() && self.scenarios.iter().all(ScenarioResult::is_well)
+    pub fn has_passed(&self) -> bool {
+        self.leaks.is_empty() && self.scenarios.iter().all(ScenarioResult::has_passed)
     }
 
     pub fn table(&self, out: &mut Screen<'_>) -> anyhow::Result<()> {
@@ -133,7 +133,7 @@ impl Report {
         for result in &self.scenarios {
             let fullest = result.fullest.map_or(String::new(), |full| format!("{full:.0} %"));
             let expected: u64 = result.expected.values().sum();
-            let outcome = match (&result.skipped, result.is_well()) {
+            let outcome = match (&result.skipped, result.has_passed()) {
                 (_, false) => "failed".to_owned(),
                 (Some(why), true) => format!("skipped: {why}"),
                 (None, true) => "ok".to_owned(),
@@ -152,7 +152,7 @@ impl Report {
             result.failures(out)?;
         }
         self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
-        if !self.is_well() {
+        if !self.has_passed() {
             writeln!(out, "reproduce: {}", self.command)?;
             writeln!(out, "To find the first HSA call that fails: {}", self.bringup)?;
         }

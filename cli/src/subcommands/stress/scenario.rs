@@ -34,8 +34,8 @@ impl Scenario {
         match self {
             Self::Mixed | Self::Mappings => false,
             Self::Vram => matches!(error.kind(), ErrorKind::OutOfMemory { .. }),
-            // Runtimes have no status for missing descriptors. The library asks the kernel whether
-            // one is free; by then another thread may have closed one.
+            // Runtimes have no status for missing descriptors. The library checks afterwards whether the
+            // process has a free descriptor; by then, another thread may have closed one.
             Self::Descriptors => matches!(
                 error.kind(),
                 ErrorKind::OutOfDescriptors

@@ -62,13 +62,13 @@ impl<'a> Setup<'a> {
         !self.stop.load(Ordering::Relaxed) && Instant::now() < self.until
     }
 
-    /// Counts a library call and its error, if it failed.
-    pub fn call<T>(&self, result: Result<T, Error>) -> Option<T> {
+    /// Counts a library call, and its error if it failed. Returns the call's value.
+    pub fn count<T>(&self, result: Result<T, Error>) -> Option<T> {
         self.operations.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(value) => Some(value),
             Err(error) if self.scenario.expects(&error) => {
-                note(&self.expected, &error.to_string());
+                add_error(&self.expected, &error.to_string());
                 None
             }
             Err(error) => {
@@ -80,7 +80,7 @@ impl<'a> Setup<'a> {
 
     /// Records an unexpected error.
     pub fn report_unexpected(&self, what: &str) {
-        note(&self.unexpected, what);
+        add_error(&self.unexpected, what);
     }
 
     /// Adds to `held`.
@@ -89,8 +89,8 @@ impl<'a> Setup<'a> {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Records a value of `held` that was counted elsewhere.
-    pub fn record_held(&self, held: u64) {
+    /// Raises `most` to a value of `held` that was counted elsewhere.
+    pub fn update_most(&self, held: u64) {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
@@ -101,8 +101,8 @@ impl<'a> Setup<'a> {
 
     /// Returns the CPU if it can access the memory of all GPUs.
     pub fn cpu(&self) -> Option<AgentId> {
-        let reaches = self.runtime.gpus().all(|gpu| gpu.large_bar);
-        reaches.then(|| self.runtime.host().id())
+        let has_access = self.runtime.gpus().all(|gpu| gpu.large_bar);
+        has_access.then(|| self.runtime.host().id())
     }
 
     /// Returns the expected and the unexpected errors, with their counts.
@@ -112,7 +112,8 @@ impl<'a> Setup<'a> {
     }
 }
 
-fn note(errors: &Mutex<BTreeMap<String, u64>>, text: &str) {
+/// Counts an error by its text.
+fn add_error(errors: &Mutex<BTreeMap<String, u64>>, text: &str) {
     // Without addresses and sizes, equal errors have equal texts.
     let text: Vec<_> =
         text.split(' ').map(|word| if word.contains("0x") { "…" } else { word }).collect();

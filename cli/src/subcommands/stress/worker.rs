@@ -1,5 +1,5 @@
 //! A worker process: warms up, counts its resources, runs the scenario, releases everything and counts
-//! again. If a count has grown, the process repeats this: only a count that grows again is a leak.
+//! again. If a count has grown, the process repeats the scenario: only a count that grows again is a leak.
 
 use super::arguments::{Part, Stress};
 use super::measure::Measure;
@@ -19,24 +19,26 @@ const DESCRIPTORS: u64 = 256;
 /// The interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Set when the parent ends the scenario.
 static STOP: AtomicBool = AtomicBool::new(false);
-static NEVER: AtomicBool = AtomicBool::new(false);
+/// Never set.
+static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scenario in this process.
 pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     let (mut requests, answers) = begin()?;
     let scenario = part.scenario;
-    // The parent sends no requests. It closes the socket to end the scenario.
+    // The parent sends no requests, but closes the socket to end the scenario.
     thread::spawn(move || {
         while let Ok(Some(serde::de::IgnoredAny)) = requests.receive() {}
-        // Keep the descriptor open: closing it would hide the leak of another one.
+        // Keep the descriptor open: closing it would hide the leak of another descriptor.
         std::mem::forget(requests);
         STOP.store(true, Ordering::Relaxed);
     });
     if scenario == Scenario::Descriptors {
-        let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let few = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..few };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, few)?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..limit };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
     }
     let runtime = match args.common.runtime.open() {
         Ok(runtime) => runtime,
@@ -45,23 +47,25 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     let simulation = runtime.info().path.is_none();
     answers.send(&Message::Started { simulation })?;
     let vmm = Vmm::open(&runtime)?;
-    let done = match skipped(&runtime, scenario) {
+    let done = match skip_reason(&runtime, scenario) {
         Some(why) => Done { skipped: Some(why), ..Done::default() },
-        None => perform(args, part, &runtime, &vmm, &answers)?,
+        None => run_and_measure(args, part, &runtime, &vmm, &answers)?,
     };
     Ok(answers.send(&Message::Done(Box::new(done)))?)
 }
 
-fn skipped(runtime: &Runtime, scenario: Scenario) -> Option<String> {
+/// Returns the reason why the scenario does not apply to a runtime.
+fn skip_reason(runtime: &Runtime, scenario: Scenario) -> Option<String> {
     if runtime.gpus().next().is_none() {
         return Some("there is no GPU".to_owned());
     }
-    let large = runtime.gpus().all(|gpu| gpu.large_bar);
-    (scenario == Scenario::Mappings && !large)
+    let has_large_bar = runtime.gpus().all(|gpu| gpu.large_bar);
+    (scenario == Scenario::Mappings && !has_large_bar)
         .then(|| "no large BAR: the CPU does not map the GPUs' memory".to_owned())
 }
 
-fn perform(
+/// Runs the scenario and returns its result, with the resources that it leaked.
+fn run_and_measure(
     args: &Stress,
     part: &Part,
     runtime: &Runtime,
@@ -70,7 +74,7 @@ fn perform(
 ) -> anyhow::Result<Done> {
     let (scenario, time) = (part.scenario, Duration::from_millis(part.milliseconds));
     let seed = part.seed ^ u64::from(part.number) << 48;
-    // A runtime allocates some resources once, or once per thread. The warm-up makes it do so.
+    // A runtime allocates some resources once, or once per thread. The warm-up causes these allocations.
     let warm = (time / 10).min(Duration::from_secs(2));
     let setup = Setup::new(runtime, vmm, scenario, &STOP, warm);
     run_threads(args, &setup, seed ^ 0x5eed, false, answers)?;
@@ -94,19 +98,19 @@ fn perform(
     // A resource that a runtime allocates late and keeps does not grow again; a leak does.
     if !done.leaks.is_empty() {
         let before = Measure::now(runtime, vmm);
-        let mut again = |stop, time| -> anyhow::Result<()> {
+        let mut repeat = |stop, time| -> anyhow::Result<()> {
             let setup = Setup::new(runtime, vmm, scenario, stop, time);
             run_threads(args, &setup, seed, true, answers)?;
             done.add_errors(setup);
             Ok(())
         };
-        again(&STOP, time.saturating_sub(warm))?;
-        // If the run was interrupted, a short round still tells leaks from kept resources.
+        repeat(&STOP, time.saturating_sub(warm))?;
+        // If the run was interrupted, a short round still distinguishes leaks from kept resources.
         if STOP.load(Ordering::Relaxed) {
-            again(&NEVER, warm)?;
+            repeat(&NOT_STOPPED, warm)?;
         }
-        let again = before.leaks(|| Measure::now(runtime, vmm));
-        done.leaks.retain(|leak| again.iter().any(|other| other.what == leak.what));
+        let repeated = before.leaks(|| Measure::now(runtime, vmm));
+        done.leaks.retain(|leak| repeated.iter().any(|other| other.what == leak.what));
     }
     if let Err(error) = vmm.check() {
         done.unexpected.insert(format!("the library's ledger is inconsistent: {error}"), 1);
@@ -173,8 +177,8 @@ fn run_threads(
                 })?;
             }
         }
-        let died = threads.into_iter().any(|thread| thread.join().is_err());
-        if died {
+        let panicked = threads.into_iter().any(|thread| thread.join().is_err());
+        if panicked {
             setup.report_unexpected("a thread panicked");
         }
         Ok(())

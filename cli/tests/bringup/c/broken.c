@@ -1,12 +1,12 @@
-/* A runtime that has the functions and does, in the first of them, what BROKEN says. */
+/* A runtime with all required functions. `hsa_init` executes the statement BROKEN; the others return 0. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 int hsa_init(void) {
-  puts("words of the runtime's on standard output");
-  fputs("words of the runtime's on standard error\n", stderr);
+  puts("message of the runtime on standard output");
+  fputs("message of the runtime on standard error\n", stderr);
   fflush(NULL);
   BROKEN;
   return 0;

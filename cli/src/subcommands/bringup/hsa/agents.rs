@@ -1,4 +1,4 @@
-//! Start and stop of the runtime; attributes of agents and pools.
+//! Starts and stops the runtime; queries agents and pools.
 
 use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, out};
 use core::ffi::c_void;
@@ -21,11 +21,11 @@ impl Hsa<'_> {
     }
 
     /// Returns a system attribute of at most eight bytes.
-    pub fn system(&self, attribute: u32, name: &str) -> Result<u64> {
+    pub fn system_attribute(&self, attribute: u32, name: &str) -> Result<u64> {
         let mut value = 0_u64;
-        let into = [(name, attribute.to_string()), ("&value", "out".into())];
-        self.call("hsa_system_get_info", &into, true, || {
-            // SAFETY: `value` is as large as any of the attributes that are asked for here.
+        let arguments = [(name, attribute.to_string()), ("&value", "out".into())];
+        self.call("hsa_system_get_info", &arguments, true, || {
+            // SAFETY: `value` is as large as any attribute that callers query.
             let status = unsafe {
                 (self.table.core.hsa_system_get_info)(attribute, (&raw mut value).cast())
             };
@@ -42,9 +42,9 @@ impl Hsa<'_> {
             sys::HSA_STATUS_SUCCESS
         }
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
-        let into = [("add_agent", "callback".into()), ("NULL", "0".to_owned())];
-        self.call("hsa_iterate_agents", &into, true, || {
-            // SAFETY: the callback has the right type and gets what it expects.
+        let arguments = [("add_agent", "callback".into()), ("NULL", "0".to_owned())];
+        self.call("hsa_iterate_agents", &arguments, true, || {
+            // SAFETY: the callback has the right type, and the data is the vector that it expects.
             let status = unsafe {
                 (self.table.core.hsa_iterate_agents)(Some(add), (&raw mut agents).cast())
             };
@@ -54,15 +54,15 @@ impl Hsa<'_> {
     }
 
     /// Returns an agent's attribute of four bytes.
-    pub fn agent(&self, agent: &Agent, attribute: u32, name: &str) -> Result<u32> {
+    pub fn agent_attribute(&self, agent: &Agent, attribute: u32, name: &str) -> Result<u32> {
         let mut value = 0_u32;
-        let into = [
+        let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
             (name, hex(attribute)),
             ("&value", "out".into()),
         ];
-        self.call("hsa_agent_get_info", &into, false, || {
-            // SAFETY: the attributes that are asked for here have four bytes.
+        self.call("hsa_agent_get_info", &arguments, false, || {
+            // SAFETY: the attributes that callers query have four bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, attribute, (&raw mut value).cast())
@@ -75,14 +75,14 @@ impl Hsa<'_> {
     /// Returns how many bytes of an agent's memory are available; `None` if the runtime does not know.
     pub fn available(&self, agent: &Agent) -> Option<u64> {
         let mut value = 0_u64;
-        let into = [
+        let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
             ("HSA_AMD_AGENT_INFO_MEMORY_AVAIL", "0".to_owned()),
             ("&available", "out".into()),
         ];
-        let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
+        let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = format!("CHECK({INFO}({}));", names.join(", "));
-        let (_, status) = self.recorder.around(INFO, &into, Some(c), || {
+        let (_, status) = self.recorder.record(INFO, &arguments, Some(c), || {
             // SAFETY: the attribute has eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
@@ -97,12 +97,12 @@ impl Hsa<'_> {
     pub fn agent_name(&self, agent: &Agent) -> Result<String> {
         let mut text = [0_u8; 64];
         let mut name = String::new();
-        let into = [
+        let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
             ("HSA_AGENT_INFO_NAME", "0".to_owned()),
             ("name", "out".into()),
         ];
-        self.call("hsa_agent_get_info", &into, true, || {
+        self.call("hsa_agent_get_info", &arguments, true, || {
             // SAFETY: a name has 64 bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
@@ -115,8 +115,8 @@ impl Hsa<'_> {
         Ok(name)
     }
 
-    /// Returns all pools of an agent. `into` is the variable for one of them in the C program.
-    pub fn pools(&self, agent: &Agent, into: &str) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
+    /// Returns all pools of an agent. `c` is the variable for one of them in the C program.
+    pub fn pools(&self, agent: &Agent, c: &str) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
         unsafe extern "C" fn add(
             pool: sys::hsa_amd_memory_pool_t,
             data: *mut c_void,
@@ -126,14 +126,14 @@ impl Hsa<'_> {
             sys::HSA_STATUS_SUCCESS
         }
         let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
-        let variable = format!("&{into}");
+        let variable = format!("&{c}");
         let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
             ("take_pool", "callback".into()),
             (variable.as_str(), "out".into()),
         ];
         self.call("hsa_amd_agent_iterate_memory_pools", &arguments, true, || {
-            // SAFETY: the callback has the right type and gets what it expects.
+            // SAFETY: the callback has the right type, and the data is the vector that it expects.
             let status = unsafe {
                 let iterate = self.table.core.hsa_amd_agent_iterate_memory_pools;
                 iterate(agent.value, Some(add), (&raw mut pools).cast())
@@ -144,24 +144,26 @@ impl Hsa<'_> {
     }
 
     /// Returns the attributes of a pool.
-    pub fn pool(&self, pool: &Pool) -> Result<PoolInfo> {
+    pub fn pool_info(&self, pool: &Pool) -> Result<PoolInfo> {
         let segment = "HSA_AMD_MEMORY_POOL_INFO_SEGMENT";
-        let segment = self.of_pool::<u32>(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT, segment)?;
+        let segment =
+            self.pool_attribute::<u32>(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT, segment)?;
         if segment != sys::HSA_AMD_SEGMENT_GLOBAL {
             return Ok(PoolInfo { segment, ..PoolInfo::default() });
         }
         let name = "HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED";
         let attribute = sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
-        let allocatable = self.of_pool::<u8>(pool, attribute, name)? != 0;
+        let allocatable = self.pool_attribute::<u8>(pool, attribute, name)? != 0;
         let name = "HSA_AMD_MEMORY_POOL_INFO_SIZE";
-        let size = self.of_pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE, name)?;
+        let size = self.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE, name)?;
         let name = "HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE";
         let attribute = sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE;
-        let granule = self.of_pool(pool, attribute, name)?;
+        let granule = self.pool_attribute(pool, attribute, name)?;
         Ok(PoolInfo { segment, allocatable, size, granule })
     }
 
-    fn of_pool<T: Copy + Default + fmt::Display>(
+    /// Returns an attribute of a pool.
+    fn pool_attribute<T: Copy + Default + fmt::Display>(
         &self,
         pool: &Pool,
         attribute: u32,
@@ -169,13 +171,13 @@ impl Hsa<'_> {
     ) -> Result<T> {
         // Large enough for any attribute of a pool.
         let mut value = [T::default(); 8];
-        let into = [
+        let arguments = [
             (pool.c.as_str(), hex(pool.value.handle)),
             (name, attribute.to_string()),
             ("&value", "out".into()),
         ];
-        self.call("hsa_amd_memory_pool_get_info", &into, false, || {
-            // SAFETY: the attributes that are asked for here are of type `T`, an integer.
+        self.call("hsa_amd_memory_pool_get_info", &arguments, false, || {
+            // SAFETY: the attributes that callers query are of type `T`, an integer.
             let status = unsafe {
                 let get = self.table.core.hsa_amd_memory_pool_get_info;
                 get(pool.value, attribute, value.as_mut_ptr().cast())
@@ -188,7 +190,7 @@ impl Hsa<'_> {
     /// Returns whether an agent can be granted access to a pool's memory.
     pub fn can_access(&self, agent: &Agent, pool: &Pool) -> Result<bool> {
         let mut access = [0_u32; 4];
-        let into = [
+        let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
             (pool.c.as_str(), hex(pool.value.handle)),
             ("HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS", "0".to_owned()),
@@ -197,7 +199,7 @@ impl Hsa<'_> {
         self.call_if(
             self.table.core.hsa_amd_agent_memory_pool_get_info,
             "hsa_amd_agent_memory_pool_get_info",
-            &into,
+            &arguments,
             false,
             |get| {
                 // SAFETY: the attribute has four bytes.

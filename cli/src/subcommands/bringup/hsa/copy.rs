@@ -13,7 +13,7 @@ pub const FILL: &str = "hsa_amd_memory_fill";
 impl Hsa<'_> {
     pub fn signal(&self) -> Result<Named<sys::hsa_signal_t>> {
         let mut signal = sys::hsa_signal_t { handle: 0 };
-        let into = [
+        let arguments = [
             ("1", "value".to_owned()),
             ("0", "consumers".into()),
             ("NULL", "0".into()),
@@ -22,7 +22,7 @@ impl Hsa<'_> {
         self.call_if(
             self.table.core.hsa_signal_create,
             "hsa_signal_create",
-            &into,
+            &arguments,
             true,
             |create| {
                 // SAFETY: no consumers are named; `signal` is writable.
@@ -34,11 +34,11 @@ impl Hsa<'_> {
     }
 
     pub fn destroy(&self, signal: &Named<sys::hsa_signal_t>) -> Result<()> {
-        let into = [(signal.c.as_str(), hex(signal.value.handle))];
+        let arguments = [(signal.c.as_str(), hex(signal.value.handle))];
         self.call_if(
             self.table.core.hsa_signal_destroy,
             "hsa_signal_destroy",
-            &into,
+            &arguments,
             true,
             |destroy| {
                 // SAFETY: nothing waits for the signal.
@@ -47,74 +47,76 @@ impl Hsa<'_> {
         )
     }
 
-    /// Has a GPU copy memory, and waits for the end. `size` has its expression in the C program.
+    /// Has a GPU copy memory, and waits for the end.
     pub fn copy(
         &self,
         to: &Address,
         from: &Address,
         size: &Named<usize>,
-        by: &Agent,
+        gpu: &Agent,
         signal: &Named<sys::hsa_signal_t>,
     ) -> Result<()> {
         let core = &self.table.core;
         let set = core.hsa_signal_store_screlease;
-        let into = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
+        let arguments = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
         let c = format!("hsa_signal_store_screlease({}, 1);", signal.c);
-        self.recorder.around("hsa_signal_store_screlease", &into, Some(c), || {
+        self.recorder.record("hsa_signal_store_screlease", &arguments, Some(c), || {
             if let Some(set) = set {
                 // SAFETY: the signal is alive.
                 unsafe { set(signal.value, 1) };
             }
             ((), None, vec![])
         });
-        let into = [
+        let arguments = [
             (to.c.as_str(), hex(to.value)),
-            (by.c.as_str(), hex(by.value.handle)),
+            (gpu.c.as_str(), hex(gpu.value.handle)),
             (from.c.as_str(), hex(from.value)),
-            (by.c.as_str(), hex(by.value.handle)),
+            (gpu.c.as_str(), hex(gpu.value.handle)),
             (size.c.as_str(), hex(size.value)),
             ("0", "dependencies".into()),
             ("NULL", "0".into()),
             (signal.c.as_str(), hex(signal.value.handle)),
         ];
-        self.call_if(core.hsa_amd_memory_async_copy, COPY, &into, true, |copy| {
-            // SAFETY: both ranges belong to this process and have that size; nothing else uses them until the signal reports the end.
+        self.call_if(core.hsa_amd_memory_async_copy, COPY, &arguments, true, |copy| {
+            // SAFETY: both ranges belong to this process and have that size; nothing else uses them until the
+            // signal reports the end.
             let status = unsafe {
                 let (to, from) = (to.value as *mut c_void, from.value as *const c_void);
-                copy(to, by.value, from, by.value, size.value, 0, null(), signal.value)
+                copy(to, gpu.value, from, gpu.value, size.value, 0, null(), signal.value)
             };
             (status, vec![])
         })?;
         let Some(wait) = core.hsa_signal_wait_scacquire else {
-            return Err(self.recorder.wrong("the library has no hsa_signal_wait_scacquire"));
+            return Err(self.recorder.fail("the library has no hsa_signal_wait_scacquire"));
         };
-        let into = [
+        let arguments = [
             (signal.c.as_str(), hex(signal.value.handle)),
             ("HSA_SIGNAL_CONDITION_LT", "2".to_owned()),
             ("1", "value".into()),
             ("UINT64_MAX", "no limit".into()),
             ("HSA_WAIT_STATE_BLOCKED", "0".into()),
         ];
-        let names: Vec<&str> = into.iter().map(|argument| argument.0).collect();
+        let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = format!("WAIT(hsa_signal_wait_scacquire({}));", names.join(", "));
-        let (_, value) = self.recorder.around("hsa_signal_wait_scacquire", &into, Some(c), || {
-            // HSA allows a wait to return before the condition holds, so check the value.
-            let value = loop {
-                // SAFETY: the signal is alive until after this.
-                let value = unsafe {
-                    let state = sys::HSA_WAIT_STATE_BLOCKED;
-                    wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+        let (_, value) =
+            self.recorder.record("hsa_signal_wait_scacquire", &arguments, Some(c), || {
+                // HSA allows a wait to return before the condition holds, so check the value.
+                let value = loop {
+                    // SAFETY: the signal is alive until after this.
+                    let value = unsafe {
+                        let state = sys::HSA_WAIT_STATE_BLOCKED;
+                        wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
+                    };
+                    if value < 1 {
+                        break value;
+                    }
                 };
-                if value < 1 {
-                    break value;
-                }
-            };
-            (value, None, out("value", value.to_string()))
-        });
+                (value, None, out("value", value.to_string()))
+            });
         if value != 0 {
             return Err(self.recorder.blame(
                 COPY,
-                format!("the copy by {} failed: its signal is {value}, not 0", by.c),
+                format!("the copy by {} failed: its signal is {value}, not 0", gpu.c),
             ));
         }
         Ok(())
@@ -122,13 +124,13 @@ impl Hsa<'_> {
 
     /// Has a GPU fill memory with a number, and waits for the end.
     pub fn fill_by_gpu(&self, at: &Address, size: usize, number: u32) -> Result<()> {
-        let into = [
+        let arguments = [
             (at.c.as_str(), hex(at.value)),
             ("0x5a5a0001", hex(number)),
             ("size / 4", hex(size / 4)),
         ];
         let fill = self.table.core.hsa_amd_memory_fill;
-        self.call_if(fill, FILL, &into, true, |fill| {
+        self.call_if(fill, FILL, &arguments, true, |fill| {
             // SAFETY: the range belongs to this process and nothing else uses it.
             (unsafe { fill(at.value as *mut c_void, number, size / 4) }, vec![])
         })

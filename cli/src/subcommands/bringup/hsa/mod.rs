@@ -19,7 +19,7 @@ use std::fmt;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// A value and its name in the C program.
+/// A value and its expression in the C program.
 #[derive(Clone, Debug)]
 pub struct Named<T> {
     pub c: String,
@@ -74,8 +74,8 @@ impl<'a> Hsa<'a> {
         Self { vmem: table.vmem.ok(), table, recorder }
     }
 
-    /// Makes a call that returns a status. With `in_c`, the C program has a statement for it, made of
-    /// the arguments' names.
+    /// Makes a call that returns a status. With `in_c`, the C program contains the call, with the names of the
+    /// arguments.
     fn call(
         &self,
         name: &str,
@@ -85,7 +85,7 @@ impl<'a> Hsa<'a> {
     ) -> Result<()> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
-        let (number, status) = self.recorder.around(name, arguments, c, || {
+        let (number, status) = self.recorder.record(name, arguments, c, || {
             let (status, answered) = perform();
             (status, Some(status), answered)
         });

@@ -1,4 +1,4 @@
-//! Pool memory, through which the CPU checks what a GPU has copied.
+//! Pool memory, which the CPU uses to check a GPU's copies.
 
 use super::{Address, Agent, Hsa, Named, Pool, Result, hex, out};
 use core::ffi::c_void;
@@ -9,7 +9,7 @@ impl Hsa<'_> {
     pub fn allocate(&self, pool: &Pool, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("(void **)&{c}");
-        let into = [
+        let arguments = [
             (pool.c.as_str(), hex(pool.value.handle)),
             ("size", hex(size)),
             ("0", "flags".to_owned()),
@@ -18,10 +18,10 @@ impl Hsa<'_> {
         self.call_if(
             self.table.core.hsa_amd_memory_pool_allocate,
             "hsa_amd_memory_pool_allocate",
-            &into,
+            &arguments,
             true,
             |allocate| {
-                // SAFETY: the pool is one that the runtime named; `address` is writable.
+                // SAFETY: the runtime returned the pool; `address` is writable.
                 let status = unsafe { allocate(pool.value, size, 0, &mut address) };
                 (status, out(c, hex(address as usize)))
             },
@@ -31,11 +31,11 @@ impl Hsa<'_> {
 
     /// Frees memory of a pool.
     pub fn pool_free(&self, address: &Address) -> Result<()> {
-        let into = [(address.c.as_str(), hex(address.value))];
+        let arguments = [(address.c.as_str(), hex(address.value))];
         self.call_if(
             self.table.core.hsa_amd_memory_pool_free,
             "hsa_amd_memory_pool_free",
-            &into,
+            &arguments,
             true,
             |free| {
                 // SAFETY: the memory was allocated from a pool and is no longer used.
@@ -50,7 +50,7 @@ impl Hsa<'_> {
         let list = format!("(hsa_agent_t[]){{{}}}", list.join(", "));
         let values: Vec<_> = agents.iter().map(|agent| agent.value).collect();
         let count = values.len().to_string();
-        let into = [
+        let arguments = [
             (count.as_str(), "agents".to_owned()),
             (list.as_str(), "agents".into()),
             ("NULL", "flags".into()),
@@ -59,11 +59,11 @@ impl Hsa<'_> {
         self.call_if(
             self.table.core.hsa_amd_agents_allow_access,
             "hsa_amd_agents_allow_access",
-            &into,
+            &arguments,
             true,
             |allow| {
                 let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
-                // SAFETY: the agents are ones that the runtime named; the memory is of a pool.
+                // SAFETY: the runtime returned the agents; the memory is of a pool.
                 let status = unsafe {
                     allow(count, values.as_ptr(), null(), address.value as *const c_void)
                 };

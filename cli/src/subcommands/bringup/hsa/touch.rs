@@ -1,4 +1,4 @@
-//! Writes and reads of the CPU.
+//! Writes and reads memory by the CPU.
 
 use super::{Address, Hsa, Result, hex};
 use std::fmt;
@@ -13,9 +13,9 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Returns whether half a page differs or more, as if a GPU had used other memory. A copy that fails
-    /// changes single words.
-    pub fn is_of_pages(&self) -> bool {
+    /// Returns whether at least half a page differs, as if a GPU had used other memory. A wrong copy changes
+    /// single words.
+    pub fn affects_pages(&self) -> bool {
         self.words * 4 >= 2048
     }
 }
@@ -29,9 +29,10 @@ impl fmt::Display for Difference {
 impl Hsa<'_> {
     /// Writes consecutive numbers from `first` on.
     pub fn fill(&self, at: &Address, size: usize, first: u32) {
-        let into = [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
+        let arguments =
+            [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
         let c = format!("fill({}, size, {first:#x});", at.c);
-        self.recorder.around("fill", &into, Some(c), || {
+        self.recorder.record("fill", &arguments, Some(c), || {
             let words = at.value as *mut u32;
             for index in 0..size / 4 {
                 // SAFETY: the runtime reported the range as mapped and writable. If it is not, this
@@ -42,15 +43,16 @@ impl Hsa<'_> {
         });
     }
 
-    /// Reads them again and compares.
+    /// Checks that memory contains consecutive numbers from `first` on.
     pub fn compare(&self, at: &Address, size: usize, first: u32) -> Result<()> {
         match self.difference(at, size, first, 1) {
             None => Ok(()),
-            Some(what) => Err(self.recorder.wrong(what.to_string())),
+            Some(difference) => Err(self.recorder.fail(difference.to_string())),
         }
     }
 
-    /// Reads numbers from `first` on, each `step` more than the one before, and compares.
+    /// Compares memory with numbers that begin with `first` and increase by `step`. Returns the difference, if
+    /// there is one.
     pub fn difference(
         &self,
         at: &Address,
@@ -58,9 +60,10 @@ impl Hsa<'_> {
         first: u32,
         step: u32,
     ) -> Option<Difference> {
-        let into = [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
+        let arguments =
+            [(at.c.as_str(), hex(at.value)), ("size", hex(size)), ("first", hex(first))];
         let c = format!("compare({}, size, {first:#x}, {step});", at.c);
-        let (_, wrong) = self.recorder.around("compare", &into, Some(c), || {
+        let (_, differences) = self.recorder.record("compare", &arguments, Some(c), || {
             let words = at.value as *const u32;
             let mut differing = (0..size / 4).filter_map(|index| {
                 let expected = first.wrapping_add((index as u32).wrapping_mul(step));
@@ -71,7 +74,7 @@ impl Hsa<'_> {
             let first = differing.next();
             ((first, 1 + differing.count()), None, vec![])
         });
-        let (Some((offset, expected, found)), words) = wrong else { return None };
+        let (Some((offset, expected, found)), words) = differences else { return None };
         let xor = expected ^ found;
         let first = format!(
             "at offset {offset:#x} of {}: expected {expected:#x}, found {found:#x} (XOR {xor:#x})",

@@ -11,13 +11,13 @@ impl Hsa<'_> {
     pub fn reserve(&self, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("&{c}");
-        let into = [
+        let arguments = [
             (variable.as_str(), "out".to_owned()),
             ("size", hex(size)),
             ("0", "hint".into()),
             ("0", "flags".into()),
         ];
-        self.vmem("hsa_amd_vmem_address_reserve", &into, |vmem| {
+        self.vmem("hsa_amd_vmem_address_reserve", &arguments, |vmem| {
             // SAFETY: `address` is writable.
             let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
             (status, out(c, hex(address as usize)))
@@ -26,8 +26,8 @@ impl Hsa<'_> {
     }
 
     pub fn free(&self, va: &Address, size: usize) -> Result<()> {
-        let into = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
-        self.vmem("hsa_amd_vmem_address_free", &into, |vmem| {
+        let arguments = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        self.vmem("hsa_amd_vmem_address_free", &arguments, |vmem| {
             // SAFETY: the range was reserved, and nothing uses it any more.
             (unsafe { (vmem.hsa_amd_vmem_address_free)(va.value as *mut c_void, size) }, vec![])
         })
@@ -37,15 +37,15 @@ impl Hsa<'_> {
     pub fn create(&self, pool: &Pool, size: usize, c: &str) -> Result<Handle> {
         let variable = format!("&{c}");
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
-        let into = [
+        let arguments = [
             (pool.c.as_str(), hex(pool.value.handle)),
             ("size", hex(size)),
             ("MEMORY_TYPE_NONE", "0".to_owned()),
             ("0", "flags".into()),
             (variable.as_str(), "out".into()),
         ];
-        self.vmem("hsa_amd_vmem_handle_create", &into, |vmem| {
-            // SAFETY: the pool is one that the runtime named; `handle` is writable.
+        self.vmem("hsa_amd_vmem_handle_create", &arguments, |vmem| {
+            // SAFETY: the runtime returned the pool; `handle` is writable.
             let status = unsafe {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 create(pool.value, size, sys::MEMORY_TYPE_NONE, 0, &mut handle)
@@ -55,22 +55,21 @@ impl Hsa<'_> {
         Ok(Named::new(c, handle))
     }
 
-    /// Allocates physical memory; returns `None` if no memory is left. `size` has its expression in the C
-    /// program.
+    /// Allocates physical memory; returns `None` if no memory is left.
     pub fn try_create(&self, pool: &Pool, size: &Named<usize>) -> Result<Option<Handle>> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let name = "hsa_amd_vmem_handle_create";
-        let into = [
+        let arguments = [
             (pool.c.as_str(), hex(pool.value.handle)),
             (size.c.as_str(), hex(size.value)),
             ("MEMORY_TYPE_NONE", "0".to_owned()),
             ("0", "flags".into()),
             ("&memory3", "out".into()),
         ];
-        let (number, status) = self.recorder.around(name, &into, None, || {
+        let (number, status) = self.recorder.record(name, &arguments, None, || {
             let status = self.vmem.as_ref().map_or(MISSING, |vmem| {
                 let create = vmem.hsa_amd_vmem_handle_create;
-                // SAFETY: the pool is one that the runtime named; `handle` is writable.
+                // SAFETY: the runtime returned the pool; `handle` is writable.
                 unsafe { create(pool.value, size.value, sys::MEMORY_TYPE_NONE, 0, &mut handle) }
             });
             (status, Some(status), out("memory3", hex(handle.handle)))
@@ -88,23 +87,23 @@ impl Hsa<'_> {
     }
 
     pub fn release(&self, memory: &Handle) -> Result<()> {
-        let into = [(memory.c.as_str(), hex(memory.value.handle))];
-        self.vmem("hsa_amd_vmem_handle_release", &into, |vmem| {
-            // SAFETY: the handle is one that the runtime gave, and is not used any more.
+        let arguments = [(memory.c.as_str(), hex(memory.value.handle))];
+        self.vmem("hsa_amd_vmem_handle_release", &arguments, |vmem| {
+            // SAFETY: the runtime returned the handle, which is not used any more.
             (unsafe { (vmem.hsa_amd_vmem_handle_release)(memory.value) }, vec![])
         })
     }
 
     pub fn map(&self, va: &Address, size: usize, memory: &Handle) -> Result<()> {
-        let into = [
+        let arguments = [
             (va.c.as_str(), hex(va.value)),
             ("size", hex(size)),
             ("0", "offset".to_owned()),
             (memory.c.as_str(), hex(memory.value.handle)),
             ("0", "flags".into()),
         ];
-        self.vmem("hsa_amd_vmem_map", &into, |vmem| {
-            // SAFETY: the range was reserved and the handle is one that the runtime gave.
+        self.vmem("hsa_amd_vmem_map", &arguments, |vmem| {
+            // SAFETY: the range was reserved and the runtime returned the handle.
             let status = unsafe {
                 (vmem.hsa_amd_vmem_map)(va.value as *mut c_void, size, 0, memory.value, 0)
             };
@@ -113,8 +112,8 @@ impl Hsa<'_> {
     }
 
     pub fn unmap(&self, va: &Address, size: usize) -> Result<()> {
-        let into = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
-        self.vmem("hsa_amd_vmem_unmap", &into, |vmem| {
+        let arguments = [(va.c.as_str(), hex(va.value)), ("size", hex(size))];
+        self.vmem("hsa_amd_vmem_unmap", &arguments, |vmem| {
             // SAFETY: the range was mapped as a whole, and nothing uses it any more.
             (unsafe { (vmem.hsa_amd_vmem_unmap)(va.value as *mut c_void, size) }, vec![])
         })
@@ -129,20 +128,20 @@ impl Hsa<'_> {
                 agent_handle: agent.value,
             })
             .collect();
-        let one = |agent: &&Agent| format!("{{HSA_ACCESS_PERMISSION_RW, {}}}", agent.c);
-        let list: Vec<_> = agents.iter().map(one).collect();
+        let descriptor = |agent: &&Agent| format!("{{HSA_ACCESS_PERMISSION_RW, {}}}", agent.c);
+        let list: Vec<_> = agents.iter().map(descriptor).collect();
         let list = format!("(hsa_amd_memory_access_desc_t[]){{{}}}", list.join(", "));
         let shown: Vec<_> =
             agents.iter().map(|agent| format!("{}={:#x}", agent.c, agent.value.handle)).collect();
         let count = agents.len().to_string();
-        let into = [
+        let arguments = [
             (va.c.as_str(), hex(va.value)),
             ("size", hex(size)),
             (list.as_str(), format!("RW for {}", shown.join(", "))),
             (count.as_str(), "descriptors".into()),
         ];
-        self.vmem("hsa_amd_vmem_set_access", &into, |vmem| {
-            // SAFETY: the range was mapped as a whole; the agents are ones that the runtime named.
+        self.vmem("hsa_amd_vmem_set_access", &arguments, |vmem| {
+            // SAFETY: the range was mapped as a whole; the runtime returned the agents.
             let status = unsafe {
                 let set = vmem.hsa_amd_vmem_set_access;
                 set(va.value as *mut c_void, size, descriptors.as_ptr(), descriptors.len())
@@ -153,30 +152,30 @@ impl Hsa<'_> {
 
     pub fn export(&self, memory: &Handle) -> Result<OwnedFd> {
         let mut dmabuf = -1;
-        let into = [
+        let arguments = [
             ("&dmabuf", "out".to_owned()),
             (memory.c.as_str(), hex(memory.value.handle)),
             ("0", "flags".into()),
         ];
-        self.vmem("hsa_amd_vmem_export_shareable_handle", &into, |vmem| {
-            // SAFETY: the handle is one that the runtime gave; `dmabuf` is writable.
+        self.vmem("hsa_amd_vmem_export_shareable_handle", &arguments, |vmem| {
+            // SAFETY: the runtime returned the handle; `dmabuf` is writable.
             let status = unsafe {
                 (vmem.hsa_amd_vmem_export_shareable_handle)(&mut dmabuf, memory.value, 0)
             };
             (status, out("dmabuf", dmabuf.to_string()))
         })?;
         if dmabuf < 0 {
-            return Err(self.recorder.wrong(format!("the exported descriptor is {dmabuf}")));
+            return Err(self.recorder.fail(format!("the exported descriptor is {dmabuf}")));
         }
-        // SAFETY: the runtime has just opened it and gives it away.
+        // SAFETY: the runtime has just opened the descriptor and transfers its ownership.
         Ok(unsafe { OwnedFd::from_raw_fd(dmabuf) })
     }
 
     pub fn import(&self, dmabuf: &OwnedFd) -> Result<Handle> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let number = dmabuf.as_raw_fd();
-        let into = [("dmabuf", number.to_string()), ("&memory", "out".into())];
-        self.vmem("hsa_amd_vmem_import_shareable_handle", &into, |vmem| {
+        let arguments = [("dmabuf", number.to_string()), ("&memory", "out".into())];
+        self.vmem("hsa_amd_vmem_import_shareable_handle", &arguments, |vmem| {
             // SAFETY: the descriptor is open; `handle` is writable.
             let status =
                 unsafe { (vmem.hsa_amd_vmem_import_shareable_handle)(number, &mut handle) };

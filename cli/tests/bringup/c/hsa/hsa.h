@@ -1,4 +1,4 @@
-/* In place of AMD's header, which a machine that tests need not have. */
+/* A substitute for AMD's header, which may not be installed. */
 #include "hsa_abi.h"
 
 #define DECLARE(name) extern __typeof__(*(name##_fn)0) name

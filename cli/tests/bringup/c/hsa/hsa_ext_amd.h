@@ -1,4 +1,4 @@
-/* In place of AMD's header, which a machine that tests need not have. */
+/* A substitute for AMD's header, which may not be installed. */
 DECLARE(hsa_amd_agent_iterate_memory_pools);
 DECLARE(hsa_amd_memory_pool_get_info);
 DECLARE(hsa_amd_agent_memory_pool_get_info);

@@ -5,7 +5,7 @@ use super::failure::{call_and_error, returned_error};
 use super::gpu_fault;
 use super::interface::function_of;
 use super::level::Level;
-use super::record::{Begin, Number, Record, Return};
+use super::record::{Begin, CallId, Record, Return};
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A call, and its return unless it did not return.
+/// A call, and its return if it has returned.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub begin: Begin,
@@ -24,7 +24,7 @@ pub struct Call {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Reached,
-    /// The level does not apply, with the reason.
+    /// The level does not apply. Contains the reason.
     Skipped(String),
     Failed(Cause),
 }
@@ -32,18 +32,18 @@ pub enum Outcome {
 /// Why a level failed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// No library was found, with the list of attempts.
+    /// No library was found. Contains the list of attempts.
     NoLibrary(String),
     /// The call at this index returned this status.
     Status(usize, u32),
-    /// All calls succeeded, but the result is wrong; with the index of the last call.
+    /// All calls succeeded, but the result is wrong. Contains the index of the last call.
     Wrong(Option<usize>, String),
-    /// A GPU faulted at this address, to which the call at this index had granted access; with the calls
-    /// that the process was in.
+    /// A GPU faulted at this address, to which the call at this index had granted access. Contains the calls in
+    /// flight.
     GpuFault(usize, u64, Vec<usize>),
-    /// The process crashed in these calls, the latest first.
+    /// The process crashed while these calls were in flight, the latest first.
     Crash(Vec<usize>, End),
-    /// The process was in these calls when the time limit expired.
+    /// These calls were in flight when the time limit expired.
     Hang(Vec<usize>, Duration),
 }
 
@@ -71,10 +71,10 @@ pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
 pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     // Keep writing to the user's log file, if there is one.
-    let wanted = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
-    let driver_log = wanted.map_or_else(|| folder.path().join("driver"), Into::into);
+    let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
+    let driver_log = users_log.map_or_else(|| folder.path().join("driver"), Into::into);
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
-    let driver_from = length(&driver_log);
+    let log_start = length(&driver_log);
 
     let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
     let mut command = crate::program::restart().context("cannot start this program again")?;
@@ -91,7 +91,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
         match worker.receive(args.time_limit.saturating_sub(began.elapsed())) {
             Received::Answer(record) => records.add(record),
             Received::Invalid(line) => tracing::warn!(line, "invalid record"),
-            // Records that were sent before are still received.
+            // Records that were sent before the kill are still received.
             Received::Timeout => worker.kill(),
             Received::Exited(end) => break end,
         }
@@ -99,7 +99,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let took = began.elapsed();
     let output = worker.captured_output();
     let outcome = records.outcome(end, args.time_limit);
-    let driver = driver_lines(&driver_log, driver_from, &records);
+    let driver = driver_lines(&driver_log, log_start, &records);
     let Records { calls, facts, runtime, .. } = records;
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
     run.attribute_gpu_fault();
@@ -133,8 +133,8 @@ struct Records {
     facts: Vec<String>,
     runtime: Option<Option<String>>,
     no_library: Option<String>,
-    failed: Option<Number>,
-    wrong: Option<(Option<Number>, String)>,
+    failed: Option<CallId>,
+    wrong: Option<(Option<CallId>, String)>,
     blamed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
@@ -145,16 +145,16 @@ impl Records {
         match record {
             Record::Begin(begin) => self.calls.push(Call { begin, end: None }),
             Record::Returned(end) => {
-                let of = |call: &&mut Call| call.begin.number == end.number;
-                if let Some(call) = self.calls.iter_mut().rev().find(of) {
+                let matches = |call: &&mut Call| call.begin.number == end.number;
+                if let Some(call) = self.calls.iter_mut().rev().find(matches) {
                     call.end = Some(end);
                 }
             }
-            // The first is what the others followed from.
+            // Keep the first failure, which may have caused the others.
             Record::Failed(number) => drop(self.failed.get_or_insert(number)),
             Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
             Record::Blame { task, call, what } if self.blamed.is_none() => {
-                self.blamed = Some((self.latest(&task, &call), what));
+                self.blamed = Some((self.last_call_of(&task, &call), what));
             }
             Record::Blame { .. } => {}
             Record::Skip(why) => self.skipped = Some(why),
@@ -189,7 +189,7 @@ impl Records {
         if let Some((number, what)) = &self.wrong {
             let index = number.and_then(|number| self.index(number));
             let waits = index.is_some_and(|index| self.calls[index].begin.call == "wait");
-            // If this process only waited for the other one, the other one's call is the cause.
+            // If this process was waiting for another process, the other's call is the cause.
             let other = self.in_flight().first().copied().filter(|_| waits);
             return Outcome::Failed(Cause::Wrong(other.or(index), what.clone()));
         }
@@ -203,14 +203,14 @@ impl Records {
         }
     }
 
-    /// Returns the index of the last call of a function, of this task if it made one.
-    fn latest(&self, task: &str, function: &str) -> Option<usize> {
-        let of = |call: &Call| call.begin.call == function;
-        let own = self.calls.iter().rposition(|call| of(call) && call.begin.task == task);
-        own.or_else(|| self.calls.iter().rposition(of))
+    /// Returns the index of the last call of a function: this task's, or any if the task made none.
+    fn last_call_of(&self, task: &str, function: &str) -> Option<usize> {
+        let is_call = |call: &Call| call.begin.call == function;
+        let own = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
+        own.or_else(|| self.calls.iter().rposition(is_call))
     }
 
-    fn index(&self, number: Number) -> Option<usize> {
+    fn index(&self, number: CallId) -> Option<usize> {
         self.calls.iter().position(|call| call.begin.number == number)
     }
 
@@ -218,7 +218,7 @@ impl Records {
     fn in_flight(&self) -> Vec<usize> {
         let open = |index: &usize| self.calls[*index].end.is_none();
         let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(open).collect();
-        // A process that waits for the other one is not the one that hangs.
+        // Waiting calls come last, because they only wait for a process that hangs.
         in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
         in_flight
     }
@@ -247,21 +247,21 @@ impl LevelRun {
         }
     }
 
-    /// Moves calls for which the driver returned an error to the front.
+    /// Moves the calls in flight that received an error from the driver to the front.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
-            let refused = |index: &usize| {
+            let has_driver_error = |index: &usize| {
                 let lines = self.driver_during(&self.calls[*index]);
                 lines.into_iter().any(returned_error)
             };
-            calls.sort_by_cached_key(|index| !refused(index));
+            calls.sort_by_cached_key(|index| !has_driver_error(index));
         }
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the driver returned an error to a call in it, and the runtime ignored that. Only
-    /// `pressure` expects an error. A call that is interrupted is repeated.
+    /// Makes a level fail if the runtime ignored an error of the driver. `pressure` expects errors. EINTR and
+    /// EAGAIN are no failures, because the runtime repeats the call.
     fn report_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;
@@ -287,7 +287,7 @@ impl LevelRun {
         self.outcome = Outcome::Failed(Cause::Wrong(index, what));
     }
 
-    /// Returns the lines that the call's thread caused in the emulated driver's log.
+    /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
     pub fn driver_during(&self, call: &Call) -> Vec<&str> {
         let from = call.begin.logs.driver;
         let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);

@@ -1,10 +1,10 @@
 //! Runs the commands of the guides, page by page from top to end, and compares their output.
 //!
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
-//! descriptors and column widths may differ. `…` stands for any lines, or any words in a line.
+//! descriptors and column widths may differ. `…` means any lines, or any words in a line.
 
 use crate::hsa_vmm::{HSA_VMM, err, out};
-use crate::{Typed, commands, pages, root};
+use crate::{GuideCommand, commands, pages, root};
 use hsa_rocr::test;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -40,12 +40,13 @@ const SHORTER: &[(&str, &str)] = &[
     ("target/release/hsa-vmm conform", "hsa-vmm conform --filter 'map.*'"),
 ];
 
-fn elsewhere(line: &str) -> Option<&'static str> {
+/// Returns the beginning of a command that is tested elsewhere.
+fn tested_elsewhere(line: &str) -> Option<&'static str> {
     ELSEWHERE.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
 }
 
-/// Replaces what differs from run to run in a word.
-fn word(word: &str) -> String {
+/// Replaces the parts of a word that differ from run to run.
+fn normalize_word(word: &str) -> String {
     // A fraction, or process and thread ID.
     let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
     let mut parts = number.split(['.', ':']);
@@ -68,9 +69,9 @@ fn word(word: &str) -> String {
     }
 }
 
-/// Returns the words of a line, with what differs from run to run replaced.
-fn words(line: &str) -> Vec<String> {
-    let mut words: Vec<String> = line.split_whitespace().map(word).collect();
+/// Returns the words of a line. Replaces parts that differ from run to run.
+fn normalized_words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = line.split_whitespace().map(normalize_word).collect();
     for at in 1..words.len() {
         let unit = words[at].trim_end_matches([',', ')']);
         if ["ms", "us", "s"].contains(&unit) {
@@ -81,59 +82,59 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// Returns whether the words of a line match those of the page.
-fn fits(page: &[String], line: &[String]) -> bool {
+fn matches_words(page: &[String], line: &[String]) -> bool {
     match page {
         [] => line.is_empty(),
         [first, rest @ ..] if first.ends_with('…') => {
             let start = first.trim_end_matches('…');
             let begins = start.is_empty() || line.first().is_some_and(|it| it.starts_with(start));
-            begins && (0..=line.len()).any(|from| fits(rest, &line[from..]))
+            begins && (0..=line.len()).any(|from| matches_words(rest, &line[from..]))
         }
         [first, rest @ ..] => line.split_first().is_some_and(|(it, line)| {
             let same = it == first || (first == "#" && it.bytes().any(|it| it.is_ascii_digit()));
-            same && fits(rest, line)
+            same && matches_words(rest, line)
         }),
     }
 }
 
 /// Returns the first line of the page that is missing in the output.
-fn missing<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
-    let mut streams = streams.map(|text| text.lines().map(words).collect::<Vec<_>>());
+fn missing_line<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
+    let mut streams = streams.map(|text| text.lines().map(normalized_words).collect::<Vec<_>>());
     page.iter().map(String::as_str).find(|line| {
-        let wanted = words(line);
-        let found = wanted.is_empty()
+        let expected = normalized_words(line);
+        let found = expected.is_empty()
             || *line == "…"
             || streams.iter_mut().any(|lines| {
-                let at = lines.iter().position(|line| fits(&wanted, line));
+                let at = lines.iter().position(|line| matches_words(&expected, line));
                 at.map(|at| lines.drain(..=at)).is_some()
             });
         !found
     })
 }
 
-/// Runs a command line in a folder.
-fn type_in(folder: &Path, typed: &Typed) -> Result<(), String> {
-    let mut line = typed.line.replace("cargo run --release -- ", "hsa-vmm ");
+/// Runs a command in a folder and compares its output.
+fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
+    let mut line = command.line.replace("cargo run --release -- ", "hsa-vmm ");
     for (long, short) in SHORTER {
         line = line.replace(long, short);
     }
     line = line.replace("target/release/hsa-vmm", "hsa-vmm");
-    let beside = Path::new(HSA_VMM).parent().unwrap().to_owned();
+    let bin_folder = Path::new(HSA_VMM).parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = [beside].into_iter().chain(std::env::split_paths(&path));
-    let mut command = Command::new("sh");
+    let path = [bin_folder].into_iter().chain(std::env::split_paths(&path));
+    let mut shell = Command::new("sh");
     for variable in ["HSA_VMM_RUNTIME", "HSA_SIM", "HSA_VMM_PROFILE", "HSA_VMM_LOG", "HSA_KFD"] {
-        command.env_remove(variable);
+        shell.env_remove(variable);
     }
-    command.env("PATH", std::env::join_paths(path).unwrap());
-    command.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
-    let output = command.current_dir(folder).args(["-c", &line]).output().unwrap();
+    shell.env("PATH", std::env::join_paths(path).unwrap());
+    shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
+    let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (out, err) = (out(&output), err(&output));
-    // If the page shows output, a failure can be part of it.
-    if typed.printed.is_empty() && !output.status.success() {
+    // If the page shows output, the command may fail.
+    if command.output.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{out}{err}", output.status));
     }
-    match missing(&typed.printed, [&out, &err]) {
+    match missing_line(&command.output, [&out, &err]) {
         // The missing line comes last: a truncated log shows its end.
         Some(missing) => {
             let printed = excerpt(&format!("{out}{err}"));
@@ -158,38 +159,43 @@ fn excerpt(text: &str) -> String {
 #[test]
 fn commands_in_guides_print_the_documented_output() {
     let amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
-    let (mut wrong, mut done, mut unused) = (Vec::new(), 0, BTreeSet::new());
+    let (mut failures, mut count, mut unused) = (Vec::new(), 0, BTreeSet::new());
     unused.extend(ELSEWHERE.iter().map(|(beginning, _)| *beginning));
-    let users = |path: &Path| PAGES.iter().any(|name| path.ends_with(name));
-    for (path, page) in pages().into_iter().filter(|(path, _)| users(path)) {
+    let is_for_users = |path: &Path| PAGES.iter().any(|name| path.ends_with(name));
+    for (path, page) in pages().into_iter().filter(|(path, _)| is_for_users(path)) {
         let folder = tempfile::tempdir().unwrap();
-        for there in ["capi", "conformance", "docs", "examples"] {
-            std::os::unix::fs::symlink(root().join(there), folder.path().join(there)).unwrap();
+        for name in ["capi", "conformance", "docs", "examples"] {
+            std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
         }
-        // The contents that the page tells the user to write to a file.
+        // Write the file whose contents the page shows.
         if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
             let toml = toml.split("```").next().unwrap();
             std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
         }
-        for typed in commands(&page) {
-            if let Some(beginning) = elsewhere(&typed.line) {
+        for command in commands(&page) {
+            if let Some(beginning) = tested_elsewhere(&command.line) {
                 unused.remove(beginning);
                 continue;
             }
             let needs_amd =
-                ["emulate", "--rocr", "rocr list"].iter().any(|it| typed.line.contains(it));
-            if typed.line.trim().is_empty() || (needs_amd && !amd) {
+                ["emulate", "--rocr", "rocr list"].iter().any(|it| command.line.contains(it));
+            if command.line.trim().is_empty() || (needs_amd && !amd) {
                 continue;
             }
-            done += 1;
-            if let Err(error) = type_in(folder.path(), &typed) {
-                wrong.push(format!("{}: {error}", path.file_name().unwrap().display()));
+            count += 1;
+            if let Err(error) = run_command(folder.path(), &command) {
+                failures.push(format!("{}: {error}", path.file_name().unwrap().display()));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} of {done} go wrong:\n\n{}", wrong.len(), wrong.join("\n\n"));
-    assert!(done > 20, "{done}");
-    assert!(unused.is_empty(), "no page says that any more: {unused:?}");
+    assert!(
+        failures.is_empty(),
+        "{} of {count} commands fail:\n\n{}",
+        failures.len(),
+        failures.join("\n\n")
+    );
+    assert!(count > 20, "{count}");
+    assert!(unused.is_empty(), "no page has these commands any more: {unused:?}");
 }
 
 #[test]
@@ -208,6 +214,6 @@ fn missing_line_is_detected() {
         ("ACQUIRE drm_fd=7 gpu_id=4097", None),
         ("ACQUIRE drm_fd=7 gpu_id=4098", Some("ACQUIRE drm_fd=7 gpu_id=4098")),
     ] {
-        assert_eq!(missing(&lines(page), [real, ""]), wrong, "{page}");
+        assert_eq!(missing_line(&lines(page), [real, ""]), wrong, "{page}");
     }
 }
