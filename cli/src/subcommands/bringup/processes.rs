@@ -67,7 +67,7 @@ fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -
 /// handles that it keeps.
 pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
-    let large = (hsa.pool(pool)?.size / 16).max(size) / size * size;
+    let large = (hsa.pool_info(pool)?.size / 16).max(size) / size * size;
     with_host(hsa, resources, |host| {
         let mut kept = Vec::new();
         for number in 0..KEPT {
