@@ -58,8 +58,8 @@ impl Row {
 
     fn in_batches(&self) {
         self.vmm.map_many(&self.mappings, &self.access).expect("nothing is mapped");
-        let all = (self.start, self.mappings.len() * SIZE);
-        self.vmm.unmap_many(&[all]).expect("it is mapped");
+        let range = (self.start, self.mappings.len() * SIZE);
+        self.vmm.unmap_many(&[range]).expect("it is mapped");
     }
 }
 

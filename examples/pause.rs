@@ -58,14 +58,14 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("the weights are released for another model:");
     pause(&mut weights, Contents::Save)?;
     show("weights", &weights, &vmm);
-    let mut other = PausableBuffer::create(&vmm, SIZE, &properties)?;
-    other.grant(&users, Access::ReadWrite)?;
-    other.write(0, b"scratch")?;
-    show("other", &other, &vmm);
+    let mut scratch = PausableBuffer::create(&vmm, SIZE, &properties)?;
+    scratch.grant(&users, Access::ReadWrite)?;
+    scratch.write(0, b"scratch")?;
+    show("scratch", &scratch, &vmm);
 
     println!("the other model is discarded, and the weights are restored:");
-    pause(&mut other, Contents::Drop)?;
-    show("other", &other, &vmm);
+    pause(&mut scratch, Contents::Drop)?;
+    show("scratch", &scratch, &vmm);
     let begun = Instant::now();
     let new_address = weights.resume_anywhere()?;
     println!("  resumed in {:.1?}", begun.elapsed());

@@ -155,7 +155,7 @@ mod tests {
         assert!(target().quirks().grant_without_descriptor_aborts);
         let without = target().without_workarounds().unwrap();
         assert_eq!(without.quirks(), Quirks::default());
-        let other = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
-        assert!(other.without_workarounds().is_err());
+        let mi300x = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
+        assert!(mi300x.without_workarounds().is_err());
     }
 }

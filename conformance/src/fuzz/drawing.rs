@@ -96,17 +96,17 @@ mod tests {
 
     #[test]
     fn sequence_depends_on_seed_and_number_only() {
-        let all: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
-        for (number, sequence) in all.iter().enumerate().rev() {
+        let sequences: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
+        for (number, sequence) in sequences.iter().enumerate().rev() {
             assert_eq!(*sequence, drawing().sequence(number as u64));
             assert!((1..=40).contains(&sequence.operations.len()));
             assert!(sequence.fault_plan().unwrap().is_some_and(|plan| !plan.is_empty()));
         }
         let of_other_seed: Vec<_> =
             (0..50).map(|it| Drawing { seed: 12, ..drawing() }.sequence(it)).collect();
-        let mut pairs = all.iter().zip(&of_other_seed);
+        let mut pairs = sequences.iter().zip(&of_other_seed);
         assert!(pairs.all(|(left, right)| left.operations != right.operations));
-        assert!(all.windows(2).all(|pair| pair[0].operations != pair[1].operations));
+        assert!(sequences.windows(2).all(|pair| pair[0].operations != pair[1].operations));
     }
 
     #[test]

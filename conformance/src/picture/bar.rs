@@ -70,9 +70,9 @@ impl Bar {
     }
 
     pub fn of_unmapped(report: &Report, memory: &[&MemoryEntry]) -> Self {
-        let part = |it: &&MemoryEntry| {
-            let mut part = Part::of_memory(report, &it.name, it.agent, it.size, 1);
-            part.tip += &format!(", handle {}", it.handle);
+        let part = |entry: &&MemoryEntry| {
+            let mut part = Part::of_memory(report, &entry.name, entry.agent, entry.size, 1);
+            part.tip += &format!(", handle {}", entry.handle);
             part
         };
         Self::of_parts(memory.iter().map(part).collect())
