@@ -9,9 +9,9 @@
 //!          └── LastCall: a shared page ◄───────────┘
 //! ```
 //!
-//! [`Worker::start`] starts a program, usually the caller's own, which calls [`begin`]. Requests and
-//! answers are JSON values, one per line; caller and program choose their types. The worker's standard
-//! input is the socket for both, so that a runtime's output does not mix with them.
+//! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
+//! [`begin`]. Requests and answers are JSON values of any types, one per line. They are
+//! sent through a socket, the worker's standard input, so that a runtime's output does not mix with them.
 //!
 //! A worker is killed when the thread that started it exits. It has its own process group, so that
 //! all processes that it has started are killed with it. [`End`] describes how the worker ended;
