@@ -74,7 +74,7 @@ impl Layout {
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());
-            // The only hole that can be at this page, except for the next hole.
+            // Only this hole or the next hole can be at the page.
             let hole = page * self.holes / self.pages();
             let is_hole =
                 (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
