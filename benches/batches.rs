@@ -1,10 +1,10 @@
-//! The cost of mapping, granting and unmapping many mappings one by one, and in batches.
+//! Measures mapping, granting and unmapping many mappings one by one, and in batches.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench batches
 //! ```
 //!
-//! Runs on a runtime that does nothing, or on the one in `HSA_VMM_RUNTIME`.
+//! Runs on a runtime that does nothing, or on the runtime that `HSA_VMM_RUNTIME` names.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -17,7 +17,7 @@ fn main() {
 }
 
 const SIZE: usize = 2 << 20;
-const HOW_MANY: [usize; 3] = [4, 64, 1024];
+const COUNTS: [usize; 3] = [4, 64, 1024];
 
 /// Adjacent mappings in one reservation, and their access.
 struct Row {
@@ -28,18 +28,19 @@ struct Row {
 }
 
 impl Row {
-    fn of(count: usize) -> Self {
+    fn new(count: usize) -> Self {
         let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
             Some(_) => Runtime::load(),
             None => Runtime::simulated(Config::nothing(2)),
         };
-        let runtime = runtime.expect("a runtime");
+        let runtime = runtime.expect("the runtime starts");
         let vmm = Vmm::open(&runtime).expect("virtual memory is supported");
         let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent: &_| AccessDescriptor { agent, access: Access::ReadWrite };
         let access = gpus.iter().map(grant).collect();
-        let start = vmm.address_reserve(count * SIZE, SIZE, None).expect("addresses");
-        let handle = vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory");
+        let start = vmm.address_reserve(count * SIZE, SIZE, None).expect("addresses are available");
+        let handle =
+            vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory is available");
         let address = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
         let new = |page| NewMapping { address: address(page), size: SIZE, handle };
         Self { vmm, start, mappings: (0..count).map(new).collect(), access }
@@ -55,21 +56,21 @@ impl Row {
         }
     }
 
-    fn at_once(&self) {
+    fn in_batches(&self) {
         self.vmm.map_many(&self.mappings, &self.access).expect("nothing is mapped");
-        let all = (self.start, self.mappings.len() * SIZE);
-        self.vmm.unmap_many(&[all]).expect("it is mapped");
+        let range = (self.start, self.mappings.len() * SIZE);
+        self.vmm.unmap_many(&[range]).expect("it is mapped");
     }
 }
 
-#[divan::bench(args = HOW_MANY)]
+#[divan::bench(args = COUNTS)]
 fn one_by_one(bencher: Bencher<'_, '_>, count: usize) {
-    let row = Row::of(count);
+    let row = Row::new(count);
     bencher.counter(ItemsCount::new(count)).bench_local(|| row.one_by_one());
 }
 
-#[divan::bench(args = HOW_MANY)]
-fn at_once(bencher: Bencher<'_, '_>, count: usize) {
-    let row = Row::of(count);
-    bencher.counter(ItemsCount::new(count)).bench_local(|| row.at_once());
+#[divan::bench(args = COUNTS)]
+fn in_batches(bencher: Bencher<'_, '_>, count: usize) {
+    let row = Row::new(count);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| row.in_batches());
 }

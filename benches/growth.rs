@@ -1,13 +1,13 @@
-//! The cost of enlarging a buffer: in place, and by allocating, copying and freeing; and whether it
-//! depends on the size.
+//! Measures how long it takes to grow a buffer of different sizes: in place, and by allocating, copying
+//! and freeing.
 //!
 //! ```sh
 //! cargo bench --bench growth
 //! ```
 //!
-//! Runs on the simulation, whose own cost is part of the figures. Unused memory costs nothing
-//! there, but a copy uses all of it: sizes that exceed this machine's free memory are not copied,
-//! and the first lines of the output list them.
+//! Runs on the simulation, whose own cost is part of the figures. The simulation's memory occupies this
+//! machine's memory once it is written. Sizes that exceed this machine's free memory are therefore not
+//! copied; the first lines of the output list them.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -19,7 +19,7 @@ use std::cell::RefCell;
 
 fn main() {
     for gib in GIB {
-        if !copies().contains(&gib) {
+        if !copyable_sizes().contains(&gib) {
             println!("skipped: copying {gib} GiB, too little memory");
         }
     }
@@ -32,8 +32,8 @@ const GIB: [usize; 4] = [1, 4, 16, 64];
 /// The number of pages that a measurement maps or unmaps.
 const PAGES: usize = 64;
 
-/// Returns the sizes whose copy leaves this machine some memory.
-fn copies() -> Vec<usize> {
+/// Returns the sizes whose copy fits into this machine's free memory.
+fn copyable_sizes() -> Vec<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
@@ -72,12 +72,12 @@ fn grow_in_place(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| buffer.borrow_mut().grow(STEP).unwrap());
 }
 
-/// Does the same with memory that cannot grow.
-#[divan::bench(args = copies(), sample_size = 1, sample_count = 3)]
+/// Allocates 2 MiB more than `gib` GiB, copies the contents, and frees the old memory.
+#[divan::bench(args = copyable_sizes(), sample_size = 1, sample_count = 3)]
 fn allocate_copy_free(bencher: Bencher, gib: usize) {
     let vmm = vmm();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
-    let whole = |size: usize| -> Mapping {
+    let mapped = |size: usize| -> Mapping {
         let reservation = Reservation::builder(size).reserve(&vmm).unwrap();
         let memory = Allocation::create(&vmm, size, &properties(&vmm)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
@@ -85,8 +85,8 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
         mapping
     };
     let size = gib << 30;
-    bencher.with_inputs(|| whole(size)).bench_local_values(|old| {
-        let new = whole(size + STEP);
+    bencher.with_inputs(|| mapped(size)).bench_local_values(|old| {
+        let new = mapped(size + STEP);
         vmm.copy(gpu, new.address(), old.address(), size).unwrap();
         drop(old);
     });

@@ -1,11 +1,11 @@
-//! Counts the instructions of each frequent call: `.ci/instructions` runs this under callgrind,
-//! which counts only [`measured`].
+//! Makes frequent calls of one kind. `.ci/instructions` runs this program under callgrind, which counts only
+//! the instructions of [`measured`].
 //!
 //! ```sh
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! A number after the name adds that many calls that are not reported, to test the counting.
+//! A number after the name of the call adds unreported calls, to test the counting.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -37,8 +37,8 @@ struct Workload {
 
 /// Runs the counted code. Not inlined, because callgrind finds it by name.
 #[inline(never)]
-fn measured(act: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
-    act()
+fn measured(calls: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    calls()
 }
 
 impl Workload {
@@ -59,12 +59,12 @@ impl Workload {
         Ok(workload)
     }
 
-    fn at(&self, page: usize) -> Address {
+    fn address(&self, page: usize) -> Address {
         Address::new(self.base + page * SIZE)
     }
 
     fn map(&self, page: usize) -> Result<(), Error> {
-        self.vmm.map(self.at(page), SIZE, 0, self.handle)
+        self.vmm.map(self.address(page), SIZE, 0, self.handle)
     }
 
     fn shareable(&self) -> Result<Handle, Error> {
@@ -75,12 +75,14 @@ impl Workload {
         self.vmm.export_to_shareable_handle(handle, FILE)
     }
 
+    /// Makes the calls of an operation. Returns whether there is an operation of this name.
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
-        // Holes and live mappings that are far apart.
+        // Consecutive holes, and consecutive live mappings, are far apart.
         let calls = self.calls;
         let holes = || (0..calls).map(|number| 2 * (number * 4099 % PAGES) + 1);
         let live = || holes().map(|hole| hole - 1);
-        let all = |act: &mut dyn FnMut(usize) -> Result<(), Error>| holes().try_for_each(act);
+        let in_holes =
+            |call: &mut dyn FnMut(usize) -> Result<(), Error>| holes().try_for_each(call);
         let reserve = |this: &mut Self| -> Result<(), Error> {
             for _ in 0..this.calls {
                 this.reserved.push(this.vmm.address_reserve(SIZE, SIZE, None)?);
@@ -99,7 +101,7 @@ impl Workload {
                 reserve(self)?;
                 let vmm = &self.vmm;
                 measured(&mut || {
-                    self.reserved.iter().try_for_each(|&at| vmm.address_free(at, SIZE))
+                    self.reserved.iter().try_for_each(|&base| vmm.address_free(base, SIZE))
                 })?;
             }
             "create" => measured(&mut || create(self))?,
@@ -108,36 +110,38 @@ impl Workload {
                 let vmm = &self.vmm;
                 measured(&mut || self.created.iter().try_for_each(|&handle| vmm.release(handle)))?;
             }
-            "map" => measured(&mut || all(&mut |page| self.map(page)))?,
+            "map" => measured(&mut || in_holes(&mut |page| self.map(page)))?,
             "set_access" => {
-                all(&mut |page| self.map(page))?;
-                let grant = |page| self.vmm.set_access(self.at(page), SIZE, &self.grants);
-                measured(&mut || all(&mut &grant))?;
+                in_holes(&mut |page| self.map(page))?;
+                let grant = |page| self.vmm.set_access(self.address(page), SIZE, &self.grants);
+                measured(&mut || in_holes(&mut &grant))?;
             }
             "unmap" => {
-                all(&mut |page| self.map(page))?;
-                let unmap = |page| self.vmm.unmap(self.at(page), SIZE);
-                measured(&mut || all(&mut &unmap))?;
+                in_holes(&mut |page| self.map(page))?;
+                let unmap = |page| self.vmm.unmap(self.address(page), SIZE);
+                measured(&mut || in_holes(&mut &unmap))?;
             }
             "get_access" => {
                 let agent = self.grants[0].agent;
-                let ask = |page| self.vmm.get_access(agent, self.at(page)).map(black_box).map(drop);
-                measured(&mut || live().try_for_each(ask))?;
+                let query =
+                    |page| self.vmm.get_access(agent, self.address(page)).map(black_box).map(drop);
+                measured(&mut || live().try_for_each(query))?;
             }
             "mapped_range_at" => {
-                let ask = |page| {
-                    black_box(self.vmm.mapped_range_at(self.at(page)));
+                let query = |page| {
+                    black_box(self.vmm.mapped_range_at(self.address(page)));
                     Ok(())
                 };
-                measured(&mut || live().try_for_each(ask))?;
+                measured(&mut || live().try_for_each(query))?;
             }
             "retain" => {
-                let retain = |page| self.vmm.retain_allocation_handle(self.at(page));
+                let retain = |page| self.vmm.retain_allocation_handle(self.address(page));
                 measured(&mut || live().try_for_each(|page| retain(page).map(drop)))?;
             }
             "properties" => {
-                let ask = |_| self.vmm.allocation_properties(self.handle).map(black_box).map(drop);
-                measured(&mut || live().try_for_each(ask))?;
+                let query =
+                    |_| self.vmm.allocation_properties(self.handle).map(black_box).map(drop);
+                measured(&mut || live().try_for_each(query))?;
             }
             "export" => {
                 let handle = self.shareable()?;
@@ -148,7 +152,7 @@ impl Workload {
             "import" => {
                 let descriptor = self.export(self.shareable()?)?;
                 let import = |_| self.vmm.import_from_shareable_handle(&descriptor, FILE);
-                measured(&mut || live().try_for_each(|at| import(at).map(drop)))?;
+                measured(&mut || live().try_for_each(|page| import(page).map(drop)))?;
             }
             _ => return Ok(false),
         }

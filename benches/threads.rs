@@ -1,5 +1,5 @@
-//! The throughput of two threads compared with one: with a reservation each, and with look-ups in
-//! the same one.
+//! Compares the throughput of two threads with that of one thread: for two reservations, and for
+//! look-ups in a shared reservation.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
@@ -38,27 +38,27 @@ impl ThreadPages {
         Ok(Self { vmm: vmm.clone(), base, handle, grant })
     }
 
-    fn at(&self, page: usize) -> Address {
+    fn address(&self, page: usize) -> Address {
         Address::new(self.base.get() + page * SIZE)
     }
 
     fn map_and_unmap(&self) -> Result<(), Error> {
         for page in 0..PAGES {
-            self.vmm.map(self.at(page), SIZE, 0, self.handle)?;
+            self.vmm.map(self.address(page), SIZE, 0, self.handle)?;
         }
         self.vmm.unmap(self.base, PAGES * SIZE)
     }
 
     fn look_up(&self) -> Result<(), Error> {
         for page in 0..PAGES {
-            std::hint::black_box(self.vmm.get_access(self.grant.agent, self.at(page))?);
+            std::hint::black_box(self.vmm.get_access(self.grant.agent, self.address(page))?);
         }
         Ok(())
     }
 }
 
-/// Returns the shortest time in which every element was processed by a thread of its own.
-fn time(
+/// Runs `work` in one thread for each element. Returns the shortest duration of several tries.
+fn shortest_time(
     pages: &[ThreadPages],
     work: impl Fn(&ThreadPages) -> Result<(), Error> + Sync,
 ) -> Result<Duration, Error> {
@@ -66,7 +66,7 @@ fn time(
     for _ in 0..TRIES {
         let barrier = Barrier::new(pages.len());
         let (barrier, work) = (&barrier, &work);
-        let taken = std::thread::scope(|scope| {
+        let duration = std::thread::scope(|scope| {
             let start = |pages| {
                 scope.spawn(move || {
                     barrier.wait();
@@ -84,7 +84,7 @@ fn time(
             let ended = spans.iter().map(|span| span.1).max();
             Ok::<_, Error>(begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended - begun))
         })?;
-        best = best.min(taken);
+        best = best.min(duration);
     }
     Ok(best)
 }
@@ -94,26 +94,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vmm = Vmm::open(&runtime)?;
     let pages = [ThreadPages::new(&vmm)?, ThreadPages::new(&vmm)?];
     let calls = (ROUNDS * PAGES) as f64;
-    let show = |what: &str, one: Duration, two: Duration| {
-        let each = |time: Duration| time.as_nanos() as f64 / calls;
-        let times = 2.0 * one.as_secs_f64() / two.as_secs_f64();
+    let show = |name: &str, one: Duration, two: Duration| {
+        let per_page = |time: Duration| time.as_nanos() as f64 / calls;
+        let speedup = 2.0 * one.as_secs_f64() / two.as_secs_f64();
         println!(
-            "{what:20} one thread {:6.0} ns per page, two threads {:6.0}: {times:.2} times the throughput",
-            each(one),
-            each(two)
+            "{name:20} one thread {:6.0} ns per page, two threads {:6.0}: {speedup:.2} times the throughput",
+            per_page(one),
+            per_page(two)
         );
     };
     let change = |pages: &ThreadPages| pages.map_and_unmap();
-    show("map and unmap", time(&pages[..1], change)?, time(&pages, change)?);
+    show("map and unmap", shortest_time(&pages[..1], change)?, shortest_time(&pages, change)?);
     for pages in &pages {
         for page in 0..PAGES {
-            vmm.map(pages.at(page), SIZE, 0, pages.handle)?;
+            vmm.map(pages.address(page), SIZE, 0, pages.handle)?;
         }
         vmm.set_access(pages.base, PAGES * SIZE, &[pages.grant])?;
     }
     let look_up = |pages: &ThreadPages| pages.look_up();
-    show("get_access", time(&pages[..1], look_up)?, time(&pages, look_up)?);
-    let same = [pages[0].clone(), pages[0].clone()];
-    show("same reservation", time(&same[..1], look_up)?, time(&same, look_up)?);
+    show("get_access", shortest_time(&pages[..1], look_up)?, shortest_time(&pages, look_up)?);
+    let shared = [pages[0].clone(), pages[0].clone()];
+    show(
+        "same reservation",
+        shortest_time(&shared[..1], look_up)?,
+        shortest_time(&shared, look_up)?,
+    );
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The cost of calls through [`hsa_vmm::Vmm`], for different numbers of live mappings.
+//! Measures calls at several levels, for different numbers of live mappings.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench vmm
 //! ```
 //!
-//! `hsa-vmm bench` measures the same with more options: other runtimes, HIP, JSON and a plot.
+//! `hsa-vmm bench` makes the same measurement with more options: other runtimes, HIP, JSON and a plot.
 
 use hsa_vmm_bench::{Backend, BenchError, BenchRuntime, Options, run};
 
@@ -14,10 +14,10 @@ fn main() -> Result<(), BenchError> {
         println!("\n{name}, {live} live mappings (nanoseconds)");
         println!("{:12} {:6} {:>10} {:>10} {:>10}", "", "", "median", "p99", "over raw");
         for result in run(&target, &Options { live, ..Options::default() }, &mut |_| ())? {
-            let over = result.over_raw_ns.map(|over| format!("{over:.1}")).unwrap_or_default();
+            let over_raw = result.over_raw_ns.map(|ns| format!("{ns:.1}")).unwrap_or_default();
             let (operation, level) = (result.operation, result.level);
             let (median, p99) = (result.median_ns, result.p99_ns);
-            println!("{operation:12} {level:6} {median:>10.1} {p99:>10.1} {over:>10}");
+            println!("{operation:12} {level:6} {median:>10.1} {p99:>10.1} {over_raw:>10}");
         }
     }
     Ok(())

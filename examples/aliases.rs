@@ -1,4 +1,4 @@
-//! Draws memory that is mapped at many addresses while it changes.
+//! Maps two allocations at several addresses, and draws the pages after each change.
 //!
 //! ```sh
 //! cargo run --example aliases
@@ -14,41 +14,41 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
     let host = runtime.host().id();
-    let page = 2 << 20;
+    let page_size = 2 << 20;
 
     let properties = AllocationProperties::on(gpu);
-    let reservation = Reservation::builder(PAGES * page).reserve(&vmm)?;
+    let reservation = Reservation::builder(PAGES * page_size).reserve(&vmm)?;
     let (red, blue) = (
-        Allocation::create(&vmm, page, &properties)?,
-        Allocation::create(&vmm, page, &properties)?,
+        Allocation::create(&vmm, page_size, &properties)?,
+        Allocation::create(&vmm, page_size, &properties)?,
     );
 
-    let mut places: Vec<Option<Mapping>> = (0..PAGES).map(|_| None).collect();
-    draw("reserved", &places)?;
-    for (place, memory) in [(0, &red), (3, &red), (6, &red), (1, &blue), (7, &blue)] {
-        let mapping = reservation.map(place * page, memory)?;
+    let mut pages: Vec<Option<Mapping>> = (0..PAGES).map(|_| None).collect();
+    draw("reserved", &pages)?;
+    for (page, memory) in [(0, &red), (3, &red), (6, &red), (1, &blue), (7, &blue)] {
+        let mapping = reservation.map(page * page_size, memory)?;
         mapping.grant(&[host, gpu], Access::ReadWrite)?;
-        places[place] = Some(mapping);
+        pages[page] = Some(mapping);
     }
-    draw("two pieces of memory at five addresses", &places)?;
+    draw("two allocations at five addresses", &pages)?;
 
-    if let (Some(one), Some(other)) = (&places[0], &places[1]) {
-        one.write(0, b"r")?;
-        other.write(0, b"b")?;
+    if let (Some(red), Some(blue)) = (&pages[0], &pages[1]) {
+        red.write(0, b"r")?;
+        blue.write(0, b"b")?;
     }
-    draw("one letter written to each", &places)?;
+    draw("one letter written to each allocation", &pages)?;
 
-    places[0] = None;
-    places[6] = None;
-    draw("two mappings dropped", &places)?;
+    pages[0] = None;
+    pages[6] = None;
+    draw("two mappings dropped", &pages)?;
     Ok(())
 }
 
-/// Draws each page as a box with the first byte that the CPU reads there.
-fn draw(what: &str, places: &[Option<Mapping>]) -> anyhow::Result<()> {
+/// Draws each page as a box with its first byte, which the CPU reads.
+fn draw(title: &str, pages: &[Option<Mapping>]) -> anyhow::Result<()> {
     let mut row = String::new();
-    for place in places {
-        row.push_str(&match place {
+    for page in pages {
+        row.push_str(&match page {
             None => "|   ".to_owned(),
             Some(mapping) => {
                 let mut byte = [0];
@@ -58,6 +58,6 @@ fn draw(what: &str, places: &[Option<Mapping>]) -> anyhow::Result<()> {
             }
         });
     }
-    println!("{row}|  {what}");
+    println!("{row}|  {title}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Shows every combination of area flags: the memory's owner and the agents with access. Then a GPU works
-//! on bytes of this program.
+//! Prints the memory's owner and the agents with access for every combination of area flags. Then a GPU
+//! reorders bytes of this program.
 //!
 //! ```sh
 //! cargo run --example areas                                       # on the simulation
@@ -26,33 +26,34 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("{:<30} {:<15} {:<6}  CPU{columns}   allocated", "flags", "backing", "owner");
     for bits in 0..16 {
         let area = Area::new(&vmm, device, AreaFlags::from_bits_retain(bits))?;
-        let mut own = vec![0; SIZE];
+        let mut host_buffer = vec![0; SIZE];
         let options = if area.flags().maps_existing_memory() {
-            MmapOptions::new().with_host_memory(&mut own)
+            MmapOptions::new().with_host_memory(&mut host_buffer)
         } else {
             MmapOptions::new()
         };
         let memory = area.mmap(SIZE, options)?;
-        let sees = |agent| if memory.agents().contains(&agent) { "  ●" } else { "  ·" };
-        let seen: String = gpus.iter().map(|gpu| format!("  {}", sees(gpu.id()))).collect();
-        let owner = runtime.agent(memory.owner()).context("an agent of this runtime")?;
+        let mark = |agent| if memory.agents().contains(&agent) { "  ●" } else { "  ·" };
+        let gpu_marks: String = gpus.iter().map(|gpu| format!("  {}", mark(gpu.id()))).collect();
+        let owner =
+            runtime.agent(memory.owner()).context("the owner is no agent of this runtime")?;
         println!(
-            "{:<30} {:<15} {:<6}  {}{seen}  {:>6}",
+            "{:<30} {:<15} {:<6}  {}{gpu_marks}  {:>6}",
             area.flags().to_string(),
             memory.backing().to_string(),
             owner.kind().to_string(),
-            sees(runtime.host().id()),
+            mark(runtime.host().id()),
             memory.allocated_size()
         );
     }
 
-    // Bytes of this program, which the device reorders four at a time.
+    // The device reorders these bytes of this program in groups of four.
     let mut text = *b"AREAS!  made of pages, by flags.";
     println!("\nbefore: {}", String::from_utf8_lossy(&text));
     let scratch = Area::new(&vmm, device, AreaFlags::DEFAULT)?.mmap(32, MmapOptions::new())?;
     let mapped = Area::new(&vmm, device, AreaFlags::MAPPED)?
         .mmap(32, MmapOptions::new().with_host_memory(&mut text))?;
-    let (here, there) = (mapped.address(), mapped.device_address());
+    let (host_address, device_address) = (mapped.address(), mapped.device_address());
     for word in 0..8 {
         scratch.copy(4 * word, &mapped, 28 - 4 * word, 4)?;
     }
@@ -60,18 +61,18 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // The area is unmapped, so this program may use the bytes again.
     mapped.munmap().map_err(|rejected| rejected.error)?;
     println!("after:  {}", String::from_utf8_lossy(&text));
-    println!("at {here} for this program, at {there} for the device");
-    ensure!(text.starts_with(b"ags."), "the device has not written");
+    println!("at {host_address} for this program, at {device_address} for the device");
+    ensure!(text.starts_with(b"ags."), "the device has not reordered the bytes");
 
-    // The message of a wrong call says what to do.
-    for wrong in [
+    // The error of an invalid call says what is wrong.
+    for result in [
         Area::new(&vmm, gpus.len(), AreaFlags::DEFAULT).map(drop),
         Area::new(&vmm, 0usize, AreaFlags::MAPPED)?.mmap(1, MmapOptions::new()).map(drop),
         scratch.write(30, b"too long"),
     ] {
-        match wrong {
-            Err(error) => println!("refused: {error}"),
-            Ok(()) => anyhow::bail!("a wrong call went through"),
+        match result {
+            Err(error) => println!("rejected: {error}"),
+            Ok(()) => anyhow::bail!("an invalid call succeeded"),
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The full cycle of virtual memory: reserve, create, map, grant, use, forbid, unmap.
+//! The full cycle of virtual memory: reserve, create, map, grant, use, restrict, unmap, map again.
 //!
 //! ```sh
 //! cargo run --example cycle                                       # on the simulation
@@ -20,18 +20,18 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let host = runtime.host();
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Reserves many addresses, which cost nothing.
+    // Reserves more addresses than are needed now: they use no memory.
     let properties = AllocationProperties::on(gpu.id());
     let granule = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
     let reservation = Reservation::builder(8 * granule).reserve(&vmm)?;
     println!("reserved {:#x} bytes at {}", reservation.size(), reservation.address());
 
-    // Creates the memory that is needed now, and maps it at any of the addresses.
+    // Creates the memory that is needed now, and maps it at one of the addresses.
     let allocation = Allocation::create(&vmm, granule, &properties)?;
     let mapping = reservation.map(2 * granule, &allocation)?;
     println!("mapped   {:#x} bytes at {}", mapping.size(), mapping.address());
 
-    // No agent has access before this.
+    // No agent has access before this call.
     mapping.grant(&[host.id(), gpu.id()], Access::ReadWrite)?;
     mapping.fill(0, 0x2a2a_2a2a, mapping.size())?;
     let mut bytes = [0; 4];
@@ -41,11 +41,11 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // The CPU's permissions are enforced. An invalid access is an error, not a fault.
     mapping.grant(&[host.id()], Access::Read)?;
     match mapping.write(0, b"no") {
-        Err(error) => println!("refused: {error}"),
-        Ok(()) => anyhow::bail!("a write through a read-only mapping went through"),
+        Err(error) => println!("rejected: {error}"),
+        Ok(()) => anyhow::bail!("a write to a read-only mapping succeeded"),
     }
 
-    // Unmapped memory keeps its contents, and can be mapped elsewhere.
+    // Unmapped memory keeps its contents and can be mapped at another address.
     mapping.unmap()?;
     let mapping = reservation.map(5 * granule, &allocation)?;
     mapping.grant(&[host.id()], Access::Read)?;

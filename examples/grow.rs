@@ -1,4 +1,4 @@
-//! A buffer that grows in place: draws every step with its contents. The address of the first byte never
+//! Grows a buffer in place, and draws its contents after every step. The address of the first byte never
 //! changes.
 //!
 //! ```sh
@@ -23,7 +23,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Finds addresses that are followed by free ones, so that `extend` below can succeed.
+    // Finds a start with free addresses after the reservation, so that `extend` below can succeed.
     let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let at_start = options.exactly_at(start).reserve(&vmm, &properties);
@@ -34,13 +34,13 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw("reserved, no memory yet", &buffer)?;
 
     let mut letters = b'A'..;
-    let mut grow = |buffer: &mut GrowableBuffer, steps: usize, what: &str| {
+    let mut grow = |buffer: &mut GrowableBuffer, steps: usize, title: &str| {
         for _ in 0..steps {
             let end = buffer.size();
             buffer.grow(STEP)?;
             buffer.write(end, &[letters.next().unwrap_or(b'?')])?;
         }
-        draw(what, buffer)
+        draw(title, buffer)
     };
     grow(&mut buffer, 1, "grown by one step")?;
     grow(&mut buffer, 2, "grown by two steps: A has not moved")?;
@@ -48,20 +48,20 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw("shrunk by one step, its memory is freed", &buffer)?;
     grow(&mut buffer, 6, "grown to the end of the reservation")?;
 
-    // Grows beyond the reservation: the addresses after it may or may not be free.
+    // `grow` fails at the end of the reservation. `extend` succeeds if the addresses after it are free.
     match buffer.grow(1) {
         Err(error) => println!("rejected: {error}"),
         Ok(()) => anyhow::bail!("the buffer grew beyond its reservation"),
     }
     match buffer.extend(4 * STEP) {
         Ok(()) => {
-            draw("four more steps reserved at its end", &buffer)?;
-            grow(&mut buffer, 3, "grown by three of them")?;
+            draw("four more steps reserved at the end", &buffer)?;
+            grow(&mut buffer, 3, "grown by three steps")?;
         }
         Err(error) => println!("not extended: {error}"),
     }
 
-    ensure!(buffer.address() == address, "it has moved");
+    ensure!(buffer.address() == address, "the buffer has moved");
     let mut first = [0];
     buffer.read(0, &mut first)?;
     ensure!(&first == b"A", "the first byte has changed");
@@ -69,7 +69,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 }
 
 /// Prints the buffer's address, the first byte of every step, and the buffer's size.
-fn draw(what: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
+fn draw(title: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
     let mut row = String::new();
     for offset in (0..buffer.maximum()).step_by(buffer.step()) {
         let mut byte = [b'.'];
@@ -79,6 +79,6 @@ fn draw(what: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
         row.push(char::from(byte[0]));
     }
     let mib = buffer.size() >> 20;
-    println!("{}  {mib:>3} MiB  |{row:<12}|  {what}", buffer.address());
+    println!("{}  {mib:>3} MiB  |{row:<12}|  {title}", buffer.address());
     Ok(())
 }

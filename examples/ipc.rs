@@ -1,4 +1,4 @@
-//! Two processes share a GPU's memory through IPC: one reads what the other writes.
+//! Shares a GPU's memory between two processes through IPC. Each reads what the other process has written.
 //!
 //! ```sh
 //! cargo run --example ipc                                       # on the simulation
@@ -29,10 +29,11 @@ fn main() -> anyhow::Result<()> {
 
 /// Runs the example. With `arguments`, this program runs it again in the second process.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
-    if std::env::var_os(SECOND).is_some() { second() } else { first(arguments) }
+    if std::env::var_os(SECOND).is_some() { import() } else { export(arguments) }
 }
 
-fn first(arguments: &[&str]) -> anyhow::Result<()> {
+/// Exports memory to a second process, and reads what that process has written.
+fn export(arguments: &[&str]) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
     let memory = PoolMemory::allocate(&runtime, gpu.id(), 4096)?;
@@ -40,42 +41,43 @@ fn first(arguments: &[&str]) -> anyhow::Result<()> {
     println!("first:  {} has {:#x} bytes at {}", gpu.name(), memory.size(), memory.address());
 
     // 64 bytes in HIP's layout. Any address inside the memory is accepted.
-    let inside = memory.address().checked_add(100).context("inside")?;
+    let inside = memory.address().checked_add(100).context("the address overflows")?;
     let handle = Ipc::open(&runtime)?.get_mem_handle(inside)?;
 
-    let mut other = Command::new(std::env::current_exe()?)
+    let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
         .env(SECOND, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    other.stdin.take().context("piped")?.write_all(&handle.to_bytes())?;
-    let mut said = String::new();
-    other.stdout.take().context("piped")?.read_to_string(&mut said)?;
-    print!("{said}");
-    ensure!(other.wait()?.success(), "the second process failed");
+    child.stdin.take().context("standard input is not a pipe")?.write_all(&handle.to_bytes())?;
+    let mut output = String::new();
+    child.stdout.take().context("standard output is not a pipe")?.read_to_string(&mut output)?;
+    print!("{output}");
+    ensure!(child.wait()?.success(), "the second process failed");
 
     let mut text = [0; 15];
     memory.read(100, &mut text)?;
     println!("first:  reads {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"from the second", "the second process has not written");
 
-    // The process has ended, which closed the memory there.
+    // The second process has closed the memory by exiting.
     memory.free()?;
     Ok(())
 }
 
-fn second() -> anyhow::Result<()> {
+/// Opens the memory of the first process, reads it and writes to it.
+fn import() -> anyhow::Result<()> {
     let mut bytes = [0; IpcHandle::SIZE];
     std::io::stdin().read_exact(&mut bytes)?;
     let handle = IpcHandle::from_bytes(&bytes);
     let runtime = runtime()?;
-    // It starts at the address that the handle was created of; dropping it closes the memory.
+    // The opened memory starts at the address whose handle was exported. Dropping it closes the memory.
     let memory = OpenedMemory::open(&Ipc::open(&runtime)?, &handle)?;
     let mut text = [0; 14];
     memory.read(0, &mut text)?;
     println!(
-        "second: process {} has exported {:#x} bytes; here they are at {}, and read {:?}",
+        "second: process {} has exported {:#x} bytes, which are at {} in this process; they start with {:?}",
         handle.process,
         handle.allocation_size,
         memory.address(),

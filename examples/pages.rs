@@ -1,5 +1,5 @@
-//! A KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and a hole is
-//! filled without copying.
+//! Manages a KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and pages
+//! move into a hole without copying.
 //!
 //! ```sh
 //! cargo run --example pages                                       # on the simulation
@@ -12,8 +12,8 @@ use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The most pages of a sequence. Its addresses are reserved from the start.
-const MOST: usize = 16;
+/// The maximum number of pages of a sequence, for which addresses are reserved from the start.
+const MAX_PAGES: usize = 16;
 const SEQUENCES: usize = 4;
 const PAGE: usize = 64 << 10;
 
@@ -25,12 +25,13 @@ struct Sequence {
 }
 
 impl Sequence {
-    fn all(&self) -> Range<usize> {
+    /// Returns the indexes of the pages.
+    fn range(&self) -> Range<usize> {
         self.first..self.first + self.pages
     }
 
     fn grow(&mut self, cache: &PagedBuffer, pages: usize) -> anyhow::Result<()> {
-        let end = self.all().end;
+        let end = self.range().end;
         cache.map(end..end + pages)?;
         for page in end..end + pages {
             cache.write(page * PAGE, &[self.name as u8; 64])?;
@@ -45,7 +46,7 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
     println!("\n{title}");
     for line in 0..SEQUENCES {
         let mut picture = String::new();
-        for page in line * MOST..(line + 1) * MOST {
+        for page in line * MAX_PAGES..(line + 1) * MAX_PAGES {
             let mut byte = [0];
             picture.push(match cache.state(page)? {
                 PageState::Mapped => {
@@ -59,13 +60,13 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
                 _ => '?',
             });
         }
-        println!("  {} {picture}", cache.address_of(line * MOST)?);
+        println!("  {} {picture}", cache.address_of(line * MAX_PAGES)?);
     }
     println!("  {}", cache.statistics());
     Ok(())
 }
 
-/// Waits until the thread has mapped pages ahead.
+/// Waits until the buffer's thread has mapped `pages` pages ahead.
 fn wait_for_pages_ahead(cache: &PagedBuffer, pages: usize) {
     let begun = Instant::now();
     while cache.statistics().ahead < pages && begun.elapsed() < Duration::from_secs(10) {
@@ -89,13 +90,13 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     let properties = AllocationProperties::on(gpu.id());
     let options =
-        PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_pages_ahead(2);
+        PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(2);
     let cache = options.reserve(&vmm, &properties)?;
     cache.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     let mut sequences: Vec<Sequence> = (0..SEQUENCES)
         .map(|number| Sequence {
             name: (b'A' + number as u8) as char,
-            first: number * MOST,
+            first: number * MAX_PAGES,
             pages: 0,
         })
         .collect();
@@ -109,19 +110,19 @@ pub(crate) fn main() -> anyhow::Result<()> {
     sequences[0].grow(&cache, 2)?;
     sequences[2].grow(&cache, 1)?;
     wait_for_pages_ahead(&cache, 8);
-    draw(&cache, "A and C have grown into what was there already:")?;
+    draw(&cache, "A and C have grown into pages that were mapped ahead:")?;
 
-    cache.unmap(sequences[1].all())?;
+    cache.unmap(sequences[1].range())?;
     cache.unmap(sequences[3].first..sequences[3].first + 2)?;
-    draw(&cache, "B has ended; D has forgotten its first two pages:")?;
+    draw(&cache, "B has ended; D has released its first two pages:")?;
 
-    let left = sequences[3].first + 2..sequences[3].all().end;
-    cache.move_pages(left, &cache, sequences[1].first)?;
+    let rest = sequences[3].first + 2..sequences[3].range().end;
+    cache.move_pages(rest, &cache, sequences[1].first)?;
     draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
-    // With a zero page at unmapped pages, a kernel may read past the end of a sequence.
+    // With a zero page, unmapped pages read as zeros: a kernel may read past the end of a sequence.
     let options =
-        PagedBuffer::builder(SEQUENCES * MOST * PAGE).with_page_size(PAGE).with_zero_page();
+        PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE).with_page_size(PAGE).with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;
     zeros.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;
@@ -129,6 +130,6 @@ pub(crate) fn main() -> anyhow::Result<()> {
     zeros.read(23 * PAGE, &mut byte)?;
     draw(&zeros, &format!("Another buffer, which reads as {} at unmapped pages:", byte[0]))?;
     cache.trim()?;
-    draw(&cache, "And the first one, trimmed:")?;
+    draw(&cache, "The first buffer, trimmed:")?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Pauses a model: releases its memory, runs another model, and resumes the first one at the same address
-//! with the same contents.
+//! Pauses a model and releases its memory, runs another model, and resumes the first model at the same
+//! address with the same contents.
 //!
 //! ```sh
 //! cargo run --example pause                                       # on the simulation
@@ -16,19 +16,21 @@ const SIZE: usize = (24 << 20) + 100;
 fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     let state = if buffer.is_paused() { "paused  " } else { "resident" };
     println!(
-        "  {name:8} {state} at {}, {:5.1} MiB saved on the host; {} handles of memory in all",
+        "  {name:8} {state} at {}, {:5.1} MiB saved on the host; {} memory handles in total",
         buffer.address(),
         buffer.saved() as f64 / f64::from(1 << 20),
         vmm.usage().handles,
     );
 }
 
-/// Pauses it. Its contents are saved even if another thread takes its addresses (on ROCm 7.2).
+/// Pauses a buffer. On ROCm 7.2 another thread can take its addresses; its contents are saved even then.
 fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
     let begun = Instant::now();
     match buffer.pause(contents) {
-        Err(lost) if matches!(lost.kind(), ErrorKind::AddressLost { .. }) => println!("  {lost}"),
-        paused => paused?,
+        Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
+            println!("  {error}");
+        }
+        result => result?,
     }
     println!("  paused in {:.1?}", begun.elapsed());
     Ok(())
@@ -48,7 +50,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     let mut weights = PausableBuffer::create(&vmm, SIZE, &properties)?;
     weights.grant(&users, Access::ReadWrite)?;
-    let text = b"what a graph has recorded points here";
+    let text = b"recorded graphs point to this address";
     weights.write(SIZE - text.len(), text)?;
     let address = weights.address();
     show("weights", &weights, &vmm);
@@ -56,23 +58,26 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("the weights are released for another model:");
     pause(&mut weights, Contents::Save)?;
     show("weights", &weights, &vmm);
-    let mut other = PausableBuffer::create(&vmm, SIZE, &properties)?;
-    other.grant(&users, Access::ReadWrite)?;
-    other.write(0, b"scratch")?;
-    show("other", &other, &vmm);
+    let mut scratch = PausableBuffer::create(&vmm, SIZE, &properties)?;
+    scratch.grant(&users, Access::ReadWrite)?;
+    scratch.write(0, b"scratch")?;
+    show("scratch", &scratch, &vmm);
 
-    println!("and restored, while the other model's contents are discarded:");
-    pause(&mut other, Contents::Drop)?;
-    show("other", &other, &vmm);
+    println!("the other model is discarded, and the weights are restored:");
+    pause(&mut scratch, Contents::Drop)?;
+    show("scratch", &scratch, &vmm);
     let begun = Instant::now();
-    let now = weights.resume_anywhere()?;
+    let new_address = weights.resume_anywhere()?;
     println!("  resumed in {:.1?}", begun.elapsed());
     show("weights", &weights, &vmm);
     let mut bytes = vec![0; text.len()];
     weights.read(SIZE - text.len(), &mut bytes)?;
     ensure!(bytes == text, "the contents have changed");
-    let place =
-        if now == address { "the same address" } else { "another address, for its own was taken" };
+    let place = if new_address == address {
+        "the same address"
+    } else {
+        "another address, because the old address was taken"
+    };
     println!("  at {place}: {:?}", String::from_utf8_lossy(&bytes));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Uses the program's own signal and queue with memory of the library.
 //!
-//! The program makes its own HSA calls on the runtime that the library has loaded, and has them copy
-//! into a mapping of the library. A barrier in its queue waits for the copy.
+//! The program makes its own HSA calls on the runtime that the library has loaded. They copy between two
+//! mappings of the library. A barrier in the program's queue waits for the copy.
 //!
 //! ```sh
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example queue
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// `hsa_queue_t`: the address of the packets, and the doorbell signal for new ones.
+/// `hsa_queue_t`: the address of the packets, and the doorbell signal for new packets.
 #[repr(C)]
 struct Queue {
     kind: u32,
@@ -35,9 +35,9 @@ struct BarrierAnd {
     header: u16,
     reserved0: u16,
     reserved1: u32,
-    waits_for: [hsa_signal_t; 5],
+    dep_signal: [hsa_signal_t; 5],
     reserved2: u64,
-    completes: hsa_signal_t,
+    completion_signal: hsa_signal_t,
 }
 
 /// `HSA_PACKET_TYPE_BARRIER_AND`, which acquires and releases for the whole system.
@@ -89,9 +89,9 @@ struct Hsa {
 /// # Safety
 /// `F` must be the type of the function of that name.
 unsafe fn function<F>(runtime: &Runtime, name: &CStr) -> anyhow::Result<F> {
-    let address = runtime.function(name).with_context(|| format!("no {name:?}"))?;
+    let address = runtime.function(name).with_context(|| format!("the runtime has no {name:?}"))?;
     assert_eq!(size_of::<F>(), size_of_val(&address));
-    // SAFETY: the caller guarantees that it is a function of this type.
+    // SAFETY: the caller guarantees that the function at this address has this type.
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     }
     let hsa = Hsa::of(&runtime)?;
     let vmm = Vmm::open(&runtime)?;
-    let gpu = runtime.gpus().next().context("there is no GPU")?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
 
     // Memory of the library: two mappings that the GPU and the CPU may access.
     let reservation = Reservation::builder(2 * SIZE).reserve(&vmm)?;
@@ -163,15 +163,15 @@ pub(crate) fn main() -> anyhow::Result<()> {
         (hsa.queue_create)(agent, 64, 0, null(), null_mut(), u32::MAX, u32::MAX, &mut queue)
     };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
-    let mut waits_for = [NO_SIGNAL; 5];
-    waits_for[0] = copied;
+    let mut dep_signal = [NO_SIGNAL; 5];
+    dep_signal[0] = copied;
     // SAFETY: the queue is new, so that its first packet is free. The GPU does not read the packet
     // before its header is valid, which is written last.
     unsafe {
         let index = (hsa.queue_add_write_index)(queue, 1);
         let packet = (*queue).packets.add(index as usize % (*queue).size as usize);
-        (&raw mut (*packet).waits_for).write(waits_for);
-        (&raw mut (*packet).completes).write(passed);
+        (&raw mut (*packet).dep_signal).write(dep_signal);
+        (&raw mut (*packet).completion_signal).write(passed);
         AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND, Ordering::Release);
         (hsa.signal_store)((*queue).doorbell, index as i64);
     }
@@ -185,10 +185,10 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let mut text = [0; 23];
     destination.read(0, &mut text)?;
     println!("{}: {}", gpu.id(), String::from_utf8_lossy(&text));
-    ensure!(&text == b"copied by your own call", "something else was copied");
+    ensure!(&text == b"copied by your own call", "the destination has other contents");
 
-    // SAFETY: the queue has no packets left, and nothing waits for the signals. This comes before the
-    // last clone of the runtime is dropped, which stops it.
+    // SAFETY: the queue has no packets left, and nothing waits for the signals. The runtime is still
+    // started: dropping its last clone would stop it.
     unsafe {
         (hsa.queue_destroy)(queue);
         (hsa.signal_destroy)(copied);

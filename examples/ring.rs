@@ -33,13 +33,13 @@ pub(crate) fn main() -> anyhow::Result<()> {
         draw(&ring)?;
         let mut bytes = vec![0; line.len()];
         ring.read(position, &mut bytes)?;
-        ensure!(bytes == line.as_bytes(), "something else was read");
+        ensure!(bytes == line.as_bytes(), "the bytes differ from those written");
         position += line.len() as u64;
     }
     Ok(())
 }
 
-/// Prints the bytes around the end: the first ones follow the last.
+/// Prints the bytes around the end of the memory, where its first byte follows the last.
 fn draw(ring: &RingBuffer) -> anyhow::Result<()> {
     let mut bytes = [0; 77];
     ring.read(ring.size() as u64 - 14, &mut bytes)?;

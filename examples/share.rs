@@ -1,4 +1,5 @@
-//! Two processes share memory: each reads what the other writes.
+//! Shares memory between two processes through a file descriptor. Each reads what the other process has
+//! written.
 //!
 //! ```sh
 //! cargo run --example share                                       # on the simulation
@@ -25,67 +26,67 @@ fn main() -> anyhow::Result<()> {
 
 /// Runs the example. With `arguments`, this program runs it again in the second process.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
-    let here = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
+    let role = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
     // The library never falls back to the simulation by itself; this example does.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?,
     };
     let vmm = Vmm::open(&runtime)?;
-    if here == "receiver" {
-        receive(&runtime, &vmm, here)
+    if role == "receiver" {
+        receive(&runtime, &vmm, role)
     } else {
-        send(&runtime, &vmm, here, arguments)
+        send(&runtime, &vmm, role, arguments)
     }
 }
 
-fn send(runtime: &Runtime, vmm: &Vmm, here: &str, arguments: &[&str]) -> anyhow::Result<()> {
+fn send(runtime: &Runtime, vmm: &Vmm, role: &str, arguments: &[&str]) -> anyhow::Result<()> {
     // Shareable memory of the first GPU.
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
     let properties =
         AllocationProperties::on(gpu.id()).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
     let memory = Allocation::create(vmm, SIZE, &properties)?;
-    let view = mapped(runtime, vmm, &memory)?;
+    let view = map_for_all(runtime, vmm, &memory)?;
     view.write(0, b"written by the sender")?;
 
-    // The other process has the other end of a socket as its standard input.
-    let (end, other) = UnixStream::pair()?;
+    // The receiver's standard input is its end of the socket.
+    let (socket, receiver_socket) = UnixStream::pair()?;
     let mut receiver = Command::new(std::env::current_exe()?)
         .args(arguments)
         .env(RECEIVER, "1")
-        .stdin(Stdio::from(OwnedFd::from(other)))
+        .stdin(Stdio::from(OwnedFd::from(receiver_socket)))
         .spawn()?;
-    Channel::over(end).send(vmm, &memory, "a greeting")?;
-    println!("{here} {:6}: sent {} MiB of {}", std::process::id(), SIZE >> 20, gpu.name());
+    Channel::over(socket).send(vmm, &memory, "a greeting")?;
+    println!("{role} {:6}: sent {} MiB of {}", std::process::id(), SIZE >> 20, gpu.name());
     ensure!(receiver.wait()?.success(), "the receiver failed");
 
     let mut text = [0; 23];
     view.read(4096, &mut text)?;
-    println!("{here} {:6}: read \"{}\"", std::process::id(), String::from_utf8_lossy(&text));
+    println!("{role} {:6}: read \"{}\"", std::process::id(), String::from_utf8_lossy(&text));
     assert_eq!(&text, b"written by the receiver");
     Ok(())
 }
 
-fn receive(runtime: &Runtime, vmm: &Vmm, here: &str) -> anyhow::Result<()> {
+fn receive(runtime: &Runtime, vmm: &Vmm, role: &str) -> anyhow::Result<()> {
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let (memory, description) = Channel::over(socket).receive(vmm)?;
     let owner = description.owner.map(|gpu| gpu.to_string()).unwrap_or_default();
     let (process, name) = (std::process::id(), description.name);
-    println!("{here} {process:6}: got \"{name}\", {} MiB of GPU {owner}", memory.size() >> 20);
+    println!("{role} {process:6}: got \"{name}\", {} MiB of GPU {owner}", memory.size() >> 20);
 
-    let view = mapped(runtime, vmm, &memory)?;
+    let view = map_for_all(runtime, vmm, &memory)?;
     let mut text = [0; 21];
     view.read(0, &mut text)?;
-    println!("{here} {process:6}: read \"{}\"", String::from_utf8_lossy(&text));
+    println!("{role} {process:6}: read \"{}\"", String::from_utf8_lossy(&text));
     assert_eq!(&text, b"written by the sender");
     view.write(4096, b"written by the receiver")?;
     Ok(())
 }
 
-/// Maps the memory in this process, for its CPU and all GPUs.
-fn mapped(runtime: &Runtime, vmm: &Vmm, memory: &Allocation) -> anyhow::Result<Mapping> {
+/// Maps memory in this process, and grants the CPU and all GPUs access.
+fn map_for_all(runtime: &Runtime, vmm: &Vmm, memory: &Allocation) -> anyhow::Result<Mapping> {
     let mapping = Reservation::builder(SIZE).reserve(vmm)?.map(0, memory)?;
-    let everyone: Vec<_> = runtime.agents().iter().map(|agent| agent.id()).collect();
-    mapping.grant(&everyone, Access::ReadWrite)?;
+    let agents: Vec<_> = runtime.agents().iter().map(|agent| agent.id()).collect();
+    mapping.grant(&agents, Access::ReadWrite)?;
     Ok(mapping)
 }

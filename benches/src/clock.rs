@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-/// A clock with known cost.
+/// A clock that knows the duration of its own calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    own: Duration,
+    overhead: Duration,
 }
 
 impl Clock {
-    /// Reads the clock often and stores the minimum cost.
+    /// Measures the clock itself many times, and stores the shortest duration.
     pub fn new() -> Self {
-        let once = |_| {
+        let measure = |_| {
             let begun = Instant::now();
             begun.elapsed()
         };
-        Self { own: (0..10_000).map(once).min().unwrap_or_default() }
+        Self { overhead: (0..10_000).map(measure).min().unwrap_or_default() }
     }
 
-    /// Measures the duration of a function in nanoseconds.
-    pub fn time<T>(self, act: impl FnOnce() -> T) -> (T, f64) {
+    /// Runs a function. Returns its result and its duration in nanoseconds.
+    pub fn time<T>(self, function: impl FnOnce() -> T) -> (T, f64) {
         let begun = Instant::now();
-        let answer = act();
-        (answer, begun.elapsed().saturating_sub(self.own).as_nanos() as f64)
+        let result = function();
+        (result, begun.elapsed().saturating_sub(self.overhead).as_nanos() as f64)
     }
 }

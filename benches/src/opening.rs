@@ -11,7 +11,7 @@ use hsa_vmm::simulation::{Config, Simulation};
 use hsa_vmm::{Runtime, Vmm};
 
 /// The maximum number of samples: an initialisation takes milliseconds.
-const MOST: usize = 200;
+const MAX_SAMPLES: usize = 200;
 
 /// The levels with a measurement of opening.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
@@ -26,16 +26,17 @@ trait Opener {
 /// calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
 /// Excludes closing, and the first opening, which reads the library from disk.
 ///
+/// No runtime may be open in this process: opening it again would take no time.
+///
 /// # Errors
-/// As for opening. No runtime may be open in this process, because opening another costs
-/// nothing.
+/// Returns the error of opening the runtime.
 pub fn opening(
     backend: &Backend,
     samples: usize,
     levels: &[Level],
     report: &mut dyn FnMut(f64),
 ) -> std::result::Result<Vec<Result>, BenchError> {
-    let (clock, samples) = (Clock::new(), samples.clamp(1, MOST));
+    let (clock, samples) = (Clock::new(), samples.clamp(1, MAX_SAMPLES));
     let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
     for level in LEVELS.into_iter().filter(|level| levels.contains(level)) {
         let opener: Box<dyn Opener> = match level {
@@ -47,27 +48,27 @@ pub fn opening(
     }
     let mut order = Order::of(openers.len());
     for round in 0..=samples {
-        for &which in order.shuffled() {
-            let (_, opener, figures) = &mut openers[which];
+        for &index in order.shuffled() {
+            let (_, opener, samples) = &mut openers[index];
             let (opened, nanoseconds) = clock.time(|| opener.open());
             opened?;
             opener.close()?;
             if round > 0 {
-                figures.add(nanoseconds);
+                samples.add(nanoseconds);
             }
         }
         report(round as f64 / samples as f64);
     }
     let gpus = {
-        let mut one = Calls { backend, open: None };
-        one.open()?;
-        one.open.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
+        let mut opener = Calls { backend, open: None };
+        opener.open()?;
+        opener.open.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
     };
     let mut raw = None;
-    let figures = openers.iter_mut().filter_map(|(level, _, figures)| {
-        result(Operation::Open, *level, (0, gpus), figures, 1, &mut raw)
+    let results = openers.iter_mut().filter_map(|(level, _, samples)| {
+        result(Operation::Open, *level, (0, gpus), samples, 1, &mut raw)
     });
-    Ok(figures.collect())
+    Ok(results.collect())
 }
 
 fn config(text: &str) -> std::result::Result<Config, BenchError> {
@@ -77,17 +78,17 @@ fn config(text: &str) -> std::result::Result<Config, BenchError> {
 }
 
 fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
-    let started = Simulation::start(config(text)?);
-    started.map_err(|error| BenchError::Configuration(error.to_string()))
+    let simulation = Simulation::start(config(text)?);
+    simulation.map_err(|error| BenchError::Configuration(error.to_string()))
 }
 
 fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
-    // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
+    // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
     let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library?)
 }
 
-/// An owner of a table of the runtime's functions.
+/// The owner of the table of the runtime's functions.
 enum Source {
     Simulated(Simulation),
     Loaded(Box<Library>),
@@ -121,7 +122,7 @@ impl Opener for Raw<'_> {
             Backend::Simulated(text) => Source::Simulated(simulation(text)?),
             Backend::Loaded(file) => Source::Loaded(Box::new(library(file)?)),
         };
-        // SAFETY: it takes no arguments.
+        // SAFETY: the function takes no arguments.
         check("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
         self.open = Some(source);
         Ok(())
@@ -129,7 +130,7 @@ impl Opener for Raw<'_> {
 
     fn close(&mut self) -> std::result::Result<(), BenchError> {
         let Some(source) = self.open.take() else { return Ok(()) };
-        // SAFETY: as above.
+        // SAFETY: the function takes no arguments.
         check("hsa_shut_down", unsafe { (source.table().core.hsa_shut_down)() })
     }
 }

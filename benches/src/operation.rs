@@ -23,11 +23,11 @@ pub enum Operation {
     /// Retains the handle of one of the live mappings. The reference is dropped outside the
     /// measurement.
     Retain,
-    /// Queries the properties of memory; at the raw level, its pool.
+    /// Queries the properties of a handle; at the raw level, its pool.
     Properties,
     /// Exports a descriptor, which is closed outside the measurement.
     Export,
-    /// Imports that descriptor. The handle is released outside the measurement.
+    /// Imports the exported descriptor. The handle is released outside the measurement.
     Import,
     /// Unmaps a mapping with access.
     Unmap,

@@ -53,7 +53,7 @@ pub struct Result {
     pub operation: Operation,
     /// The level.
     pub level: Level,
-    /// The number of other mappings.
+    /// The number of live mappings, which the operation does not change.
     pub live_mappings: usize,
     /// The number of GPUs with access.
     pub gpus: usize,
@@ -61,7 +61,7 @@ pub struct Result {
     pub median_ns: f64,
     /// The 99th percentile, in nanoseconds per call.
     pub p99_ns: f64,
-    /// The difference of the median to that of the raw level, if measured.
+    /// The median minus the median of the raw level, if that level was measured.
     pub over_raw_ns: Option<f64>,
     /// The number of samples.
     pub samples: usize,
@@ -97,7 +97,7 @@ pub enum BenchError {
         operation: &'static str,
         /// The level.
         level: Level,
-        /// The number of other mappings.
+        /// The number of live mappings.
         live: usize,
         /// The cause.
         why: String,
@@ -107,23 +107,23 @@ pub enum BenchError {
 /// A level during a run.
 struct Runner {
     level: Level,
-    caller: Box<dyn Rounds>,
+    caller: Box<dyn TimedCaller>,
     layout: Layout,
     samples: BTreeMap<Operation, Samples>,
 }
 
-/// A caller, compiled into the timed loop.
-trait Rounds {
+/// Times the calls of a [`Caller`]. The compiler inlines the calls into the timed loop.
+trait TimedCaller {
     fn perform(
         &mut self,
         clock: Clock,
         operation: Operation,
         addresses: &[usize],
     ) -> std::result::Result<f64, Box<dyn Error>>;
-    fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>>;
+    fn release_extras(&mut self) -> std::result::Result<(), Box<dyn Error>>;
 }
 
-impl<C: Caller> Rounds for C {
+impl<C: Caller> TimedCaller for C {
     fn perform(
         &mut self,
         clock: Clock,
@@ -141,7 +141,7 @@ impl<C: Caller> Rounds for C {
             };
         }
         let (outcome, nanoseconds) = match operation {
-            Operation::Open => return Err("is measured separately".into()),
+            Operation::Open => return Err("`opening` measures this operation".into()),
             Operation::Reserve => each!(|n, _at| self.reserve(n)),
             Operation::Create => each!(|n, _at| self.create(n)),
             Operation::Map => each!(|n, at| self.map(n, at)),
@@ -160,8 +160,8 @@ impl<C: Caller> Rounds for C {
         Ok(nanoseconds / addresses.len() as f64)
     }
 
-    fn tidy(&mut self) -> std::result::Result<(), Box<dyn Error>> {
-        Caller::tidy(self)
+    fn release_extras(&mut self) -> std::result::Result<(), Box<dyn Error>> {
+        Caller::release_extras(self)
     }
 }
 
@@ -186,7 +186,7 @@ impl Runner {
             ($caller:expr) => {{
                 let mut caller = $caller;
                 let layout = caller.map_live(live).map_err(failed)?;
-                (Box::new(caller) as Box<dyn Rounds>, layout)
+                (Box::new(caller) as Box<dyn TimedCaller>, layout)
             }};
         }
         let (caller, layout) = match level {
@@ -205,13 +205,13 @@ impl Runner {
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs every operation, once for each address.
+    /// Performs every operation, once for each address. Fills `holes` and `mapped` with new addresses.
     fn round(
         &mut self,
         clock: Clock,
         options: &Options,
-        addresses: &mut [usize],
-        asked: &mut [usize],
+        holes: &mut [usize],
+        mapped: &mut [usize],
     ) -> std::result::Result<(), BenchError> {
         let (level, live) = (self.level, options.live);
         let failed = |operation: &'static str| {
@@ -222,14 +222,14 @@ impl Runner {
                 why: why.to_string(),
             }
         };
-        self.layout.draw_holes(addresses);
-        self.layout.draw_mapped(addresses, asked);
+        self.layout.draw_holes(holes);
+        self.layout.draw_mapped(holes, mapped);
         for operation in Operation::ALL {
-            let is_wanted =
+            let is_selected =
                 options.operations.is_empty() || options.operations.contains(&operation);
             let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
-            // Perform operations that others depend on in any case.
-            let only_if_wanted = looks_up
+            // Other operations depend on the operations that are not optional.
+            let is_optional = looks_up
                 || matches!(
                     operation,
                     Operation::Properties
@@ -237,22 +237,22 @@ impl Runner {
                         | Operation::Import
                         | Operation::Cycle
                 );
-            let needed =
+            let is_dependency =
                 operation == Operation::Export && options.operations.contains(&Operation::Import);
-            if only_if_wanted && !is_wanted && !needed {
+            if is_optional && !is_selected && !is_dependency {
                 continue;
             }
-            let addresses = if looks_up { &*asked } else { &*addresses };
+            let addresses = if looks_up { &*mapped } else { &*holes };
             let performed = self.caller.perform(clock, operation, addresses);
             let nanoseconds = performed.map_err(failed(operation.name()))?;
-            if is_wanted {
+            if is_selected {
                 self.samples.entry(operation).or_default().add(nanoseconds);
             }
             if operation == Operation::Import {
-                self.caller.tidy().map_err(failed("release"))?;
+                self.caller.release_extras().map_err(failed("release"))?;
             }
         }
-        self.caller.tidy().map_err(failed("release"))
+        self.caller.release_extras().map_err(failed("release"))
     }
 }
 
@@ -272,18 +272,18 @@ pub fn run(
         runners.push(Runner::new(target, level, calls, options)?);
         report(0.0);
     }
-    let (mut addresses, mut asked) = (vec![0; calls], vec![0; calls]);
+    let (mut holes, mut mapped) = (vec![0; calls], vec![0; calls]);
     let mut order = Order::of(runners.len());
     // The first rounds warm up and are not measured.
-    let warm = (options.samples / 10).clamp(1, 100);
-    for round in 0..warm + options.samples {
-        if round == warm {
+    let warm_up = (options.samples / 10).clamp(1, 100);
+    for round in 0..warm_up + options.samples {
+        if round == warm_up {
             runners.iter_mut().for_each(|runner| runner.samples.clear());
         }
         for &runner in order.shuffled() {
-            runners[runner].round(clock, options, &mut addresses, &mut asked)?;
+            runners[runner].round(clock, options, &mut holes, &mut mapped)?;
         }
-        report((round + 1) as f64 / (warm + options.samples) as f64);
+        report((round + 1) as f64 / (warm_up + options.samples) as f64);
     }
     let gpus = target.runtime.gpus().count();
     let mut results = Vec::new();
@@ -298,7 +298,7 @@ pub fn run(
     Ok(results)
 }
 
-/// Computes the result of samples. `raw` is the median of the raw level, which is computed first.
+/// Computes the result of samples. `raw` receives the median of the raw level, which is computed first.
 pub(crate) fn result(
     operation: Operation,
     level: Level,
@@ -324,21 +324,23 @@ pub(crate) fn result(
     })
 }
 
-/// The order of levels, which differs in each round, so that no level always follows the same one
-/// and finds its state in the CPU caches.
-pub(crate) struct Order(Vec<usize>, u32);
+/// A random order of the levels, new in each round. The CPU caches then affect all levels equally.
+pub(crate) struct Order {
+    levels: Vec<usize>,
+    seed: u32,
+}
 
 impl Order {
     pub fn of(count: usize) -> Self {
-        Self((0..count).collect(), 1)
+        Self { levels: (0..count).collect(), seed: 1 }
     }
 
     pub fn shuffled(&mut self) -> &[usize] {
-        for index in (1..self.0.len()).rev() {
-            self.1 = self.1.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            self.0.swap(index, (self.1 >> 16) as usize % (index + 1));
+        for index in (1..self.levels.len()).rev() {
+            self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            self.levels.swap(index, (self.seed >> 16) as usize % (index + 1));
         }
-        &self.0
+        &self.levels
     }
 }
 

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 /// The size of all measured memory.
 pub(crate) const SIZE: usize = 2 << 20;
 
-/// A library's file that is sound to load.
+/// A library file that is sound to load.
 #[derive(Clone, Debug)]
 pub struct LibraryFile(PathBuf);
 
 impl LibraryFile {
-    /// Takes a file that the other functions of this crate may load.
+    /// Permits the other functions of this crate to load a file.
     ///
     /// # Safety
-    /// As for [`Runtime::load_from`]; the same for HIP's library.
+    /// The requirements of [`Runtime::load_from`] must hold, also if the file is HIP's library.
     pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -33,15 +33,16 @@ impl LibraryFile {
 /// The origin of the runtime.
 #[derive(Clone, Debug)]
 pub enum Backend {
-    /// The simulation with a configuration text such as `gpus=2`. The virtual memory of `nothing`
-    /// does nothing.
+    /// The simulation with a configuration text such as `gpus=2`. With `nothing`, the calls of virtual
+    /// memory management return success at once.
     Simulated(String),
     /// A library file.
     Loaded(LibraryFile),
 }
 
 impl Backend {
-    /// Returns the number of calls of a sample: enough to make the clock's cost negligible.
+    /// Returns the number of calls per sample. The faster the calls, the more, so that the clock's cost is
+    /// negligible.
     pub(crate) fn calls_a_sample(&self) -> usize {
         match self {
             Self::Simulated(text) if text.contains("nothing") => 64,
@@ -51,14 +52,14 @@ impl Backend {
     }
 }
 
-/// A started runtime, and its bare functions.
+/// A started runtime, and the table of its functions.
 #[derive(Debug)]
 pub struct BenchRuntime {
     pub(crate) backend: Backend,
     pub(crate) runtime: Runtime,
     pub(crate) vmm: Vmm,
     pub(crate) table: Table,
-    /// Keeps the table's functions loaded; `runtime` keeps a simulation.
+    /// Keeps the table's functions loaded. `runtime` does so for a simulation.
     _library: Option<Box<Library>>,
 }
 
@@ -75,13 +76,13 @@ impl BenchRuntime {
                     config.map_err(|error| BenchError::Configuration(error.to_string()))?,
                 )?
             }
-            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
+            // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         Self::on(runtime, backend)
     }
 
-    /// Uses an open runtime; `backend` is its origin.
+    /// Uses a started runtime, whose origin is `backend`.
     ///
     /// # Errors
     /// The errors of [`Vmm::open`].
@@ -89,7 +90,7 @@ impl BenchRuntime {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),
             (None, Some(path)) => {
-                // SAFETY: it is a runtime, or it would not have started.
+                // SAFETY: the file is the runtime that has started.
                 let library = unsafe { Library::load(&Search::only(path)) };
                 let library = library?;
                 (*library.table(), Some(Box::new(library)))
@@ -113,7 +114,7 @@ impl BenchRuntime {
             let text = "only the simulation `nothing` works without workarounds";
             return Err(BenchError::Configuration(text.into()));
         }
-        // SAFETY: its functions do nothing, so that it has no quirk.
+        // SAFETY: the functions of this simulation do nothing, so that it has no quirk.
         let options = unsafe { VmmOptions::new().with_exact_quirks(Quirks::default()) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)
@@ -125,7 +126,7 @@ impl BenchRuntime {
         self.vmm.quirks()
     }
 
-    /// Returns its origin.
+    /// Returns the origin of the runtime.
     #[must_use]
     pub fn backend(&self) -> &Backend {
         &self.backend
@@ -152,9 +153,9 @@ mod tests {
     fn quirks_can_be_disabled() {
         let target = || BenchRuntime::open(Backend::Simulated("nothing".into())).unwrap();
         assert!(target().quirks().grant_without_descriptor_aborts);
-        let documented = target().without_workarounds().unwrap();
-        assert_eq!(documented.quirks(), Quirks::default());
-        let other = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
-        assert!(other.without_workarounds().is_err());
+        let without = target().without_workarounds().unwrap();
+        assert_eq!(without.quirks(), Quirks::default());
+        let mi300x = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
+        assert!(mi300x.without_workarounds().is_err());
     }
 }

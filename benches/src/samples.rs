@@ -13,11 +13,11 @@ impl Samples {
         self.0.len()
     }
 
-    /// Returns a quantile; `None` without samples.
-    pub fn quantile(&mut self, part: f64) -> Option<f64> {
+    /// Returns the quantile of a fraction from 0 to 1; `None` without samples.
+    pub fn quantile(&mut self, fraction: f64) -> Option<f64> {
         self.0.sort_unstable_by(f64::total_cmp);
         let last = self.0.len().checked_sub(1)?;
-        Some(self.0[(last as f64 * part).round() as usize])
+        Some(self.0[(last as f64 * fraction).round() as usize])
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
         assert_eq!(samples.quantile(0.5), None);
         (0..=100).rev().for_each(|number| samples.add(f64::from(number)));
         assert_eq!(
-            [0.0, 0.5, 0.99].map(|part| samples.quantile(part)),
+            [0.0, 0.5, 0.99].map(|fraction| samples.quantile(fraction)),
             [0.0, 50.0, 99.0].map(Some)
         );
         assert_eq!(samples.len(), 101);

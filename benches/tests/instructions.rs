@@ -1,5 +1,5 @@
-//! Tests what `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks on
-//! each run that counting finds an added call.
+//! Tests which counts `.ci/instructions --compare` accepts and rejects. Each run of `.ci/instructions` itself
+//! checks that it detects added calls.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,8 @@ use std::process::Command;
 const FIGURES: &str =
     "# Instructions a call.\n# Written by …\n# rustc, libc\nmap 1000.0\nunmap 200.0\n";
 
-/// Returns the exit status for these figures, and the output.
-fn compare(before: &str, now: &str) -> (i32, String) {
+/// Compares new figures with old figures. Returns the exit status and the output.
+fn compare(old: &str, new: &str) -> (i32, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let file = folder.path().join(name);
@@ -17,7 +17,7 @@ fn compare(before: &str, now: &str) -> (i32, String) {
     };
     let output = Command::new(script())
         .arg("--compare")
-        .args([file("before", before), file("now", now)])
+        .args([file("old", old), file("new", new)])
         .output()
         .unwrap();
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -30,37 +30,37 @@ fn script() -> &'static Path {
 
 #[test]
 fn compare_fails_on_rise_and_reports_fall() {
-    for (map, status, words) in [
+    for (map, status, ending) in [
         ("1000.0", 0, "+0.0 %\n"),
         ("1029.9", 0, "+3.0 %\n"),
-        ("1031.0", 1, "+3.1 %  MORE THAN 3 % MORE\n"),
-        ("2000.0", 1, "+100.0 %  MORE THAN 3 % MORE\n"),
+        ("1031.0", 1, "+3.1 %  INCREASED BY MORE THAN 3 %\n"),
+        ("2000.0", 1, "+100.0 %  INCREASED BY MORE THAN 3 %\n"),
         ("971.0", 0, "-2.9 %\n"),
-        ("960.0", 0, "-4.0 %  less: --update writes it down\n"),
+        ("960.0", 0, "-4.0 %  less: --update records it\n"),
     ] {
-        let (found, said) = compare(FIGURES, &format!("map {map}\nunmap 200.0\n"));
-        assert_eq!(found, status, "{map}: {said}");
-        let line = said.lines().find(|line| line.starts_with("map ")).unwrap();
-        assert!(format!("{line}\n").ends_with(words), "{map}: {said}");
-        assert!(line.contains("was   1000.0"), "{map}: {said}");
+        let (found, output) = compare(FIGURES, &format!("map {map}\nunmap 200.0\n"));
+        assert_eq!(found, status, "{map}: {output}");
+        let line = output.lines().find(|line| line.starts_with("map ")).unwrap();
+        assert!(format!("{line}\n").ends_with(ending), "{map}: {output}");
+        assert!(line.contains("was   1000.0"), "{map}: {output}");
     }
 }
 
 #[test]
 fn compare_does_not_offset_rise_by_fall() {
-    let (status, said) = compare(FIGURES, "map 500.0\nunmap 210.0\n");
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("less") && said.contains("MORE"), "{said}");
+    let (status, output) = compare(FIGURES, "map 500.0\nunmap 210.0\n");
+    assert_eq!(status, 1, "{output}");
+    assert!(output.contains("less") && output.contains("MORE"), "{output}");
 }
 
 #[test]
 fn compare_fails_on_missing_figures() {
-    let (status, said) = compare(FIGURES, "map 1000.0\nunmap 200.0\nfree 1.0\n");
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("free") && said.contains("has no figure"), "{said}");
-    let (status, said) = compare(FIGURES, "map 1000.0\n");
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("unmap       was not counted"), "{said}");
+    let (status, output) = compare(FIGURES, "map 1000.0\nunmap 200.0\nfree 1.0\n");
+    assert_eq!(status, 1, "{output}");
+    assert!(output.contains("free") && output.contains("has no figure"), "{output}");
+    let (status, output) = compare(FIGURES, "map 1000.0\n");
+    assert_eq!(status, 1, "{output}");
+    assert!(output.contains("unmap       was not counted"), "{output}");
 }
 
 #[test]
@@ -82,6 +82,6 @@ fn compare_passes_on_equal_figures() {
         .filter(|line| !line.starts_with('#'))
         .map(|line| format!("{line}\n"))
         .collect();
-    let (status, said) = compare(&figures, &counted);
-    assert_eq!((status, said.lines().count()), (0, 13), "{said}");
+    let (status, output) = compare(&figures, &counted);
+    assert_eq!((status, output.lines().count()), (0, 13), "{output}");
 }

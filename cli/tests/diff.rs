@@ -143,7 +143,7 @@ const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_me
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
 /// The beginning of a sentence; the actual result follows.
 const NOT_MEMORY: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
-    7.14 an imported descriptor is only looked at by set_access (ROCR-Runtime: \
+    7.14 only set_access checks an imported descriptor (ROCR-Runtime: \
     VMemoryHandleImport keeps the descriptor for later): ";
 
 /// Compares the output of `diff` with the expected sentences.

@@ -7,9 +7,9 @@ use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A conformance case: a named test of one promise.
+/// A conformance case: a named test of one documented behaviour.
 pub struct Case {
-    /// The unique name: `area.operation.what`.
+    /// The unique name, such as `map.offset.refused`: area, subject and expected behaviour.
     pub name: &'static str,
     /// The source of the expectation: HIP's documentation, a test of hip-tests, a recording.
     pub source: &'static str,
@@ -38,7 +38,7 @@ impl Case {
         Self { name, source, about, body: Body::Vmm(run) }
     }
 
-    /// Creates a case about the runtime's description.
+    /// Creates a case that needs only a started runtime.
     pub(crate) const fn of_runtime(
         name: &'static str,
         source: &'static str,
@@ -48,8 +48,8 @@ impl Case {
         Self { name, source, about, body: Body::Runtime(run) }
     }
 
-    /// Returns whether a pattern selects this case: it is a part of the name, or with `*` matches all
-    /// of it.
+    /// Returns whether a pattern selects this case. A pattern without `*` matches any part of the name;
+    /// a pattern with `*` must match the whole name.
     #[must_use]
     pub fn matches(&self, pattern: &str) -> bool {
         crate::filter::matches(pattern, self.name)
@@ -80,9 +80,9 @@ pub enum Status {
     Pass,
     /// Not as expected.
     Fail,
-    /// It does not apply here; the detail says why.
+    /// Not run; the detail names the missing requirement.
     Skip,
-    /// Not as expected, which is known of this runtime ([`KnownFailures`](crate::KnownFailures)).
+    /// Failed as listed for this runtime in [`KnownFailures`](crate::KnownFailures).
     Known,
 }
 
@@ -103,10 +103,10 @@ pub type Verdict<T = ()> = Result<T, NotPassed>;
 /// Why a case did not pass.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPassed {
-    /// Something was not as expected.
+    /// An expectation was not met.
     #[error("{0}")]
     Failed(String),
-    /// Something that the case needs is missing here.
+    /// A requirement of the case is missing, such as a second GPU.
     #[error("{0}")]
     Skipped(String),
 }
@@ -138,13 +138,13 @@ macro_rules! ensure {
     };
 }
 
-/// Fails the case unless two values are equal.
+/// Fails the case unless the found value equals the expected one.
 macro_rules! ensure_eq {
-    ($left:expr, $right:expr, $($text:tt)+) => {
-        match (&$left, &$right) {
-            (left, right) => $crate::case::ensure!(
-                left == right,
-                "{}: {left:?} instead of {right:?}",
+    ($found:expr, $expected:expr, $($text:tt)+) => {
+        match (&$found, &$expected) {
+            (found, expected) => $crate::case::ensure!(
+                found == expected,
+                "{}: {found:?} instead of {expected:?}",
                 format_args!($($text)+)
             ),
         }
@@ -163,7 +163,7 @@ macro_rules! ensure_bytes {
     };
 }
 
-/// Formats quarantined ranges: the operation, the failed call and its status.
+/// Describes quarantined ranges: the operation, the failed call and its status.
 pub(crate) fn quarantined(ranges: &[Quarantined]) -> String {
     let ranges: Vec<_> = ranges.iter().map(Quarantined::to_string).collect();
     format!("in quarantine: {}", ranges.join("; "))

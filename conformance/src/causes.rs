@@ -11,7 +11,7 @@ pub struct Cause<'a> {
     pub cases: Vec<&'a CaseReport>,
 }
 
-/// What AMD's runtime prints when a GPU has accessed an address that is not mapped.
+/// The beginning of AMD's message when a GPU has accessed an address that is not mapped.
 const GPU_FAULT: &str = "Memory access fault";
 
 impl Report {
@@ -20,15 +20,15 @@ impl Report {
     pub fn causes(&self) -> Vec<Cause<'_>> {
         let mut causes: Vec<(String, Cause<'_>)> = Vec::new();
         for case in self.cases.iter().filter(|case| case.status == Status::Fail) {
-            let what = cause(case);
-            let key = without_numbers(&what);
-            match causes.iter_mut().find(|(known, _)| *known == key) {
+            let description = describe_cause(case);
+            let key = without_numbers(&description);
+            match causes.iter_mut().find(|(existing, _)| *existing == key) {
                 Some((_, cause)) => cause.cases.push(case),
-                None => causes.push((key, Cause { what, cases: vec![case] })),
+                None => causes.push((key, Cause { what: description, cases: vec![case] })),
             }
         }
         let mut causes: Vec<_> = causes.into_iter().map(|(_, cause)| cause).collect();
-        // Stable: causes of the same number of cases stay in the order of the report.
+        // The sort is stable: causes with equally many cases stay in the order of the report.
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.cases.len()));
         causes
     }
@@ -36,10 +36,10 @@ impl Report {
 
 /// Describes why a case failed: a GPU fault, the end of the process, a failed native call, or the
 /// detail's first line.
-fn cause(case: &CaseReport) -> String {
+fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
     if case.output.as_ref().is_some_and(|output| output.contains(GPU_FAULT)) {
-        // It is reported later, in any call.
+        // A GPU fault is reported later, in an unrelated call.
         return "GPU memory access fault".to_owned();
     }
     if let Some(lost) = &case.lost {
@@ -59,8 +59,8 @@ fn cause(case: &CaseReport) -> String {
 fn without_numbers(text: &str) -> String {
     let has_digit = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
     // `hsa_amd_vmem_map` is one word; its name is part of the cause.
-    let is_between = |letter: char| !letter.is_alphanumeric() && letter != '_';
-    text.split(is_between).filter(|word| !has_digit(word)).collect::<Vec<_>>().join(" ")
+    let is_separator = |letter: char| !letter.is_alphanumeric() && letter != '_';
+    text.split(is_separator).filter(|word| !has_digit(word)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn failures_are_grouped_by_cause() {
         let runtime = describe(&Runtime::simulated(Config::mi300x(1)).unwrap());
-        let faulted = |name| {
+        let gpu_fault = |name| {
             let how = Ended::Signal("SIGABRT".to_owned());
             let last_call = Some("in hsa_signal_wait_scacquire".to_owned());
             CaseReport {
@@ -90,11 +90,11 @@ mod tests {
         let cases = vec![
             failed("a", "0x7f00 holds 3 instead of 5"),
             failed("b", "cannot map 0x7f00: hsa_amd_vmem_map failed: HSA_STATUS_ERROR (0x1000)"),
-            faulted("c"),
+            gpu_fault("c"),
             CaseReport::new("d", "", Status::Pass),
             failed("e", "cannot map 0x7fff, 2 MiB: hsa_amd_vmem_map failed: HSA_STATUS_ERROR"),
-            faulted("f"),
-            faulted("g"),
+            gpu_fault("f"),
+            gpu_fault("g"),
         ];
         let (run, runtime, agents) = (None, runtime.runtime, runtime.agents);
         let report = Report { run, runtime, agents, cases, summary: Summary::default() };
@@ -111,6 +111,6 @@ mod tests {
             ("hsa_amd_vmem_map returned HSA_STATUS_ERROR", "b e"),
             ("0x7f00 holds 3 instead of 5", "a"),
         ];
-        assert_eq!(found, expected.map(|(what, names)| (what, names.to_owned())));
+        assert_eq!(found, expected.map(|(cause, names)| (cause, names.to_owned())));
     }
 }

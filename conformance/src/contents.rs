@@ -6,17 +6,17 @@ use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::{Access, Address, AgentId};
 
 impl Context {
-    /// Checks that memory is filled with a value: through the CPU, if it has access, at both ends
-    /// and in the middle of every granule, and through every GPU with read access, at both ends.
+    /// Checks that memory is filled with a value. If the CPU has access, it checks both ends and the
+    /// middle of every granule. Every GPU with read access checks both ends.
     pub fn holds(&self, at: Address, granules: usize, value: u32) -> Verdict {
         if self.cpu_sees(self.gpu()) {
             self.filled(at, granules, value)?;
         }
-        self.gpus().iter().try_for_each(|&gpu| self.filled_for(gpu, at, granules, value))
+        self.gpus().iter().try_for_each(|&gpu| self.check_through_gpu(gpu, at, granules, value))
     }
 
-    /// Checks through a GPU that has read access, by copying to this process's memory.
-    fn filled_for(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
+    /// Checks both ends of each granule that a GPU can read: the GPU copies them to the host.
+    fn check_through_gpu(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
             let granted = self.vmm().get_access(gpu, offset(at, start)).unwrap_or(Access::None);
@@ -32,7 +32,7 @@ impl Context {
         Ok(())
     }
 
-    /// Checks through the CPU, which must have access.
+    /// Checks through the CPU, which must have access, that memory is filled with a value.
     pub(crate) fn filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
@@ -45,19 +45,19 @@ impl Context {
         Ok(())
     }
 
-    /// Checks through a GPU with read access that memory is filled with a value: the GPU copies
-    /// each granule to its own memory, which the CPU checks if it can access it.
+    /// Checks through a GPU with read access that memory is filled with a value. The GPU copies each
+    /// granule to its own memory. If the CPU has access to that memory, it checks the copy.
     pub fn seen_by(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
         let scratch = self.reserve(1)?;
         let memory = self.create_on(gpu, 1)?;
         self.map(scratch, 1, memory)?;
         self.grant(scratch, 1, &self.users_of(gpu), Access::ReadWrite)?;
         for index in 0..granules {
-            // Overwrite old contents, which could equal the expected value.
+            // Overwrite the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.on(at, index), self.granule())?;
             if self.cpu_sees(gpu) {
-                self.filled(scratch, 1, value).map_err(|found| match found {
+                self.filled(scratch, 1, value).map_err(|verdict| match verdict {
                     NotPassed::Failed(why) => {
                         NotPassed::Failed(format!("GPU {gpu} reads granule {index} as: {why}"))
                     }

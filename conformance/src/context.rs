@@ -15,7 +15,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fmt;
 
-/// The context of a case. Sizes are in granules that suit all GPUs.
+/// The context of a case. Sizes are in granules; a granule is valid for all GPUs.
 #[derive(Debug)]
 pub struct Context {
     runtime: Runtime,
@@ -25,11 +25,11 @@ pub struct Context {
     count_descriptors: bool,
     peer: Vec<OsString>,
     handles: RefCell<Vec<Handle>>,
-    refused: RefCell<Vec<HipError>>,
+    expected_errors: RefCell<Vec<HipError>>,
 }
 
-/// The maximum number of references that a case takes to one handle.
-const REFERENCES: usize = 64;
+/// The maximum number of references that the end of a case releases per handle.
+const MAX_REFERENCES: usize = 64;
 
 impl Context {
     pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
@@ -50,7 +50,7 @@ impl Context {
             count_descriptors: options.count_descriptors,
             peer: options.peer.clone(),
             handles: RefCell::default(),
-            refused: RefCell::default(),
+            expected_errors: RefCell::default(),
         })
     }
 
@@ -64,7 +64,7 @@ impl Context {
         &self.vmm
     }
 
-    /// Returns whether no other thread opens file descriptors, so that they can be counted.
+    /// Returns whether leaked file descriptors are detected. Then no other thread opens any.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
@@ -85,7 +85,7 @@ impl Context {
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
-    /// Returns the granule in bytes that suits every GPU.
+    /// Returns the granule in bytes, which is valid for every GPU.
     pub fn granule(&self) -> usize {
         self.granule
     }
@@ -106,14 +106,14 @@ impl Context {
         AllocationProperties::on(self.gpu())
     }
 
-    /// Returns a second GPU; both can access each other's memory.
+    /// Returns a second GPU. It and the first GPU can access each other's memory.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
-        let reach = |one: AgentId, other: AgentId| {
-            self.runtime.agent(one).is_some_and(|agent| agent.reaches(other))
+        let has_access = |agent: AgentId, owner: AgentId| {
+            self.runtime.agent(agent).is_some_and(|agent| agent.reaches(owner))
         };
         let first = self.gpu();
         let mut others = self.gpus.iter().skip(1).copied();
-        others.find(|&other| reach(other, first) && reach(first, other)).ok_or_else(|| {
+        others.find(|&gpu| has_access(gpu, first) && has_access(first, gpu)).ok_or_else(|| {
             let why = match self.gpus.len() {
                 0 | 1 => "needs two GPUs; there is one",
                 _ => "needs two GPUs that can access each other's memory",
@@ -122,7 +122,7 @@ impl Context {
         })
     }
 
-    /// Returns the agent of this process's loads and stores.
+    /// Returns the CPU agent that performs this process's loads and stores.
     pub fn host(&self) -> AgentId {
         self.runtime.host().id()
     }
@@ -140,18 +140,18 @@ impl Context {
         Err(NotPassed::Skipped("the CPU cannot access this GPU's memory (no large BAR)".into()))
     }
 
-    /// Returns the first GPU, and the CPU if it can access its memory.
+    /// Returns the first GPU, and the CPU if it can access that GPU's memory.
     pub fn users(&self) -> Vec<AgentId> {
         self.users_of(self.gpu())
     }
 
-    /// Returns a GPU, and the CPU if it can access its memory.
+    /// Returns a GPU, and the CPU if it can access that GPU's memory.
     pub fn users_of(&self, gpu: AgentId) -> Vec<AgentId> {
         let host = self.cpu_sees(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
 
-    /// Returns an agent that this runtime does not have.
+    /// Returns an identifier that no agent of this runtime has.
     pub fn invented_agent(&self) -> AgentId {
         AgentId::from_bits(self.host().to_bits() | 0xffff_ff4d)
     }
@@ -171,12 +171,12 @@ impl Context {
         self.create_with(granules, &AllocationProperties::on(gpu))
     }
 
-    /// Creates memory on the first GPU that can be exported as a file descriptor.
+    /// Creates memory on the first GPU. It can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
         self.create_shareable_on(self.gpu(), granules)
     }
 
-    /// Creates memory on a GPU that can be exported as a file descriptor.
+    /// Creates memory on a GPU. It can be exported as a file descriptor.
     pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
         let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))
@@ -186,7 +186,7 @@ impl Context {
         Ok(self.keep(self.vmm.create(granules * self.granule, properties)?))
     }
 
-    /// Releases all references to a handle when the case ends.
+    /// Records a handle whose references are all released when the case ends.
     pub fn keep(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
@@ -220,12 +220,12 @@ impl Context {
         Ok((at, handle))
     }
 
-    /// Fills memory with a value, by the GPU that owns it.
+    /// Fills memory with a value. The GPU that owns the memory writes it.
     pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
     }
 
-    /// Returns the address a number of granules after another.
+    /// Returns the address `granules` granules after `at`.
     pub fn on(&self, at: Address, granules: usize) -> Address {
         offset(at, granules * self.granule)
     }
@@ -239,7 +239,7 @@ impl Context {
         self.refuses_as(expected, Error::hip, call)
     }
 
-    /// Does the same for a call on a buffer.
+    /// Checks a call on a buffer like [`refuses`](Self::refuses).
     pub fn refuses_buffer<T: fmt::Debug>(
         &self,
         expected: HipError,
@@ -273,14 +273,14 @@ impl Context {
         Ok(error)
     }
 
-    /// Records the error of a rejected call.
+    /// Records the expected error of a rejected call.
     pub(crate) fn note_refusal(&self, error: HipError) {
-        self.refused.borrow_mut().push(error);
+        self.expected_errors.borrow_mut().push(error);
     }
 
-    /// Returns the errors that were expected and returned so far.
+    /// Returns the errors of all rejected calls so far, each of which was expected.
     pub(crate) fn refused(&self) -> Vec<HipError> {
-        self.refused.borrow().clone()
+        self.expected_errors.borrow().clone()
     }
 
     /// Checks that a call is [rejected](Self::refuses) with `hipErrorInvalidValue` because of this
@@ -295,11 +295,10 @@ impl Context {
         Ok(())
     }
 
-    /// Releases everything that the case has used and checks that nothing is left. Calls `show` if
-    /// something is left.
-    pub(crate) fn close(self, show: &mut dyn FnMut(&Vmm)) -> Verdict {
+    /// Releases the case's resources and checks that none remains. Calls `on_failure` if that fails.
+    pub(crate) fn close(self, on_failure: &mut dyn FnMut(&Vmm)) -> Verdict {
         let vmm = self.vmm.clone();
-        self.release_all().inspect_err(|_| show(&vmm))
+        self.release_all().inspect_err(|_| on_failure(&vmm))
     }
 
     fn release_all(self) -> Verdict {
@@ -310,7 +309,7 @@ impl Context {
         }
         for handle in handles.into_inner() {
             let mut references = 0;
-            while vmm.allocation_properties(handle).is_ok() && references < REFERENCES {
+            while vmm.allocation_properties(handle).is_ok() && references < MAX_REFERENCES {
                 vmm.release(handle).map_err(failed)?;
                 references += 1;
             }
@@ -319,8 +318,8 @@ impl Context {
             vmm.address_free(address, size).map_err(failed)?;
         }
         let usage = vmm.usage();
-        let left = usage.reservations + usage.handles + usage.mappings;
-        ensure!(left == 0, "left behind: {usage:?}");
+        let remaining = usage.reservations + usage.handles + usage.mappings;
+        ensure!(remaining == 0, "left behind: {usage:?}");
         ensure_eq!(vmm.check(), Ok(()), "the ledger at the end");
         let quarantine = vmm.quarantine();
         ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
@@ -328,7 +327,7 @@ impl Context {
     }
 }
 
-/// Returns the address a number of bytes after another.
+/// Returns the address `bytes` bytes after `at`.
 pub(crate) fn offset(at: Address, bytes: usize) -> Address {
     Address::new(at.get().wrapping_add(bytes))
 }

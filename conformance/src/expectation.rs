@@ -1,4 +1,4 @@
-//! What is expected of a case on a runtime: that it fails, that it fails now and then, or that it cannot run.
+//! The expected outcome of a case with a known failure: it fails, fails sometimes, or is not run.
 
 use crate::Status;
 use crate::known::Known;
@@ -25,12 +25,12 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Outcome {
-    /// `fail`: it fails, which does not count as failed. It is reported if it passes.
+    /// `fail`: the case fails. The failure does not count; a pass is reported.
     #[default]
     Fail,
-    /// `flake(3)`: it runs up to this number of times, until it passes.
+    /// `flake(3)`: the case runs up to this number of times, until it passes.
     Flake(NonZeroU32),
-    /// `skip`: it is not run.
+    /// `skip`: the case is not run.
     Skip,
 }
 
@@ -48,7 +48,7 @@ impl TryFrom<String> for Outcome {
     }
 }
 
-/// What is known of a case on a runtime, if anything.
+/// The known failure of a case on a runtime, if any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expectation<'a>(pub Option<&'a Known>);
 
@@ -58,7 +58,7 @@ impl<'a> Expectation<'a> {
         self.0.filter(|known| known.outcome == Outcome::Fail)
     }
 
-    /// Runs a case: not at all if it is to be skipped, and several times if it is flaky and fails.
+    /// Runs a case once; never for `skip`, and several times for `flake`.
     pub fn attempt<E>(
         self,
         mut run: impl FnMut() -> Result<CaseResult, E>,
@@ -69,13 +69,13 @@ impl<'a> Expectation<'a> {
             }
             Some(Known { outcome: Outcome::Flake(times), reason, source, .. }) => {
                 let mut result = run()?;
-                let mut number = 1;
-                while result.status == Status::Fail && number < times.get() {
-                    number += 1;
+                let mut runs = 1;
+                while result.status == Status::Fail && runs < times.get() {
+                    runs += 1;
                     result = run()?;
                 }
-                if number > 1 && result.status == Status::Pass {
-                    result.detail = format!("passed when run {number} times: {reason} ({source})");
+                if runs > 1 && result.status == Status::Pass {
+                    result.detail = format!("passed when run {runs} times: {reason} ({source})");
                 }
                 Ok(result)
             }
@@ -115,8 +115,8 @@ mod tests {
             ("flake(2)", &[Fail, Fail], Fail, 2),
             ("flake(2)", &[Fail, Skip], Skip, 2),
         ] {
-            let (result, ran) = attempt(outcome, results);
-            assert_eq!((result.status, ran), (status, runs), "{outcome}");
+            let (result, actual_runs) = attempt(outcome, results);
+            assert_eq!((result.status, actual_runs), (status, runs), "{outcome}");
         }
         assert!(attempt("flake(2)", &[Fail, Pass]).0.detail.contains("2 times: a (b)"));
     }

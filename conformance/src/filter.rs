@@ -1,6 +1,7 @@
 //! Selects cases by name.
 
-/// Returns whether a pattern selects a name: as a part of it, or with `*` as the whole name.
+/// Returns whether a pattern selects a name. A pattern without `*` matches any part of the name; a
+/// pattern with `*` must match the whole name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let (Some(first), true) = (parts.next(), pattern.contains('*')) else {
@@ -24,7 +25,7 @@ mod tests {
 
     #[test]
     fn patterns_match_names() {
-        for (pattern, name, chosen) in [
+        for (pattern, name, expected) in [
             ("", "map.offset.refused", true),
             ("offset", "map.offset.refused", true),
             ("offset.*", "map.offset.refused", false),
@@ -36,7 +37,7 @@ mod tests {
             ("ab*ba", "aba", false),
             ("*", "", true),
         ] {
-            assert_eq!(matches(pattern, name), chosen, "{pattern} {name}");
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 /// The number of bytes in a line.
-const LINE: usize = 16;
-/// The maximum number of lines that are shown.
-const SHOWN: usize = 3;
+const LINE_BYTES: usize = 16;
+/// The maximum number of different lines in a description.
+const MAX_LINES: usize = 3;
 
 /// Describes how the bytes differ: the first difference, then lines of the expected bytes, the found
 /// bytes and their XOR. Returns `None` if they are equal.
@@ -22,23 +22,23 @@ pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
         expected[first],
         expected[first] ^ found[first],
     );
-    let lines = expected.chunks(LINE).zip(found.chunks(LINE)).enumerate();
+    let lines = expected.chunks(LINE_BYTES).zip(found.chunks(LINE_BYTES)).enumerate();
     let different = lines.filter(|(_, (expected, found))| expected != found);
-    let mut left_out = 0;
+    let mut omitted = 0;
     for (index, (number, (expected, found))) in different.enumerate() {
-        if index >= SHOWN {
-            left_out += 1;
+        if index >= MAX_LINES {
+            omitted += 1;
             continue;
         }
-        let xor: Vec<u8> = expected.iter().zip(found).map(|(one, other)| one ^ other).collect();
+        let xor: Vec<u8> = expected.iter().zip(found).map(|(left, right)| left ^ right).collect();
         for (name, bytes) in [("expected", expected), ("found", found), ("XOR", &xor)] {
             // Writing to a string cannot fail.
-            let _ = write!(text, "\n    {:#06x} {name:8}{}", number * LINE, hex(bytes));
+            let _ = write!(text, "\n    {:#06x} {name:8}{}", number * LINE_BYTES, hex(bytes));
         }
     }
-    if left_out > 0 {
-        let plural = if left_out == 1 { "" } else { "s" };
-        let _ = write!(text, "\n    and {left_out} more line{plural} of {LINE} bytes");
+    if omitted > 0 {
+        let plural = if omitted == 1 { "" } else { "s" };
+        let _ = write!(text, "\n    and {omitted} more line{plural} of {LINE_BYTES} bytes");
     }
     Some(text)
 }

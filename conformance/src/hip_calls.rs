@@ -35,7 +35,7 @@ pub(crate) trait HipCalls {
     fn export_with_flags(
         &self,
         handle: Handle,
-        kind: HandleType,
+        handle_type: HandleType,
         flags: u64,
     ) -> Result<OwnedFd, Error>;
     /// `hipMemMapArrayAsync`
@@ -79,11 +79,11 @@ impl HipCalls for Vmm {
     fn export_with_flags(
         &self,
         handle: Handle,
-        kind: HandleType,
+        handle_type: HandleType,
         flags: u64,
     ) -> Result<OwnedFd, Error> {
         Operation::ExportToShareableHandle.check_flags(flags)?;
-        self.export_to_shareable_handle(handle, kind)
+        self.export_to_shareable_handle(handle, handle_type)
     }
 
     fn map_array_async(&self, entries: usize) -> Result<(), Error> {

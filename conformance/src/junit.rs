@@ -5,9 +5,9 @@ use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use std::time::Duration;
 
 pub(crate) fn junit(report: &Report) -> String {
-    let mut whole = quick_junit::Report::new("hsa-vmm conform");
-    let mut all = Duration::ZERO;
-    for cases in report.cases.chunk_by(|one, next| one.area() == next.area()) {
+    let mut document = quick_junit::Report::new("hsa-vmm conform");
+    let mut total = Duration::ZERO;
+    for cases in report.cases.chunk_by(|case, next| case.area() == next.area()) {
         let Some(first) = cases.first() else { continue };
         let mut suite = TestSuite::new(printable(first.area()));
         let mut time = Duration::ZERO;
@@ -21,17 +21,17 @@ pub(crate) fn junit(report: &Report) -> String {
         for (name, value) in properties(report) {
             suite.add_property((name, &*printable(&value)));
         }
-        all += time;
-        whole.add_test_suite(suite);
+        total += time;
+        document.add_test_suite(suite);
     }
-    whole.set_time(all);
-    // Writing to memory does not fail. If it did, the output says so instead of being truncated.
-    whole.to_string().unwrap_or_else(|error| {
+    document.set_time(total);
+    // Writing to memory does not fail. If it did, the output would be the error, not a part of the report.
+    document.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
     })
 }
 
-/// How the report was produced.
+/// Returns how the report was produced: command, machine, kernel, faults and environment.
 fn properties(report: &Report) -> Vec<(&str, String)> {
     let Some(provenance) = report.provenance() else { return Vec::new() };
     let mut properties = vec![("command", provenance.command.clone())];

@@ -3,8 +3,8 @@
 use crate::{CaseReport, Report, Status};
 use serde_json::{Value, json};
 
-/// Returns the tests of a report as a document for `kcidb-submit`. The build's identifier has the form
-/// `ORIGIN:ID`.
+/// Returns the tests of a report as a document for `kcidb-submit`. `build` is the build's identifier,
+/// in the form `ORIGIN:ID`.
 pub(crate) fn kcidb(report: &Report, build: &str) -> Value {
     let origin = build.split(':').next().unwrap_or_default();
     let began = report.run.as_ref().map(|run| run.began.to_rfc3339());
@@ -55,11 +55,11 @@ fn environment(report: &Report) -> Value {
     })
 }
 
-/// Returns the end of what was logged during a failed case: KCIDB takes at most 16 KiB.
+/// Returns the end of the log of a failed case. KCIDB accepts at most 16 KiB.
 fn excerpt(case: &CaseReport) -> Option<&str> {
     const MAX: usize = 16 << 10;
     let output = case.output.as_deref()?;
-    let from = output.len().saturating_sub(MAX);
-    let from = (from..=output.len()).find(|&it| output.is_char_boundary(it))?;
-    output.get(from..)
+    let start = output.len().saturating_sub(MAX);
+    let start = (start..=output.len()).find(|&index| output.is_char_boundary(index))?;
+    output.get(start..)
 }

@@ -1,5 +1,5 @@
-//! Known failures of cases: the runtime, its version, the driver, the kernel, an agent, the reason, and the
-//! public source.
+//! Known failures of cases, each for certain runtimes, versions, drivers, kernels or agents, with its
+//! reason and public source.
 
 use crate::describe::{Description, Driver};
 use crate::expectation::{Expectation, Outcome};
@@ -14,24 +14,24 @@ use std::sync::LazyLock;
 pub struct Known {
     /// The case's full name.
     pub case: String,
-    /// The runtime's name: a part of it, or a pattern with `*`. `None` for any runtime.
+    /// A part of the runtime's name, or a pattern with `*` for the whole name. `None` for any runtime.
     #[serde(default)]
     pub runtime: Option<String>,
     /// The first version of AMD's extension with the defect, such as `1.16`. `None` for no lower
     /// limit.
     #[serde(default, deserialize_with = "version")]
     pub first: Option<(u16, u16)>,
-    /// The last version. `None` for no upper limit.
+    /// The last version with the defect. `None` for no upper limit.
     #[serde(default, deserialize_with = "version")]
     pub last: Option<(u16, u16)>,
-    /// A name, product or instruction set that one of the agents must have: a part of it, or a
-    /// pattern with `*`. `None` for any agents.
+    /// A part of the name, product or instruction set of one of the agents, or a pattern with `*`.
+    /// `None` for any agents.
     #[serde(default)]
     pub agent: Option<String>,
     /// The driver below the runtime: `amdkfd`, `emulated` or `simulated`. `None` for any driver.
     #[serde(default)]
     pub driver: Option<Driver>,
-    /// The kernel's release, as `uname -r` prints it: a part of it, or a pattern with `*`. `None` for any
+    /// A part of the kernel's release, as `uname -r` prints it, or a pattern with `*`. `None` for any
     /// kernel.
     #[serde(default)]
     pub kernel: Option<String>,
@@ -40,7 +40,7 @@ pub struct Known {
     pub outcome: Outcome,
     /// What the runtime or driver does instead of the expected behaviour.
     pub reason: String,
-    /// The public source: the URL of an issue, a document, the number of a ticket.
+    /// The public source, such as the URL of an issue, a document, or the number of a ticket.
     pub source: String,
 }
 
@@ -50,29 +50,29 @@ fn parse_version(text: &str) -> Option<(u16, u16)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn version<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<(u16, u16)>, D::Error> {
-    let text = String::deserialize(from)?;
-    let words = "a version of AMD's extension such as \"1.16\", as shown by `hsa-vmm info`";
-    let wrong = || serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &words);
-    parse_version(&text).map(Some).ok_or_else(wrong)
+fn version<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<(u16, u16)>, D::Error> {
+    let text = String::deserialize(de)?;
+    let expected = "a version of AMD's extension such as \"1.16\", as shown by `hsa-vmm info`";
+    let invalid = || serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &expected);
+    parse_version(&text).map(Some).ok_or_else(invalid)
 }
 
 impl Known {
-    fn is_of(&self, runtime: &Description) -> bool {
-        let named = |pattern: &Option<String>, names: &[&str]| {
-            let matches = |pattern: &String| names.iter().any(|name| matches(pattern, name));
-            pattern.as_ref().is_none_or(matches)
+    fn applies_to(&self, runtime: &Description) -> bool {
+        let selects = |pattern: &Option<String>, names: &[&str]| {
+            let is_match = |pattern: &String| names.iter().any(|name| matches(pattern, name));
+            pattern.as_ref().is_none_or(is_match)
         };
         let version = parse_version(&runtime.runtime.extension).unwrap_or_default();
         let agents = runtime.agents.iter().flat_map(|agent| {
             [agent.name.as_str(), agent.product.as_str(), agent.isa.as_deref().unwrap_or_default()]
         });
-        named(&self.runtime, &[&runtime.runtime.name])
+        selects(&self.runtime, &[&runtime.runtime.name])
             && self.first.is_none_or(|first| first <= version)
             && self.last.is_none_or(|last| version <= last)
-            && named(&self.agent, &agents.collect::<Vec<_>>())
+            && selects(&self.agent, &agents.collect::<Vec<_>>())
             && self.driver.is_none_or(|driver| runtime.runtime.driver == Some(driver))
-            && named(&self.kernel, &[&kernel_release()])
+            && selects(&self.kernel, &[&kernel_release()])
     }
 }
 
@@ -120,7 +120,7 @@ pub enum BadKnown {
         /// The cause.
         error: std::io::Error,
     },
-    /// It is not a list of known failures.
+    /// The file is not a list of known failures.
     #[error("{}: {error}", path.display())]
     Content {
         /// The file.
@@ -148,7 +148,7 @@ pub enum BadList {
     Versions(String),
 }
 
-/// Shortens every line of an error that quotes a file: lines of a hostile file can have any length.
+/// Shortens each line of an error message that quotes a file, whose lines can have any length.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
     let short = |line: &str| match line.char_indices().nth(LONGEST) {
@@ -163,13 +163,13 @@ impl std::str::FromStr for KnownFailures {
 
     fn from_str(text: &str) -> Result<Self, BadList> {
         let list: Self = toml::from_str(text)?;
-        let there_is = |name: &str| {
+        let exists = |name: &str| {
             let mut cases = crate::cases().into_iter().chain(crate::contain::CASES);
             cases.any(|case| case.name == name)
         };
         for entry in &list.known {
             let name = || entry.case.clone();
-            if !there_is(&entry.case) {
+            if !exists(&entry.case) {
                 return Err(BadList::Case(name()));
             }
             if entry.reason.trim().is_empty() || entry.source.trim().is_empty() {
@@ -184,7 +184,7 @@ impl std::str::FromStr for KnownFailures {
 }
 
 impl KnownFailures {
-    /// Returns the known failures of public releases.
+    /// Returns the built-in list: known failures of public releases.
     #[must_use]
     pub fn built_in() -> &'static Self {
         static BUILT_IN: LazyLock<KnownFailures> = LazyLock::new(|| {
@@ -216,10 +216,10 @@ impl KnownFailures {
         &self.known
     }
 
-    /// Returns what is expected of a case on this runtime.
+    /// Returns the expected outcome of a case on a runtime.
     pub(crate) fn of(&self, runtime: &Description, case: &str) -> Expectation<'_> {
         let mut entries = self.known.iter();
-        Expectation(entries.find(|entry| entry.case == case && entry.is_of(runtime)))
+        Expectation(entries.find(|entry| entry.case == case && entry.applies_to(runtime)))
     }
 }
 
@@ -230,19 +230,19 @@ mod tests {
     use hsa_vmm::Runtime;
     use hsa_vmm::simulation::Config;
 
-    fn known(words: &str) -> Result<KnownFailures, BadList> {
+    fn known(lines: &str) -> Result<KnownFailures, BadList> {
         let head = "[[known]]\ncase = \"map.flags.refused\"\n";
-        format!("{head}reason = \"a\"\nsource = \"b\"\n{words}").parse()
+        format!("{head}reason = \"a\"\nsource = \"b\"\n{lines}").parse()
     }
 
     #[test]
     fn known_failure_matches_case_runtime_version_agent() {
-        let of = |minor, case: &str, words: &str| {
+        let of = |minor, case: &str, lines: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
-            known(words).unwrap().of(&runtime, case).0.is_some()
+            known(lines).unwrap().of(&runtime, case).0.is_some()
         };
-        let is_known = |words: &str| of(15, "map.flags.refused", words);
+        let is_known = |lines: &str| of(15, "map.flags.refused", lines);
         assert!(is_known("") && !of(15, "map.handle.zero", ""));
         let range = "first = \"1.7\"\nlast = \"1.15\"";
         for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn errors_in_a_list_are_reported() {
-        for (words, expected) in [
+        for (lines, expected) in [
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
@@ -277,8 +277,8 @@ mod tests {
             ("outcome = \"flake(0)\"", "none of `fail`, `skip` and `flake(3)`"),
             ("driver = \"amdgpu\"", "unknown variant `amdgpu`"),
         ] {
-            let error = known(words).unwrap_err().to_string();
-            assert!(error.contains(expected), "{words}: {error}");
+            let error = known(lines).unwrap_err().to_string();
+            assert!(error.contains(expected), "{lines}: {error}");
         }
         let error = KnownFailures::read("/nowhere/known.toml").unwrap_err().to_string();
         assert!(error.contains("/nowhere/known.toml"), "{error}");

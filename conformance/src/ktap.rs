@@ -31,49 +31,51 @@ use std::io::{self, Write};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct KtapTest<'a> {
-    /// Its name.
+    /// The name of the test.
     pub name: &'a str,
     /// The result. A known failure is `TODO`, which does not count as failed.
     pub status: Status,
-    /// Why it failed or was skipped; may have several lines.
+    /// Why the test failed or was skipped; may have several lines.
     pub detail: &'a str,
 }
 
-/// A KTAP document with at most one level of subtests. Each line is flushed, so that a machine that stops
-/// has written all results before.
+/// A KTAP document with at most one level of subtests. Each line is flushed, so that no result is lost if
+/// the machine stops.
 #[derive(Debug)]
 pub struct Ktap<W> {
     out: W,
-    /// The number of results at the top level.
+    /// The number of results so far at the top level.
     number: usize,
     subtest: Option<Subtest>,
 }
 
-/// A group of tests.
+/// A group of tests that has begun.
 #[derive(Debug)]
 struct Subtest {
     name: String,
+    /// The number of results so far.
     number: usize,
+    /// Whether a test failed.
     failed: bool,
     /// Whether no test passed or failed.
     skipped: bool,
 }
 
 impl<W: Write> Ktap<W> {
-    /// Begins a document with this number of top-level results.
+    /// Begins a document with `results` results at the top level.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Returns the error of writing.
     pub fn begin(mut out: W, results: usize) -> io::Result<Self> {
         writeln!(out, "KTAP version 1\n1..{results}")?;
         out.flush()?;
         Ok(Self { out, number: 0, subtest: None })
     }
 
-    /// Begins a group of this number of tests.
+    /// Begins a group of `tests` tests.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Returns the error of writing.
     pub fn begin_subtest(&mut self, name: &str, tests: usize) -> io::Result<()> {
         let name = one_line(name);
         writeln!(self.out, "  KTAP version 1\n  # Subtest: {name}\n  1..{tests}")?;
@@ -81,16 +83,16 @@ impl<W: Write> Ktap<W> {
         self.out.flush()
     }
 
-    /// Returns the name of the group that has begun and not ended.
+    /// Returns the name of the group that has begun and not ended, if any.
     #[must_use]
     pub fn subtest(&self) -> Option<&str> {
         self.subtest.as_ref().map(|it| it.name.as_str())
     }
 
-    /// Writes the result of a test, of the group that has begun, if any.
+    /// Writes the result of a test. It belongs to the group that has begun, if any.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Returns the error of writing.
     pub fn result(&mut self, test: &KtapTest<'_>) -> io::Result<()> {
         let (number, indent) = match &mut self.subtest {
             Some(subtest) => {
@@ -124,7 +126,7 @@ impl<W: Write> Ktap<W> {
     /// Ends the group that has begun, if any, and writes its result: failed if one of its tests has failed.
     ///
     /// # Errors
-    /// Those of writing.
+    /// Returns the error of writing.
     pub fn end_subtest(&mut self) -> io::Result<()> {
         let Some(Subtest { name, failed, skipped, number }) = self.subtest.take() else {
             return Ok(());
@@ -138,7 +140,7 @@ impl<W: Write> Ktap<W> {
     }
 }
 
-/// Removes what would be read as another line, or as a directive.
+/// Makes a text one line that a reader cannot take for a directive.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ").replace('#', "\\#")
 }

@@ -2,11 +2,11 @@
 //!
 //! * [`run`] runs [`cases`] on a [`Runtime`](hsa_vmm::Runtime): each call's documented success and its
 //!   documented errors. CPU and GPUs check the contents of memory.
-//! * [`replay`](replay::replay) replays recorded [traces](trace) and compares the verdicts.
+//! * [`replay`](replay::replay) replays recorded [traces](trace) and compares the results.
 //! * [`DifferentialTest`](operations::DifferentialTest) runs random [operations] and compares the library
 //!   with a reference [model].
 //!
-//! All of it also runs on hardware, with the agents of the machine.
+//! All of these also run on hardware, with the agents of the machine.
 //!
 //! ```
 //! use hsa_vmm_conformance::{Options, run};
@@ -20,7 +20,8 @@
 //! ```
 //!
 //! For each case, [`run`] opens a new [`Vmm`](hsa_vmm::Vmm). [`Context`] provides memory and checks that a
-//! rejected call changes nothing. Afterwards the case's resources are released, and nothing may be left.
+//! rejected call changes nothing. Afterwards, [`run`] releases the case's resources and checks that none
+//! remains.
 
 #![forbid(unsafe_code)]
 

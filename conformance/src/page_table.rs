@@ -1,5 +1,4 @@
-//! Reads a GPU's page table where possible: in the simulation, and on the emulated driver, which
-//! has a file for it.
+//! Reads a GPU's page table: from the simulation, or from a file that the emulated driver provides.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Simulation;
@@ -13,11 +12,12 @@ pub(crate) struct Page {
     pub writable: bool,
 }
 
-/// The page table of one GPU at one moment.
+/// The page table of a GPU.
 #[derive(Debug)]
 pub(crate) enum PageTable<'a> {
+    /// The simulation and the GPU's index.
     Simulated(&'a Simulation, usize),
-    /// The start, size and first page of each entry.
+    /// The entries of the file: start, size, and first page.
     Listed(Vec<(u64, u64, Page)>),
 }
 
@@ -27,14 +27,14 @@ impl<'a> PageTable<'a> {
         if let Some(simulation) = runtime.simulation() {
             return Some(Self::Simulated(simulation, gpu));
         }
-        const FIRST: usize = 128;
-        let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST + gpu);
+        const FIRST_RENDER_NODE: usize = 128;
+        let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", FIRST_RENDER_NODE + gpu);
         let text = std::fs::read_to_string(path).ok()?;
-        // The kernel's own file has another format, without a page's permissions.
-        text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::listed(&text))
+        // AMD's kernel driver writes this file in another format, without permissions.
+        text.starts_with(&format!("gpu {gpu} id ")).then(|| Self::parse(&text))
     }
 
-    fn listed(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let entry = |line: &str| {
             let words: Vec<_> = line.split_whitespace().collect();
             let after = |name| words.iter().position(|word| *word == name).map(|at| words[at + 1]);
@@ -47,7 +47,7 @@ impl<'a> PageTable<'a> {
         Self::Listed(text.lines().filter(|line| line.starts_with("  ")).filter_map(entry).collect())
     }
 
-    /// Returns the entry of an address; `None` if it is not mapped.
+    /// Returns the entry of an address; `None` if the address is not mapped.
     pub fn page(&self, address: usize) -> Option<Page> {
         match self {
             Self::Simulated(simulation, gpu) => {
@@ -57,10 +57,10 @@ impl<'a> PageTable<'a> {
             }
             Self::Listed(entries) => {
                 let address = address as u64;
-                let around = |(start, size, _): &&(u64, u64, Page)| {
+                let contains = |(start, size, _): &&(u64, u64, Page)| {
                     (*start..start + size).contains(&address)
                 };
-                let (start, _, page) = entries.iter().find(around)?;
+                let (start, _, page) = entries.iter().find(contains)?;
                 Some(Page { offset: page.offset + (address - start), ..*page })
             }
         }
@@ -77,7 +77,7 @@ mod tests {
             0x00007fca90960000 size 0x8000 buffer 576949a8c806c402 of gpu 0 offset 0x1000 rwx\n  \
             0x00007fca91893000 size 0x1000 memory of the process offset 0x7fca91893000 r--\n\
             buffers 1, descriptors 2\n";
-        let table = PageTable::listed(text);
+        let table = PageTable::parse(text);
         let page = |offset, writable| Some(Page { offset, readable: true, writable });
         assert_eq!(table.page(0x7fca_9096_0000), page(0x1000, true));
         assert_eq!(table.page(0x7fca_9096_7fff), page(0x8fff, true));

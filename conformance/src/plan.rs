@@ -42,7 +42,7 @@ impl std::fmt::Display for Shard {
 }
 
 impl Shard {
-    /// Returns whether the case at this index of all selected cases belongs to the part.
+    /// Returns whether the part contains the case at an index of all selected cases.
     fn contains(self, index: usize) -> bool {
         index % self.of == self.number.get() - 1
     }
@@ -53,7 +53,7 @@ impl Shard {
 pub(crate) struct Plan {
     /// The cases, in the order of the areas.
     pub chosen: Vec<&'static Case>,
-    /// Indexes into `chosen`, round after round, without the cases that an earlier run has finished.
+    /// Indexes into `chosen`, round after round. Cases that an earlier run has finished are left out.
     pub steps: Vec<usize>,
 }
 
@@ -61,11 +61,11 @@ impl Plan {
     pub fn new(options: &Options) -> Self {
         let chosen = options.selected();
         let finished: BTreeSet<_> = options.finished.iter().map(|it| it.name.as_str()).collect();
-        let left: Vec<_> =
-            (0..chosen.len()).filter(|&it| !finished.contains(chosen[it].name)).collect();
+        let unfinished: Vec<_> =
+            (0..chosen.len()).filter(|&index| !finished.contains(chosen[index].name)).collect();
         let mut random = options.shuffle.map(fastrand::Rng::with_seed);
         let steps = (0..options.repeat.max(1)).flat_map(|_| {
-            let mut round = left.clone();
+            let mut round = unfinished.clone();
             if let Some(random) = &mut random {
                 random.shuffle(&mut round);
             }
@@ -79,11 +79,11 @@ impl Options {
     /// Returns the selected cases, in the order of the areas.
     #[must_use]
     pub fn selected(&self) -> Vec<&'static Case> {
-        let wanted = |case: &&Case| {
+        let is_selected = |case: &&Case| {
             self.filters.is_empty() || self.filters.iter().any(|filter| matches(filter, case.name))
         };
-        let wanted = cases().into_iter().filter(wanted).enumerate();
-        let part = wanted.filter(|(index, _)| self.shard.is_none_or(|it| it.contains(*index)));
+        let selected = cases().into_iter().filter(is_selected).enumerate();
+        let part = selected.filter(|(index, _)| self.shard.is_none_or(|it| it.contains(*index)));
         part.map(|(_, case)| case).collect()
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         assert_ne!(
             steps[..steps.len() / 2],
             steps[steps.len() / 2..],
-            "each round has another order"
+            "each round must have its own order"
         );
     }
 }

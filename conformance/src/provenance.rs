@@ -7,24 +7,25 @@ use std::fmt;
 /// How a result was produced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The command line, with the `emulate` or `rocr run` that started it.
+    /// The command line, including the `emulate` or `rocr run` that started the command.
     pub command: String,
-    /// The beginning of a command that repeats a part of the run; options that choose the part follow.
+    /// The beginning of a command that repeats a part of the run. Options that select the part are
+    /// appended.
     #[serde(default)]
     pub reproduce: String,
-    /// The environment variables that have an influence on the result.
+    /// The environment variables that influence the result.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// The faults that were planned: such a result says nothing of the runtime or the driver.
+    /// The planned faults. A result with planned faults does not describe the runtime or the driver.
     #[serde(default)]
     pub planned_faults: Vec<PlannedFault>,
-    /// The version of the interface of `/dev/kfd`, as `1.17`; null if there is none.
+    /// The version of the interface of `/dev/kfd`, such as `1.17`; null without the device.
     #[serde(default)]
     pub kfd_version: Option<String>,
     /// The kernel's release; empty if it is unknown.
     #[serde(default)]
     pub kernel: String,
-    /// What the runtime ran on; null if it is unknown.
+    /// The machine that the runtime ran on; null if unknown.
     #[serde(default)]
     pub machine: Option<Machine>,
     /// Whether `--redact` has removed paths, serial numbers, PCI addresses and output.
@@ -35,16 +36,16 @@ pub struct Provenance {
 /// A rule of a fault plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFault {
-    /// What makes the fault happen.
+    /// The component in which the fault is planned.
     pub by: FaultTarget,
-    /// The rule: `GEM_VA.MAP=lost`.
+    /// The rule, such as `GEM_VA.MAP=lost`.
     pub rule: String,
-    /// Whether it had an effect on any call; null if that is unknown.
+    /// Whether the fault happened in any call; null if unknown.
     #[serde(default)]
     pub happened: Option<bool>,
 }
 
-/// What makes planned faults happen.
+/// A component in which faults can be planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultTarget {
@@ -54,7 +55,7 @@ pub enum FaultTarget {
     Runtime,
 }
 
-/// What a runtime ran on.
+/// The machine and driver that a runtime ran on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Machine {
@@ -94,7 +95,7 @@ impl fmt::Display for PlannedFault {
 }
 
 impl Provenance {
-    /// Returns the planned faults in a sentence, or `None` if nothing was planned.
+    /// Returns a list of the planned faults as text, or `None` without planned faults.
     #[must_use]
     pub fn planned(&self) -> Option<String> {
         let faults: Vec<_> = self.planned_faults.iter().map(PlannedFault::to_string).collect();

@@ -18,7 +18,7 @@ pub struct CaseReport {
     pub name: String,
     /// The result.
     pub status: Status,
-    /// Where the expectation comes from.
+    /// The source of the expectation.
     pub source: String,
     /// The failure, or why the case was skipped. Empty if it passed, except for a known failure
     /// that passed.
@@ -37,7 +37,7 @@ pub struct CaseReport {
     /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
-    /// The log of runtime, driver and kernel during a failed case; the end of a long one.
+    /// The log of runtime, driver and kernel during a failed case. Only the end of a long log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The HIP errors that were expected and returned, in order. Not serialised.
@@ -55,7 +55,7 @@ pub struct Repetitions {
 }
 
 impl CaseReport {
-    /// Returns the report of a case that took no time.
+    /// Creates a report without details and with duration 0.
     #[must_use]
     pub fn new(name: &str, source: &str, status: Status) -> Self {
         Self {
@@ -89,7 +89,7 @@ pub struct Summary {
     pub failed: usize,
     /// Skipped cases.
     pub skipped: usize,
-    /// Cases that failed as known for this version.
+    /// Cases with a known failure that failed.
     pub known: usize,
 }
 
@@ -154,7 +154,7 @@ pub struct Report {
     pub run: Option<Run>,
     /// The runtime.
     pub runtime: RuntimeDescription,
-    /// Its agents.
+    /// The runtime's agents.
     pub agents: Vec<AgentDescription>,
     /// All selected cases.
     #[serde(default)]
@@ -176,7 +176,7 @@ pub enum ReadError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is too large for a report, such as an endless device.
+    /// The file is larger than a report can be. It may be a device file without an end.
     #[error("{} is larger than {} MiB: not a report", path.display(), limit >> 20)]
     TooLarge {
         /// The file.
@@ -197,8 +197,8 @@ pub enum ReadError {
     },
 }
 
-/// The largest accepted file in bytes. A report of all cases has about 0.2 MB.
-const LARGEST: u64 = 64 << 20;
+/// The maximum size of a file in bytes. A report of all cases has about 0.2 MB.
+const MAX_BYTES: u64 = 64 << 20;
 
 impl Report {
     /// Parses the JSON of a report.
@@ -208,7 +208,7 @@ impl Report {
     /// source, detail or duration.
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         let mut report: Self = serde_json::from_slice(json)?;
-        // Recompute the summary: an edited file may have fewer cases than it says.
+        // Recompute the summary: cases may have been removed from the file by hand.
         report.summary = Summary::of(&report.cases);
         Ok(report)
     }
@@ -219,12 +219,12 @@ impl Report {
     /// [`ReadError`], which names the file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
         let path = path.as_ref();
-        let file = |source| ReadError::File { path: path.into(), source };
+        let file_error = |source| ReadError::File { path: path.into(), source };
         let mut json = Vec::new();
-        let opened = std::fs::File::open(path).map_err(file)?;
-        opened.take(LARGEST + 1).read_to_end(&mut json).map_err(file)?;
-        if json.len() as u64 > LARGEST {
-            return Err(ReadError::TooLarge { path: path.into(), limit: LARGEST });
+        let file = std::fs::File::open(path).map_err(file_error)?;
+        file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(file_error)?;
+        if json.len() as u64 > MAX_BYTES {
+            return Err(ReadError::TooLarge { path: path.into(), limit: MAX_BYTES });
         }
         Self::from_json(&json).map_err(|source| ReadError::Content { path: path.into(), source })
     }
@@ -232,13 +232,13 @@ impl Report {
     /// Returns the command that runs one case again.
     #[must_use]
     pub fn reproduce(&self, case: &CaseReport) -> String {
-        let begin = self.provenance().map(|it| it.reproduce.as_str()).filter(|it| !it.is_empty());
-        let begin = begin.unwrap_or("hsa-vmm conform");
+        let command = self.provenance().map(|it| it.reproduce.as_str()).filter(|it| !it.is_empty());
+        let command = command.unwrap_or("hsa-vmm conform");
         let repeat = case.repetitions.map(|it| format!(" --repeat {}", it.ran));
-        format!("{begin}{} --filter {}", repeat.unwrap_or_default(), case.name)
+        format!("{command}{} --filter {}", repeat.unwrap_or_default(), case.name)
     }
 
-    /// Returns how the report was produced, if it says so.
+    /// Returns how the report was produced, if the report contains that.
     #[must_use]
     pub fn provenance(&self) -> Option<&Provenance> {
         self.run.as_ref()?.provenance.as_ref()
@@ -250,8 +250,8 @@ impl Report {
         crate::junit::junit(self)
     }
 
-    /// Formats the report for KCIDB, the database of the Linux kernel's test results. The identifier of the
-    /// kernel's build has the form `ORIGIN:ID`.
+    /// Formats the report for KCIDB, the database of the Linux kernel's test results. `build` is the
+    /// identifier of the kernel's build, in the form `ORIGIN:ID`.
     #[must_use]
     pub fn kcidb(&self, build: &str) -> serde_json::Value {
         crate::kcidb::kcidb(self, build)

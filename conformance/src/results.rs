@@ -15,9 +15,9 @@ pub(crate) struct Results<'a> {
     options: &'a Options,
     began: DateTime<Utc>,
     case_results: Vec<CaseResults>,
-    /// Reports about the worker process.
-    more: Vec<CaseReport>,
-    /// The number of results so far of cases that have failed.
+    /// Reports of cases that are not in the plan, about the worker process.
+    extra: Vec<CaseReport>,
+    /// The number of cases that have failed so far.
     failed: usize,
 }
 
@@ -28,7 +28,7 @@ struct CaseResults {
     failed: usize,
     skipped: usize,
     duration_us: u64,
-    /// The first failure, or the last result without failures.
+    /// The first failure; without failures, the last result.
     shown: Option<CaseResult>,
 }
 
@@ -55,7 +55,7 @@ impl CaseResults {
                 ..CaseReport::new(case.name, case.source, Status::Skip)
             };
         };
-        let several = self.ran > 1;
+        let repeated = self.ran > 1;
         let (status, detail) = match (self.failed, known) {
             (0, Some(known)) if self.skipped < self.ran => {
                 (Status::Pass, format!("known, but passed: {} ({})", known.reason, known.source))
@@ -63,7 +63,7 @@ impl CaseResults {
             (0, _) if self.skipped < self.ran => (Status::Pass, shown.detail.clone()),
             (0, _) => (Status::Skip, shown.detail.clone()),
             (failed, known) => {
-                let times = match several {
+                let times = match repeated {
                     true => format!("failed {failed} of {}: ", self.ran),
                     false => String::new(),
                 };
@@ -81,7 +81,7 @@ impl CaseResults {
             address_space: shown.address_space.clone(),
             output: (self.failed > 0 && !shown.output.is_empty()).then(|| shown.output.clone()),
             lost: shown.lost.clone(),
-            repetitions: several.then_some(Repetitions { ran: self.ran, failed: self.failed }),
+            repetitions: repeated.then_some(Repetitions { ran: self.ran, failed: self.failed }),
             known_passed: known.is_some() && status == Status::Pass,
             refused: shown.refused.clone(),
             ..CaseReport::new(case.name, case.source, status)
@@ -94,7 +94,7 @@ impl<'a> Results<'a> {
         let case_results = vec![CaseResults::default(); plan.chosen.len()];
         let failed = options.finished.iter().filter(|it| it.status == Status::Fail).count();
         let began = Utc::now().trunc_subsecs(0);
-        Self { options, began, case_results, more: Vec::new(), failed }
+        Self { options, began, case_results, extra: Vec::new(), failed }
     }
 
     /// Adds a result and returns the report of the case so far.
@@ -108,19 +108,19 @@ impl<'a> Results<'a> {
         let Some(case_results) = self.case_results.get_mut(index) else {
             return CaseReport::new(case.name, case.source, result.status);
         };
-        let has_failed = case_results.failed > 0;
+        let had_failed = case_results.failed > 0;
         case_results.add(result);
         let report = case_results.report(case, self.options.known.of(runtime, case.name), "");
-        self.failed += usize::from(report.status == Status::Fail && !has_failed);
+        self.failed += usize::from(report.status == Status::Fail && !had_failed);
         report
     }
 
-    /// Returns what is expected of a case.
+    /// Returns the expected outcome of a case.
     pub fn expectation(&self, case: &Case, runtime: &Description) -> Expectation<'a> {
         self.options.known.of(runtime, case.name)
     }
 
-    /// Returns whether as many cases have failed as are allowed.
+    /// Returns whether the number of failed cases has reached the limit.
     pub fn has_too_many_failures(&self) -> bool {
         self.options.max_failures.is_some_and(|max| self.failed >= max.get())
     }
@@ -129,10 +129,10 @@ impl<'a> Results<'a> {
     pub fn add_more(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
         let mut case_results = CaseResults::default();
         case_results.add(result);
-        self.more.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));
+        self.extra.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));
     }
 
-    /// Returns the report. `untried` says why some cases were not run.
+    /// Returns the report. `untried` is the detail of cases that were not run.
     pub fn report(self, plan: &Plan, runtime: Description, untried: &str) -> Report {
         let finished: BTreeMap<_, _> =
             self.options.finished.iter().map(|it| (it.name.as_str(), it)).collect();
@@ -142,7 +142,7 @@ impl<'a> Results<'a> {
                 None => case_results.report(case, self.expectation(case, &runtime), untried),
             }
         });
-        let cases: Vec<_> = self.more.iter().cloned().chain(cases).collect();
+        let cases: Vec<_> = self.extra.iter().cloned().chain(cases).collect();
         Report {
             run: Some(Run {
                 tool: env!("CARGO_PKG_VERSION").to_owned(),

@@ -26,7 +26,7 @@ pub struct Options {
     pub max_failures: Option<NonZeroUsize>,
     /// The part of the cases to run; `None` for all.
     pub shard: Option<Shard>,
-    /// The reports of cases that an earlier, interrupted run has finished: they are not run again.
+    /// The reports of cases that an earlier, interrupted run has finished. These cases are not run again.
     pub finished: Vec<CaseReport>,
     /// The known failures.
     pub known: KnownFailures,
@@ -35,10 +35,10 @@ pub struct Options {
     /// The quirks to work around in addition to those of the runtime's version.
     pub quirks: Quirks,
     /// Whether to check for leaked file descriptors. Requires that no other thread of this process
-    /// opens or closes any.
+    /// opens or closes descriptors.
     pub count_descriptors: bool,
-    /// A program and its arguments that calls [`peer::serve`](crate::peer::serve) on the same runtime,
-    /// for cases that need two processes. These are skipped if it is empty.
+    /// The command line of a program that calls [`peer::serve`](crate::peer::serve) on the same runtime.
+    /// If empty, cases that need two processes are skipped.
     pub peer: Vec<OsString>,
 }
 
@@ -63,11 +63,11 @@ impl Default for Options {
 /// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// The number of runs of cases that have ended.
+    /// The number of case runs that have ended. A case with several rounds counts several times.
     pub done: usize,
-    /// The total number.
+    /// The total number of case runs.
     pub total: usize,
-    /// The case that has just ended, with the results of its earlier runs.
+    /// The report of the case that has just ended, including its earlier runs.
     pub case: &'a CaseReport,
 }
 
@@ -76,8 +76,8 @@ pub(crate) const FAILED_BEFORE: &str = "not tried: the run stopped after other c
 
 /// Runs the selected cases one after another in this process. Calls `on_case` after each.
 ///
-/// A case that crashes or hangs crashes or hangs this process. [`contain`](crate::contain) runs cases in
-/// worker processes.
+/// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker
+/// processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
     let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
     let description = describe_with(runtime, quirks);

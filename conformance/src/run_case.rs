@@ -20,10 +20,10 @@ pub(crate) struct CaseResult {
     pub detail: String,
     /// The duration in microseconds.
     pub duration_us: u64,
-    /// A drawing (SVG) of the address space when it failed.
+    /// A drawing (SVG) of the address space when the case failed.
     #[serde(default)]
     pub address_space: Option<String>,
-    /// What runtime, driver and kernel logged meanwhile; set by the parent process.
+    /// The log of runtime, driver and kernel during the case; set by the parent process.
     #[serde(skip)]
     pub output: String,
     /// How the process ended, if the case crashed or hung it.
@@ -39,7 +39,7 @@ pub(crate) struct CaseResult {
 pub struct Lost {
     /// How the process ended.
     pub how: Ended,
-    /// The last native call, if known: `in hsa_amd_vmem_map`, `after hsa_signal_create
+    /// The last native call, if known, such as `in hsa_amd_vmem_map` or `after hsa_signal_create
     /// (HSA_STATUS_SUCCESS)`.
     pub last_call: Option<String>,
 }
@@ -48,7 +48,7 @@ pub struct Lost {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// Killed by this signal: `SIGSEGV`.
+    /// Killed by this signal, such as `SIGSEGV`.
     Signal(String),
     /// Exited with this status.
     Exit(i32),
@@ -135,22 +135,24 @@ fn run_body(
         let why = "the runtime has no virtual memory management".to_owned();
         return Err(NotPassed::Skipped(why));
     }
-    let count = || options.count_descriptors.then(descriptors::count).flatten();
-    let once = || -> Verdict<_> {
-        let before = count();
+    let count_descriptors = || options.count_descriptors.then(descriptors::count).flatten();
+    let run_once = || -> Verdict<_> {
+        let before = count_descriptors();
         let context = Context::open(runtime, options)?;
         // Catch a panic here, before the context is dropped, so that the state can be drawn.
-        catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(&context))?;
+        let vmm = context.vmm();
+        catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(vmm))?;
         let refused = context.refused();
-        context.close(&mut |vmm| *picture.borrow_mut() = drawn(vmm))?;
-        Ok((refused, before, count()))
+        context.close(&mut |vmm| *picture.borrow_mut() = draw(vmm))?;
+        Ok((refused, before, count_descriptors()))
     };
-    let (refused, before, after) = once()?;
+    let (refused, before, after) = run_once()?;
     if before == after {
         return Ok(refused);
     }
-    // Run it again: a descriptor that a runtime opens once and keeps (AMD's IPC server) is not a leak.
-    let (refused, before, after) = once()?;
+    // Run the case again: a descriptor that the runtime opens once and keeps is not a leak. AMD's IPC
+    // server keeps one.
+    let (refused, before, after) = run_once()?;
     if before == after {
         return Ok(refused);
     }
@@ -158,12 +160,8 @@ fn run_body(
     Err(NotPassed::Failed(why))
 }
 
-fn draw(context: &Context) -> Option<String> {
-    drawn(context.vmm())
-}
-
-/// Draws the state of a `Vmm`. Returns `None` if it is empty or the report panics.
-fn drawn(vmm: &hsa_vmm::Vmm) -> Option<String> {
+/// Draws the state of a `Vmm`. Returns `None` if the state is empty or drawing panics.
+fn draw(vmm: &hsa_vmm::Vmm) -> Option<String> {
     catch_unwind(AssertUnwindSafe(|| {
         let report = vmm.report();
         (!report.is_empty()).then(|| crate::picture::draw(&report))
@@ -198,7 +196,7 @@ mod tests {
     fn panic_is_a_failure() {
         let result = failing(|_| panic!("went {}", "wrong"));
         assert_eq!(result.detail, "panicked: went wrong");
-        assert_eq!(result.address_space, None, "nothing was mapped");
+        assert_eq!(result.address_space, None, "an empty state has no drawing");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::descriptors;
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
 
-/// The size up to which contents are compared completely; of larger memory, only both ends.
-const COMPARED: usize = 64 << 10;
+/// The maximum number of bytes to compare per mapping, half of them at each end.
+const MAX_COMPARED: usize = 64 << 10;
 
 /// The state of a `Vmm`, the memory that the CPU can read, and the descriptor table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Snapshot {
         }
     }
 
-    /// Describes the first difference to a later state.
+    /// Describes the first difference from a later state. Returns `None` if the states are equal.
     pub fn difference(&self, later: &Self) -> Option<String> {
         if self.usage != later.usage {
             return Some(format!("{:?} became {:?}", self.usage, later.usage));
@@ -55,12 +55,12 @@ impl Snapshot {
     }
 }
 
-/// Returns the contents of a mapping; `None` if the CPU cannot read it.
+/// Returns both ends of a mapping's contents; `None` if the CPU cannot read the mapping.
 fn contents(vmm: &Vmm, mapping: &MappingInfo) -> Option<Vec<u8>> {
-    let end = COMPARED.min(mapping.size) / 2;
-    let mut bytes = vec![0; 2 * end];
-    let (head, tail) = bytes.split_at_mut(end);
+    let half = MAX_COMPARED.min(mapping.size) / 2;
+    let mut bytes = vec![0; 2 * half];
+    let (head, tail) = bytes.split_at_mut(half);
     vmm.read(mapping.address, head).ok()?;
-    vmm.read(mapping.address.checked_add(mapping.size - end)?, tail).ok()?;
+    vmm.read(mapping.address.checked_add(mapping.size - half)?, tail).ok()?;
     Some(bytes)
 }

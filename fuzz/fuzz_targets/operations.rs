@@ -1,5 +1,5 @@
-//! Arbitrary sequences of operations on arbitrary simulations, with and without failing calls: the
-//! library matches the reference model and leaks nothing.
+//! Runs arbitrary sequences of operations on arbitrary simulations, with and without failing calls: the
+//! library behaves like the reference model and leaks nothing.
 #![no_main]
 
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let runtime = sequence.simulation().expect("a valid machine").expect("a simulation");
     if let Err(found) = perform(&runtime, &sequence, &mut |_| ()) {
-        // In the format that `hsa-vmm replay` reads.
+        // `hsa-vmm replay` reads this format.
         panic!("{found}\n{}", serde_json::to_string(&sequence).expect("JSON"));
     }
 });

@@ -1,5 +1,5 @@
-//! The reader of traces and sequences: it accepts or rejects arbitrary bytes, and what it accepts
-//! stays the same when it is written and read again.
+//! Reads arbitrary bytes as traces and sequences. An accepted trace or sequence is equal after it is written
+//! and read again.
 #![no_main]
 
 use hsa_vmm_conformance::trace::{Reader, Recorded};
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
             Err(_) => continue,
         };
         let written = written.expect("a trace that was read can be written");
-        let again = Reader::new(written.as_bytes()).expect("bytes").with_sequences().next();
-        assert_eq!(again.expect("a line").expect("understood"), recorded.expect("understood"));
+        let reread = Reader::new(written.as_bytes()).expect("bytes").with_sequences().next();
+        assert_eq!(reread.expect("a line").expect("valid"), recorded.expect("valid"));
     }
 });

@@ -1,4 +1,4 @@
-//! Messages received over a socket: any bytes, any number of descriptors, in pieces.
+//! Receives arbitrary messages from a socket: any bytes, with up to five descriptors, in two parts.
 #![no_main]
 
 use hsa_vmm::ErrorKind;
@@ -25,26 +25,26 @@ fuzz_target!(|input: (u8, &[u8])| {
     if bytes.is_empty() || descriptors % 8 > 5 {
         return;
     }
-    let (mut here, there) = UnixStream::pair().unwrap();
+    let (mut sender, receiver) = UnixStream::pair().unwrap();
     let count = usize::from(descriptors % 8);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let sent = vec![there.as_fd(); count];
+    let attached = vec![receiver.as_fd(); count];
     if count > 0 {
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&sent)));
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&attached)));
     }
     let (first, rest) = bytes.split_at(1 + usize::from(descriptors) % bytes.len());
-    sendmsg(&here, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty()).unwrap();
-    here.write_all(rest).unwrap();
-    drop(here);
-    let channel = Channel::over(there).with_timeout(Duration::from_secs(5));
+    sendmsg(&sender, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty()).unwrap();
+    sender.write_all(rest).unwrap();
+    drop(sender);
+    let channel = Channel::over(receiver).with_timeout(Duration::from_secs(5));
     match channel.receive_descriptor() {
         Ok((_, description)) => {
             assert_eq!(count, 1);
-            // The next message follows directly.
+            // Later bytes belong to the next message.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The other end has disconnected, so that no call waits.
+        // The sender has disconnected, so that no call waits.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });

@@ -1,4 +1,4 @@
-//! HIP's calls in C: this library's, linked, or HIP's own, loaded at run time.
+//! HIP's calls in C: those of this library, linked, or those of HIP, loaded at run time.
 
 use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
@@ -74,7 +74,7 @@ macro_rules! functions {
             /// The library must be HIP's.
             unsafe fn load(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
-                    // SAFETY: HIP's functions have these signatures, and the caller keeps it loaded.
+                    // SAFETY: HIP's functions have these signatures. The caller keeps the library loaded.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes())? },)*
                 })
             }
@@ -148,39 +148,39 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// Uses this library's C interface, on a runtime like the target's.
+    /// Uses this library's C interface on another runtime of the target's backend, for `n` calls per round.
     pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
-        Self::choose_linked(&target.backend)?;
+        Self::configure_linked(&target.backend)?;
         let gpus = target.runtime.gpus().count();
-        Ok(Self::of(Functions::linked(), Source::Linked, gpus, false, n))
+        Ok(Self::new(Functions::linked(), Source::Linked, gpus, false, n))
     }
 
     /// Opens a runtime through this library's C interface.
     pub fn open_linked(backend: &Backend) -> Result<(), BenchError> {
-        Self::choose_linked(backend)?;
+        Self::configure_linked(backend)?;
         call!(Functions::linked(), hipInit(0))
             .map_err(|error| BenchError::Configuration(error.to_string()))
     }
 
-    /// Closes that runtime.
+    /// Closes the runtime that [`open_linked`](Self::open_linked) has opened.
     pub fn close_linked() {
-        // SAFETY: no arguments, and nothing of the runtime is in use.
+        // SAFETY: no arguments, and no object of the runtime is in use.
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Configures the runtime to open.
-    fn choose_linked(backend: &Backend) -> Result<(), BenchError> {
-        let wrong = |what: &str| BenchError::Configuration(what.to_owned());
-        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| wrong("a name contains a zero"));
+    /// Configures the runtime that the C interface opens.
+    fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
+        let failed = |why: &str| BenchError::Configuration(why.to_owned());
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a zero"));
         // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
-        // promises that it is sound to load.
+        // promises that the file is sound to load.
         let status = unsafe {
             // Close the runtime of an earlier measurement.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match backend {
-                Backend::Simulated(words) => {
-                    hsavmm_use_simulation(text(words.as_bytes())?.as_ptr())
+                Backend::Simulated(config) => {
+                    hsavmm_use_simulation(text(config.as_bytes())?.as_ptr())
                 }
                 Backend::Loaded(file) => {
                     hsavmm_use_runtime(text(file.path().as_os_str().as_bytes())?.as_ptr())
@@ -188,7 +188,7 @@ impl Hip {
             }
         };
         if status != 0 {
-            return Err(wrong("the C interface does not support this runtime"));
+            return Err(failed("the C interface does not support this runtime"));
         }
         Ok(())
     }
@@ -196,32 +196,32 @@ impl Hip {
     /// Loads HIP's own library.
     pub fn load(file: &LibraryFile, gpus: usize, n: usize) -> Result<Self, BenchError> {
         let path = file.path();
-        let wrong = |error: &dyn core::fmt::Display| BenchError::Hip {
+        let failed = |error: &dyn core::fmt::Display| BenchError::Hip {
             path: path.to_owned(),
             why: error.to_string(),
         };
-        // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
+        // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
         let library = unsafe { libloading::Library::new(path) };
-        let library = library.map_err(|error| wrong(&in_full(&error)))?;
-        // SAFETY: as above; it is never unloaded.
+        let library = library.map_err(|error| failed(&full_message(&error)))?;
+        // SAFETY: the file is HIP's library, and is never unloaded.
         let functions = unsafe { Functions::load(&library) };
-        let functions = functions.map_err(|error| wrong(&in_full(&error)))?;
-        // Its threads may still run.
+        let functions = functions.map_err(|error| failed(&full_message(&error)))?;
+        // HIP's threads may still run.
         core::mem::forget(library);
-        call!(functions, hipInit(0)).map_err(|error| wrong(&error))?;
+        call!(functions, hipInit(0)).map_err(|error| failed(&error))?;
         let mut devices = 0;
-        call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| wrong(&error))?;
+        call!(functions, hipGetDeviceCount(&mut devices)).map_err(|error| failed(&error))?;
         if devices < gpus as c_int {
-            return Err(wrong(&format_args!(
-                "it finds {devices} devices, but the runtime has {gpus}"
+            return Err(failed(&format_args!(
+                "HIP finds {devices} devices, but the runtime has {gpus}"
             )));
         }
         let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let by_pointer = name.to_string_lossy().contains(".so.6");
-        Ok(Self::of(functions, Source::Loaded, gpus, by_pointer, n))
+        Ok(Self::new(functions, Source::Loaded, gpus, by_pointer, n))
     }
 
-    fn of(functions: Functions, source: Source, gpus: usize, by_pointer: bool, n: usize) -> Self {
+    fn new(functions: Functions, source: Source, gpus: usize, by_pointer: bool, n: usize) -> Self {
         let location = |id| Location { kind: DEVICE, id };
         let grant = |id| AccessDescriptor { location: location(id), flags: READ_WRITE };
         Self {
@@ -265,8 +265,8 @@ impl Hip {
     }
 }
 
-/// Returns the linker's message, the source of the error.
-fn in_full(error: &libloading::Error) -> String {
+/// Returns the message of an error, followed by that of its source, the dynamic linker.
+fn full_message(error: &libloading::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
@@ -353,14 +353,14 @@ impl Caller for Hip {
         call!(self.functions, hipMemAddressFree(address, SIZE))
     }
 
-    fn tidy(&mut self) -> Outcome {
+    fn release_extras(&mut self) -> Outcome {
         match self.source {
             Source::Linked => {
                 for handle in self.retained.drain(..) {
                     call!(self.functions, hipMemRelease(handle))?;
                 }
             }
-            // HIP 6.4.3 does not count a reference: releasing one would free the memory.
+            // HIP 6.4.3 adds no reference in `retain`: a release would free the memory.
             Source::Loaded => self.retained.clear(),
         }
         for handle in self.imported.drain(..) {
@@ -388,7 +388,7 @@ impl Drop for Hip {
             let _ = call!(self.functions, hipMemAddressFree(base, size));
         }
         if let Source::Linked = self.source {
-            // SAFETY: no arguments, and nothing of the runtime is used afterwards.
+            // SAFETY: no arguments, and no object of the runtime is used afterwards.
             unsafe { hsavmm_shut_down() };
         }
     }

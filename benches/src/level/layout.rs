@@ -2,17 +2,17 @@
 
 use crate::runtime::SIZE;
 
-/// The number of free pages for new mappings: large enough that those of a round have left the CPU
-/// caches before the next.
-const HOLES: usize = 4096;
+/// The maximum number of holes: so large that the holes of a round have left the CPU caches before they are
+/// used again.
+const MAX_HOLES: usize = 4096;
 
-/// Pages of a reservation: live mappings, and holes evenly between them.
+/// The pages of a reservation: live mappings, and holes evenly distributed between them.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub base: usize,
     live: usize,
     holes: usize,
-    /// The state of the random numbers.
+    /// The state of the random number generator.
     seed: u64,
 }
 
@@ -23,15 +23,15 @@ impl Layout {
     }
 
     fn holes(live: usize) -> usize {
-        // At least one round's.
-        HOLES.min(live).max(64)
+        // At least as many as a round uses.
+        MAX_HOLES.min(live).max(64)
     }
 
     pub fn new(base: usize, live: usize) -> Self {
         Self { base, live, holes: Self::holes(live), seed: 0x9e37_79b9_7f4a_7c15 }
     }
 
-    fn page(&self, page: usize) -> usize {
+    fn address(&self, page: usize) -> usize {
         self.base + page * SIZE
     }
 
@@ -39,18 +39,18 @@ impl Layout {
         self.live + self.holes
     }
 
-    /// Returns the page of a hole; holes are evenly spaced.
+    /// Returns the page of a hole.
     fn hole_page(&self, hole: usize) -> usize {
         (hole * self.pages()).div_ceil(self.holes).min(self.pages() - 1)
     }
 
-    /// Returns the addresses to map before the measurement.
+    /// Returns the addresses of the live mappings.
     pub fn live(&self) -> impl Iterator<Item = usize> {
         let mut hole = 0;
         (0..self.pages()).filter_map(move |page| {
             let is_hole = hole < self.holes && page == self.hole_page(hole);
             hole += usize::from(is_hole);
-            (!is_hole).then(|| self.page(page))
+            (!is_hole).then(|| self.address(page))
         })
     }
 
@@ -62,23 +62,23 @@ impl Layout {
         (self.seed % end as u64) as usize
     }
 
-    /// Fills `addresses` with distinct, distant holes, starting at a random one.
+    /// Fills `addresses` with distinct holes that are far apart, starting at a random hole.
     pub fn draw_holes(&mut self, addresses: &mut [usize]) {
         let (first, step) = (self.draw(self.holes), self.holes / addresses.len().max(1));
         for (number, address) in addresses.iter_mut().enumerate() {
-            *address = self.page(self.hole_page((first + number * step) % self.holes));
+            *address = self.address(self.hole_page((first + number * step) % self.holes));
         }
     }
 
-    /// Fills `addresses` with random mapped addresses; `mapped` are those in holes.
-    pub fn draw_mapped(&mut self, mapped: &[usize], addresses: &mut [usize]) {
+    /// Fills `addresses` with random mapped addresses, if `filled` are the holes that are mapped now.
+    pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());
-            // The hole at or before this page, if it is that page.
+            // Only this hole or the next hole can be at the page.
             let hole = page * self.holes / self.pages();
             let is_hole =
                 (hole..=hole + 1).any(|hole| hole < self.holes && self.hole_page(hole) == page);
-            *address = if is_hole { mapped[page % mapped.len()] } else { self.page(page) };
+            *address = if is_hole { filled[page % filled.len()] } else { self.address(page) };
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The levels: interfaces to the same calls.
+//! The levels: interfaces for the same calls.
 
 pub(crate) mod hip;
 mod layout;
@@ -12,7 +12,7 @@ use core::fmt;
 use serde::Serialize;
 use std::error::Error;
 
-/// An interface to the calls.
+/// An interface through which the calls are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -29,7 +29,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Returns its name in results.
+    /// Returns the name in results, such as `raw`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error
     format!("{call} returned {status}").into()
 }
 
-/// The calls of a level. Each acts on the `n`th object of a round, at the `n`th address.
+/// The calls of a level. `n` is the index of an object in a round, `at` an address.
 pub(crate) trait Caller {
     fn reserve(&mut self, n: usize) -> Outcome;
     fn create(&mut self, n: usize) -> Outcome;
@@ -70,8 +70,8 @@ pub(crate) trait Caller {
     fn unmap(&mut self, n: usize, at: usize) -> Outcome;
     fn release(&mut self, n: usize) -> Outcome;
     fn free(&mut self, n: usize) -> Outcome;
-    /// Performs a complete cycle with its own objects.
+    /// Performs a complete cycle with new objects.
     fn cycle(&mut self) -> Outcome;
-    /// Drops the references of `retain`, the descriptors and the imports.
-    fn tidy(&mut self) -> Outcome;
+    /// Drops the references of `retain`, the exported descriptors and the imported handles.
+    fn release_extras(&mut self) -> Outcome;
 }

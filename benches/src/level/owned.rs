@@ -23,7 +23,7 @@ pub(crate) struct Owned {
     layout: Option<Reservation>,
 }
 
-fn gone() -> Box<dyn std::error::Error> {
+fn missing() -> Box<dyn std::error::Error> {
     "a value that the round needs is missing".into()
 }
 
@@ -82,19 +82,21 @@ impl Caller for Owned {
     }
 
     fn map(&mut self, n: usize, at: usize) -> Outcome {
-        let (layout, memory) =
-            (self.layout.as_ref().ok_or_else(gone)?, self.created[n].as_ref().ok_or_else(gone)?);
+        let (layout, memory) = (
+            self.layout.as_ref().ok_or_else(missing)?,
+            self.created[n].as_ref().ok_or_else(missing)?,
+        );
         self.mapped[n] = Some(layout.map(at - layout.address().get(), memory)?);
         Ok(())
     }
 
     fn set_access(&mut self, n: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[n].as_ref().ok_or_else(gone)?;
+        let mapping = self.mapped[n].as_ref().ok_or_else(missing)?;
         Ok(mapping.grant(&self.gpus, Access::ReadWrite)?)
     }
 
     fn get_access(&mut self, at: usize) -> Outcome {
-        // The holder of a mapping knows it; here any of the few live ones is used.
+        // An owner has its mapping and need not look it up by address. Any live mapping is measured.
         let mapping = &self.live[at / SIZE % self.live.len()];
         black_box(mapping.access(self.gpus[0])?);
         Ok(())
@@ -106,12 +108,12 @@ impl Caller for Owned {
     }
 
     fn properties(&mut self, n: usize) -> Outcome {
-        black_box(self.created[n].as_ref().ok_or_else(gone)?.properties());
+        black_box(self.created[n].as_ref().ok_or_else(missing)?.properties());
         Ok(())
     }
 
     fn export(&mut self, n: usize) -> Outcome {
-        self.exported.push(self.created[n].as_ref().ok_or_else(gone)?.export()?);
+        self.exported.push(self.created[n].as_ref().ok_or_else(missing)?.export()?);
         Ok(())
     }
 
@@ -121,17 +123,17 @@ impl Caller for Owned {
     }
 
     fn unmap(&mut self, n: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[n].take().ok_or_else(gone)?;
+        let mapping = self.mapped[n].take().ok_or_else(missing)?;
         Ok(mapping.unmap()?)
     }
 
     fn release(&mut self, n: usize) -> Outcome {
-        let memory = self.created[n].take().ok_or_else(gone)?;
+        let memory = self.created[n].take().ok_or_else(missing)?;
         Ok(memory.release()?)
     }
 
     fn free(&mut self, n: usize) -> Outcome {
-        let reservation = self.reserved[n].take().ok_or_else(gone)?;
+        let reservation = self.reserved[n].take().ok_or_else(missing)?;
         Ok(reservation.free()?)
     }
 
@@ -139,7 +141,7 @@ impl Caller for Owned {
         Ok(self.cycle_once()?)
     }
 
-    fn tidy(&mut self) -> Outcome {
+    fn release_extras(&mut self) -> Outcome {
         self.retained.clear();
         self.imported.clear();
         self.exported.clear();

@@ -1,4 +1,4 @@
-//! The runtime's own functions.
+//! The level of the runtime's own functions.
 
 use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
@@ -46,7 +46,7 @@ unsafe extern "C" fn collect<T>(item: T, list: *mut c_void) -> hsa_status_t {
     HSA_STATUS_SUCCESS
 }
 
-/// Returns the GPUs, and the first one's pool for memory: coarse-grained and allocatable.
+/// Returns the GPUs, and the first GPU's pool for allocations of coarse-grained memory.
 fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     let mut agents: Vec<hsa_agent_t> = Vec::new();
     // SAFETY: `collect` receives the vector of its type.
@@ -61,31 +61,31 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     let mut pools: Vec<hsa_amd_memory_pool_t> = Vec::new();
     if let Some(&gpu) = agents.first() {
         let to = (&raw mut pools).cast();
-        // SAFETY: as for agents.
+        // SAFETY: `collect` receives the vector of its type.
         unsafe { (core.hsa_amd_agent_iterate_memory_pools)(gpu, Some(collect), to) };
     }
     let pool = pools.into_iter().find(|&pool| {
-        let ask = |attribute| {
-            let mut answer = [0u32; 8];
-            let to = (&raw mut answer).cast();
+        let query = |attribute| {
+            let mut value = [0u32; 8];
+            let to = (&raw mut value).cast();
             // SAFETY: a pool of the runtime; the results have at most 32 bits.
             unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, to) };
-            answer[0]
+            value[0]
         };
         let coarse = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
-        ask(HSA_AMD_MEMORY_POOL_INFO_SEGMENT) == HSA_AMD_SEGMENT_GLOBAL
-            && ask(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED) & 0xff == 1
-            && ask(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS) & coarse != 0
+        query(HSA_AMD_MEMORY_POOL_INFO_SEGMENT) == HSA_AMD_SEGMENT_GLOBAL
+            && query(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED) & 0xff == 1
+            && query(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS) & coarse != 0
     });
     (agents, pool)
 }
 
 impl Raw {
     pub fn new(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
-        let lacking = |what: &str| BenchError::Configuration(format!("the runtime has no {what}"));
-        let vmem = target.table.vmem.map_err(|missing| lacking(missing.0))?;
+        let missing = |name: &str| BenchError::Configuration(format!("the runtime has no {name}"));
+        let vmem = target.table.vmem.map_err(|function| missing(function.0))?;
         let (gpus, pool) = discover(&target.table.core);
-        let gpu = *gpus.first().ok_or_else(|| lacking("GPU"))?;
+        let gpu = *gpus.first().ok_or_else(|| missing("GPU"))?;
         let grant = |&agent_handle| hsa_amd_memory_access_desc_t {
             permissions: HSA_ACCESS_PERMISSION_RW,
             agent_handle,
@@ -94,7 +94,7 @@ impl Raw {
         let grants = gpus.iter().rev().map(grant).collect();
         Ok(Self {
             vmem,
-            pool: pool.ok_or_else(|| lacking("pool for memory of a GPU"))?,
+            pool: pool.ok_or_else(|| missing("pool for memory of a GPU"))?,
             gpu,
             grants,
             reserved: vec![null_mut(); n],
@@ -220,7 +220,7 @@ impl Caller for Raw {
         call!(self.vmem, hsa_amd_vmem_address_free(address, SIZE))
     }
 
-    fn tidy(&mut self) -> Outcome {
+    fn release_extras(&mut self) -> Outcome {
         for handle in self.retained.drain(..).chain(self.imported.drain(..)) {
             call!(self.vmem, hsa_amd_vmem_handle_release(handle))?;
         }

@@ -130,7 +130,7 @@ impl Caller for Calls {
         Ok(self.cycle_once()?)
     }
 
-    fn tidy(&mut self) -> Outcome {
+    fn release_extras(&mut self) -> Outcome {
         for handle in self.retained.drain(..).chain(self.imported.drain(..)) {
             self.vmm.release(handle)?;
         }

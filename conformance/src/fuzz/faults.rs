@@ -3,8 +3,8 @@
 use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
-/// The calls whose failure the library rolls back. A failing `hsa_signal_destroy` or
-/// `hsa_amd_memory_unlock` would be reported as a leak.
+/// The calls whose failure the library rolls back. `hsa_signal_destroy` and `hsa_amd_memory_unlock` are
+/// missing: their failure would be reported as a leak.
 const FUNCTIONS: [&str; 14] = [
     "hsa_amd_vmem_address_reserve",
     "hsa_amd_vmem_address_reserve_align",
@@ -22,30 +22,30 @@ const FUNCTIONS: [&str; 14] = [
     "hsa_signal_create",
 ];
 
-/// Generic error, invalid argument, invalid allocation, out of resources, not initialized.
+/// `HSA_STATUS_ERROR`: generic, invalid argument, invalid allocation, out of resources, not initialized.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 
-/// Generates one to four failing calls, of those that a sequence is likely to make.
-pub(super) fn any(by: &mut Choices) -> FaultPlan {
-    (0..1 + by.below(4)).fold(FaultPlan::none(), |plan, _| {
-        let function = by.one_of(FUNCTIONS);
-        plan.fail(function, 1 + u64::from(by.below(12)), by.one_of(STATUSES))
+/// Generates a plan of one to four failing calls, early enough that most sequences make them.
+pub(super) fn generate(choices: &mut Choices) -> FaultPlan {
+    (0..1 + choices.below(4)).fold(FaultPlan::none(), |plan, _| {
+        let function = choices.one_of(FUNCTIONS);
+        plan.fail(function, 1 + u64::from(choices.below(12)), choices.one_of(STATUSES))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::any;
+    use super::generate;
     use crate::operations::choices::Choices;
     use fastrand::Rng;
     use hsa_vmm::simulation::FaultPlan;
 
     #[test]
-    fn drawn_plans_can_be_parsed() {
+    fn generated_plans_can_be_parsed() {
         let mut random = Rng::with_seed(7);
         for _ in 0..200 {
             let bytes = random.u128(..).to_le_bytes();
-            let plan = any(&mut Choices::new(&bytes));
+            let plan = generate(&mut Choices::new(&bytes));
             assert_eq!(plan.to_string().parse::<FaultPlan>().as_ref(), Ok(&plan));
         }
     }

@@ -1,4 +1,4 @@
-//! A failure that a sequence has found.
+//! Failures that sequences find.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The library did not do what the documents say.
+    /// The library did not behave as documented.
     Difference,
     /// The process ended.
     Crash,
@@ -41,14 +41,15 @@ pub enum Moment {
 }
 
 impl Found {
-    /// Returns whether another failure is similar: the same description with other numbers.
+    /// Returns whether both failures are of the same kind. Differences must also have the same
+    /// description up to the first number.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind
             && (self.kind != Kind::Difference || self.prefix() == other.prefix())
     }
 
-    /// Returns the description up to the first number.
+    /// Returns the description up to the first number or list.
     fn prefix(&self) -> &str {
         let end = self.words.find(|it: char| it.is_ascii_digit() || "([{".contains(it));
         &self.words[..end.unwrap_or(self.words.len())]

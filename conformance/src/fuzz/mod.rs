@@ -1,9 +1,9 @@
 //! Fuzzing: generates, runs and shrinks random sequences of operations.
 //!
 //! A [`Drawing`] generates the [`Sequence`] of each number. The same seed gives the same sequences, in any
-//! order and with any number of processes. [`perform`] runs one on a runtime and returns what it [`Found`];
-//! [`shrink`] shrinks a failing one. A sequence is saved as a line of JSON, which `hsa-vmm replay` reads
-//! like recorded [traces](crate::trace).
+//! order and with any number of processes. [`perform`] runs a sequence on a runtime and returns its failure
+//! as [`Found`]; [`shrink`] shrinks a failing sequence. A sequence is saved as a line of JSON, which
+//! `hsa-vmm replay` reads like recorded [traces](crate::trace).
 
 mod drawing;
 mod faults;

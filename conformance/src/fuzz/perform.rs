@@ -5,22 +5,22 @@ use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries}
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 
-/// The number of operations performed.
+/// The numbers of performed and of rejected operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Operations.
+    /// All performed operations.
     pub operations: u64,
-    /// The operations that library and model rejected, or that failed because of a planned fault.
+    /// Those that library and model rejected, or that failed because of a planned fault.
     pub refused: u64,
 }
 
 /// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
 /// performed, and with the number of operations before the final checks.
 ///
-/// A sequence after which the process retains a resource runs again ([`with_retries`]).
+/// Runs the sequence again if the process still holds a resource after it ([`with_retries`]).
 ///
 /// # Errors
-/// Returns the failure that it has found.
+/// Returns the failure of the sequence.
 pub fn perform(
     runtime: &Runtime,
     sequence: &Sequence,
@@ -30,28 +30,28 @@ pub fn perform(
     with_retries(perform, |(_, difference)| difference).map_err(found)
 }
 
-/// A difference and when it occurred.
-type Shown = (Moment, Difference);
+/// When a difference occurred, and the difference.
+type TimedDifference = (Moment, Difference);
 
 fn perform_once(
     runtime: &Runtime,
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Counts, Shown> {
+) -> Result<Counts, TimedDifference> {
     let mut counts = Counts::default();
     let comparisons = sequence.every.map_or(Comparisons::EachOperation, Comparisons::Every);
-    let test = begin(runtime, sequence, comparisons)?;
-    let test = go_on(test, sequence, sequence.operations.len(), &mut counts, on_operation);
-    let test = test.map_err(|(_, shown)| shown)?;
+    let test = open_test(runtime, sequence, comparisons)?;
+    let test = apply_first(test, sequence, sequence.operations.len(), &mut counts, on_operation);
+    let test = test.map_err(|(_, difference)| difference)?;
     on_operation(sequence.operations.len());
     test.finish().map_err(|difference| (Moment::End, difference))?;
     Ok(counts)
 }
 
-/// The state after the beginning of a sequence. Dropping the `Vmm` releases it.
+/// The state after the first operations of a sequence. Dropping `vmm` releases all objects.
 #[derive(Clone, Debug)]
 pub struct Beginning {
-    /// The library with all objects.
+    /// The library with all objects of the sequence.
     pub vmm: Vmm,
     /// The number of operations performed.
     pub operations: usize,
@@ -69,20 +69,21 @@ pub fn perform_beginning(
     operations: usize,
 ) -> Result<Beginning, Found> {
     let mut counts = Counts::default();
-    let test = begin(runtime, sequence, Comparisons::EachOperation).map_err(found)?;
-    let (test, found) = match go_on(test, sequence, operations, &mut counts, &mut |_| ()) {
+    let test = open_test(runtime, sequence, Comparisons::EachOperation).map_err(found)?;
+    let (test, found) = match apply_first(test, sequence, operations, &mut counts, &mut |_| ()) {
         Ok(test) => (test, None),
-        Err((test, shown)) => (*test, Some(found(shown))),
+        Err((test, difference)) => (*test, Some(found(difference))),
     };
     let operations = counts.operations as usize + usize::from(found.is_some());
     Ok(Beginning { vmm: test.vmm().clone(), operations, found })
 }
 
-fn begin(
+/// Opens the test of a sequence, and plans its faults.
+fn open_test(
     runtime: &Runtime,
     sequence: &Sequence,
     comparisons: Comparisons,
-) -> Result<DifferentialTest, Shown> {
+) -> Result<DifferentialTest, TimedDifference> {
     let at_start = |difference| (Moment::Start, difference);
     let plan = sequence.fault_plan();
     let plan = plan.map_err(|error| at_start(Difference::Broken(error.to_string())))?;
@@ -93,13 +94,14 @@ fn begin(
     Ok(test)
 }
 
-fn go_on(
+/// Applies the first `operations` operations of a sequence.
+fn apply_first(
     mut test: DifferentialTest,
     sequence: &Sequence,
     operations: usize,
     counts: &mut Counts,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<DifferentialTest, (Box<DifferentialTest>, Shown)> {
+) -> Result<DifferentialTest, (Box<DifferentialTest>, TimedDifference)> {
     for (at, operation) in sequence.operations.iter().take(operations).enumerate() {
         // The documents do not define the state after a quarantine.
         if test.has_quarantine() {
@@ -107,9 +109,9 @@ fn go_on(
         }
         on_operation(at);
         match test.apply(operation) {
-            Ok(done) => {
+            Ok(succeeded) => {
                 counts.operations += 1;
-                counts.refused += u64::from(!done);
+                counts.refused += u64::from(!succeeded);
             }
             Err(difference) => {
                 return Err((Box::new(test), (Moment::Operation(at), difference)));
@@ -119,6 +121,6 @@ fn go_on(
     Ok(test)
 }
 
-fn found((moment, difference): Shown) -> Found {
+fn found((moment, difference): TimedDifference) -> Found {
     Found { kind: Kind::Difference, moment, words: difference.to_string() }
 }

@@ -1,56 +1,56 @@
-//! A sequence of operations and the machine it runs on.
+//! A sequence of operations and the machine that it runs on.
 
 use crate::operations::Operation;
 use hsa_vmm::simulation::{Config, ConfigError, FaultPlan, FaultPlanError};
 use hsa_vmm::{Error, Runtime};
 use serde::{Deserialize, Serialize};
 
-/// A sequence of operations that begins with an empty `Vmm`, and the machine it runs on.
+/// A sequence of operations that begins with an empty `Vmm`, and the machine that it runs on.
 ///
-/// In JSON, the key `operations` distinguishes it from a recorded trace.
+/// In JSON, the key `operations` distinguishes a sequence from a recorded trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sequence {
-    /// The seed it was drawn with.
+    /// The seed of the generator.
     pub seed: u64,
-    /// Its number among the sequences of the seed.
+    /// The number of the sequence among those of the seed.
     pub number: u64,
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The fault plan of the simulation, counted from the first operation on. The library must tolerate
-    /// these faults.
+    /// The fault plan of the simulation. It counts calls from the first operation on. The library must
+    /// tolerate these faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// Comparisons make calls of the runtime, too, so that this changes the call numbers of fault plans.
+    /// Comparisons also call the runtime, so that their number changes the call numbers of fault plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
-    /// The failure when it was saved.
+    /// The failure of the sequence when it was saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
     /// The operations, in order.
     pub operations: Vec<Operation>,
 }
 
-/// The machine of a sequence is invalid or does not start.
+/// The error of a sequence whose machine or fault plan is invalid, or whose simulation does not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SequenceError {
     /// The simulation's configuration is invalid.
     #[error("invalid machine `{machine}`: {why}")]
     Machine {
-        /// The text.
+        /// The configuration.
         machine: String,
-        /// What is wrong with it.
+        /// The error of parsing it.
         why: String,
     },
     /// The fault plan is invalid.
     #[error("invalid faults `{faults}`: {why}")]
     Faults {
-        /// The text.
+        /// The fault plan.
         faults: String,
-        /// What is wrong with it.
+        /// The error of parsing it.
         why: String,
     },
     /// The simulation does not start.
@@ -59,25 +59,25 @@ pub enum SequenceError {
 }
 
 impl Sequence {
-    /// Starts the simulation of the sequence; returns `None` if it has none.
+    /// Starts the simulation of the sequence. Returns `None` if the sequence is for the loaded runtime.
     ///
     /// # Errors
-    /// [`SequenceError`] if the configuration is invalid.
+    /// [`SequenceError`] if the configuration is invalid or the simulation does not start.
     pub fn simulation(&self) -> Result<Option<Runtime>, SequenceError> {
         Ok(self.config()?.map(Runtime::simulated).transpose()?)
     }
 
     fn config(&self) -> Result<Option<Config>, SequenceError> {
-        let read = |machine: &String| {
+        let parse = |machine: &String| {
             machine.parse().map_err(|error: ConfigError| SequenceError::Machine {
                 machine: machine.clone(),
                 why: error.to_string(),
             })
         };
-        self.machine.as_ref().map(read).transpose()
+        self.machine.as_ref().map(parse).transpose()
     }
 
-    /// Checks machine and faults.
+    /// Checks that the machine and the fault plan can be parsed.
     ///
     /// # Errors
     /// [`SequenceError`] if one of them is invalid.
@@ -92,12 +92,12 @@ impl Sequence {
     /// # Errors
     /// [`SequenceError::Faults`].
     pub fn fault_plan(&self) -> Result<Option<FaultPlan>, SequenceError> {
-        let read = |faults: &String| {
+        let parse = |faults: &String| {
             faults.parse().map_err(|error: FaultPlanError| SequenceError::Faults {
                 faults: faults.clone(),
                 why: error.to_string(),
             })
         };
-        self.faults.as_ref().map(read).transpose()
+        self.faults.as_ref().map(parse).transpose()
     }
 }

@@ -4,17 +4,17 @@ use crate::operations::Operation;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Returns all forms of the operation with one simpler argument, the largest simplifications first.
+/// Returns all forms of an operation with one simpler argument, the largest simplifications first.
 ///
-/// It works on JSON, which names every argument, and drops forms that are not valid operations.
-pub(super) fn simpler(operation: &Operation) -> Vec<Operation> {
+/// Works on the operation's JSON, which names every argument. Drops forms that are not valid operations.
+pub(super) fn simpler_forms(operation: &Operation) -> Vec<Operation> {
     let Ok(value) = serde_json::to_value(operation) else { return Vec::new() };
-    let forms = simpler_forms("", &value).into_iter();
+    let forms = simpler_values("", &value).into_iter();
     forms.filter_map(|form| serde_json::from_value(form).ok()).collect()
 }
 
-/// Returns the simplest value by an argument's name.
-fn simplest(name: &str) -> Option<Value> {
+/// Returns the simplest value of an argument; `None` if the argument has none.
+fn simplest_value(name: &str) -> Option<Value> {
     Some(match name {
         "alignment" | "hint" | "start" | "end" => json!("none"),
         "edge" => json!("first"),
@@ -32,9 +32,11 @@ fn simplest(name: &str) -> Option<Value> {
 
 /// Returns simpler forms of a value: smaller numbers, shorter lists, the simplest variant. Each form is
 /// strictly simpler, so that simplification terminates.
-fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
-    let mut forms: Vec<_> =
-        simplest(name).filter(|simplest| !is_same_variant(simplest, value)).into_iter().collect();
+fn simpler_values(name: &str, value: &Value) -> Vec<Value> {
+    let mut forms: Vec<_> = simplest_value(name)
+        .filter(|simplest| !is_same_variant(simplest, value))
+        .into_iter()
+        .collect();
     match value {
         Value::Number(number) => {
             let number = number.as_u64().unwrap_or_default();
@@ -45,12 +47,12 @@ fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
         Value::Array(items) => {
             // Shorter tuples are not valid operations and are dropped later.
             for at in 0..items.len() {
-                let mut fewer = items.clone();
-                fewer.remove(at);
-                forms.push(Value::Array(fewer));
+                let mut shorter = items.clone();
+                shorter.remove(at);
+                forms.push(Value::Array(shorter));
             }
             for (at, item) in items.iter().enumerate() {
-                for simpler in simpler_forms("", item) {
+                for simpler in simpler_values("", item) {
                     let mut items = items.clone();
                     items[at] = simpler;
                     forms.push(Value::Array(items));
@@ -59,7 +61,7 @@ fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
         }
         Value::Object(fields) => {
             for (name, field) in fields {
-                for simpler in simpler_forms(name, field) {
+                for simpler in simpler_values(name, field) {
                     let mut fields = fields.clone();
                     fields.insert(name.clone(), simpler);
                     forms.push(Value::Object(fields));
@@ -72,12 +74,12 @@ fn simpler_forms(name: &str, value: &Value) -> Vec<Value> {
 }
 
 /// Returns whether both values are the same variant.
-fn is_same_variant(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Object(one), Value::Object(other)) => one.keys().eq(other.keys()),
+fn is_same_variant(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Object(left), Value::Object(right)) => left.keys().eq(right.keys()),
         // A number is not a variant.
         (_, Value::Number(_)) => true,
-        _ => one == other,
+        _ => left == right,
     }
 }
 
@@ -94,8 +96,8 @@ mod tests {
             let mut operation = operation;
             let mut steps = 0;
             loop {
-                let forms = simpler(&operation);
-                // Large steps and small ones.
+                let forms = simpler_forms(&operation);
+                // Take large and small simplifications in turn.
                 let Some(next) = forms.get(steps % forms.len().max(1)) else { break };
                 assert_ne!(*next, operation);
                 operation = next.clone();
@@ -114,7 +116,7 @@ mod tests {
         });
         let operation = serde_json::from_value(map).unwrap();
         let forms: Vec<_> =
-            simpler(&operation).iter().map(|it| serde_json::to_string(it).unwrap()).collect();
+            simpler_forms(&operation).iter().map(|it| serde_json::to_string(it).unwrap()).collect();
         for part in [
             r#""handle":{"live":0}"#,
             r#""handle":{"past":3}"#,

@@ -1,5 +1,5 @@
-//! A second process with the same runtime, for cases that need two. It exports pool memory by IPC and frees
-//! it on request.
+//! A second process with the same runtime, for cases that need two processes. On request, it exports pool
+//! memory by IPC, and frees that memory.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -22,10 +22,10 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-/// The time limit of its start and its answers, less than that of a case.
+/// The time limit of the peer's start and of each answer, less than that of a case.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// To the peer.
+/// A request to the peer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     /// Allocate memory on the first GPU, write a text to its beginning, and export it.
@@ -36,7 +36,7 @@ enum Request {
     Free,
 }
 
-/// From the peer.
+/// An answer of the peer.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Answer {
     Started,
@@ -48,14 +48,14 @@ enum Answer {
     Failed(String),
 }
 
-/// The second process. Dropping it kills it.
+/// The second process. Dropping this kills the process.
 #[derive(Debug)]
 pub(crate) struct Peer(Worker);
 
 impl Peer {
-    /// Starts a program, which calls [`serve`], with arguments.
-    pub fn start(words: &[OsString]) -> Verdict<Self> {
-        let Some((program, arguments)) = words.split_first() else {
+    /// Starts the program of a command line. The program must call [`serve`].
+    pub fn start(command_line: &[OsString]) -> Verdict<Self> {
+        let Some((program, arguments)) = command_line.split_first() else {
             let why = "needs a second process, which cannot be started here";
             return Err(NotPassed::Skipped(why.to_owned()));
         };
@@ -66,34 +66,34 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Lets it export new memory that begins with a text.
+    /// Makes the peer export new memory that begins with a text.
     pub fn export(&mut self, size: usize, text: &str) -> Verdict<IpcHandle> {
-        let answer = self.ask(&Request::Export { size, text: text.to_owned() })?;
+        let answer = self.request(&Request::Export { size, text: text.to_owned() })?;
         let Answer::Exported(bytes) = &answer else { return Err(unexpected(&answer)) };
         let bytes: &[u8; IpcHandle::SIZE] =
             bytes.as_slice().try_into().map_err(|_| unexpected(&answer))?;
         Ok(IpcHandle::from_bytes(bytes))
     }
 
-    /// Returns the beginning of its memory.
+    /// Returns the beginning of the peer's memory.
     pub fn read(&mut self, count: usize) -> Verdict<Vec<u8>> {
-        match self.ask(&Request::Read { count })? {
+        match self.request(&Request::Read { count })? {
             Answer::Bytes(bytes) => Ok(bytes),
-            other => Err(unexpected(&other)),
+            answer => Err(unexpected(&answer)),
         }
     }
 
-    /// Lets it free its memory.
+    /// Makes the peer free its memory.
     pub fn free(&mut self) -> Verdict {
-        self.ask(&Request::Free).map(drop)
+        self.request(&Request::Free).map(drop)
     }
 
-    /// Kills it without releasing anything.
+    /// Kills the peer, which releases nothing before.
     pub fn kill(mut self) {
         self.0.kill();
     }
 
-    fn ask(&mut self, request: &Request) -> Verdict<Answer> {
+    fn request(&mut self, request: &Request) -> Verdict<Answer> {
         self.0.send(request);
         self.receive()
     }
@@ -107,11 +107,11 @@ impl Peer {
             Received::Timeout => format!("did not answer within {} s", TIME_LIMIT.as_secs()),
             Received::Exited(end) => end.to_string(),
         };
-        let last = self.0.last_call().map(|call| format!(", {call}")).unwrap_or_default();
-        let printed = self.0.captured_output();
-        let printed = printed.lines().last().map(|line| format!("; its last output: {line}"));
-        let printed = printed.unwrap_or_default();
-        Err(NotPassed::Failed(format!("the second process: {why}{last}{printed}")))
+        let last_call = self.0.last_call().map(|call| format!(", {call}")).unwrap_or_default();
+        let output = self.0.captured_output();
+        let output = output.lines().last().map(|line| format!("; its last output: {line}"));
+        let output = output.unwrap_or_default();
+        Err(NotPassed::Failed(format!("the second process: {why}{last_call}{output}")))
     }
 }
 

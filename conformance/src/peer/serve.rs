@@ -1,4 +1,4 @@
-//! The peer's side.
+//! The peer process: executes the requests of its parent.
 
 use super::{Answer, Request};
 use crate::worker::{NotAWorker, begin};
@@ -20,7 +20,7 @@ pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAW
     answers.send(&Answer::Started)?;
     let mut memory = None;
     while let Some(request) = requests.receive()? {
-        let answer = act(&runtime, &mut memory, request).unwrap_or_else(|answer| answer);
+        let answer = execute(&runtime, &mut memory, request).unwrap_or_else(|answer| answer);
         answers.send(&answer)?;
     }
     Ok(())
@@ -37,28 +37,28 @@ impl From<Error> for Answer {
     }
 }
 
-fn act(
+fn execute(
     runtime: &Runtime,
     memory: &mut Option<PoolMemory>,
     request: Request,
 ) -> Result<Answer, Answer> {
-    let none = || Answer::Failed("there is no memory".to_owned());
+    let no_memory = || Answer::Failed("there is no memory".to_owned());
     match request {
         Request::Export { size, text } => {
-            let gpu = runtime.gpus().next().ok_or_else(none)?.id();
-            let made = PoolMemory::allocate(runtime, gpu, size)?;
-            made.write(0, text.as_bytes())?;
-            let handle = Ipc::on(runtime, gpu)?.get_mem_handle(made.address())?;
-            *memory = Some(made);
+            let gpu = runtime.gpus().next().ok_or_else(no_memory)?.id();
+            let allocated = PoolMemory::allocate(runtime, gpu, size)?;
+            allocated.write(0, text.as_bytes())?;
+            let handle = Ipc::on(runtime, gpu)?.get_mem_handle(allocated.address())?;
+            *memory = Some(allocated);
             Ok(Answer::Exported(handle.to_bytes().to_vec()))
         }
         Request::Read { count } => {
             let mut bytes = vec![0; count];
-            memory.as_ref().ok_or_else(none)?.read(0, &mut bytes)?;
+            memory.as_ref().ok_or_else(no_memory)?.read(0, &mut bytes)?;
             Ok(Answer::Bytes(bytes))
         }
         Request::Free => {
-            memory.take().ok_or_else(none)?.free().map_err(|kept| kept.error)?;
+            memory.take().ok_or_else(no_memory)?.free().map_err(|rejected| rejected.error)?;
             Ok(Answer::Freed)
         }
     }

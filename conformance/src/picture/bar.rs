@@ -8,29 +8,33 @@ use hsa_vmm::{Access, AgentId};
 
 /// The height of a bar.
 const HEIGHT: f64 = 30.0;
-/// The height of a lane below it.
+/// The height of a lane below a bar.
 pub(super) const LANE: f64 = 7.0;
-/// The width of a shortened hole.
-const SHORTENED: f64 = 84.0;
-/// The minimum width of other parts if space permits.
-const LEAST: f64 = 5.0;
-/// A hole is shortened if it is more than this many times the size of all mappings.
-const LONG: usize = 8;
+/// The maximum width of a shortened hole.
+const SHORTENED_WIDTH: f64 = 84.0;
+/// The minimum width of other parts if there is enough space.
+const MIN_WIDTH: f64 = 5.0;
+/// A hole is shortened if its size is more than this multiple of the size of all mappings.
+const LONG_HOLE: usize = 8;
 
-/// Left edge and width.
+/// A left edge and a width.
 pub(super) type Span = (f64, f64);
 
+/// A range of addresses, divided into mappings and holes.
 #[derive(Debug)]
 pub(super) struct Bar {
     parts: Vec<Part>,
 }
 
+/// Equal adjacent mappings, a hole, or an allocation.
 #[derive(Debug)]
 struct Part {
     size: usize,
+    /// The class in the style sheet.
     class: String,
     /// Possible labels, the most detailed first.
     labels: Vec<String>,
+    /// The tooltip.
     tip: String,
     is_shortened: bool,
     /// The number of mappings.
@@ -48,7 +52,7 @@ impl Bar {
                     let part = Part::of_memory(report, &it.name, it.agent, run.size, run.count);
                     part.with_access(it.access.clone())
                 }
-                None => Part::hole(run.size, mapped > 0 && run.size / LONG > mapped),
+                None => Part::hole(run.size, mapped > 0 && run.size / LONG_HOLE > mapped),
             };
             part.tip = format!("+{:#x}: {}", run.offset, part.tip);
             if reservation.quarantined {
@@ -59,37 +63,37 @@ impl Bar {
         Self::of_parts(reservation.runs().iter().map(part).collect())
     }
 
-    pub fn of_pool_memory(report: &Report, it: &PoolMemoryInfo) -> Self {
+    pub fn of_pool_memory(report: &Report, memory: &PoolMemoryInfo) -> Self {
         let access = |&agent| AccessEntry { agent, access: Access::ReadWrite, can_do_more: false };
-        let part = Part::of_memory(report, &it.name, Some(it.agent), it.size, 1);
-        Self::of_parts(vec![part.with_access(it.agents.iter().map(access).collect())])
+        let part = Part::of_memory(report, &memory.name, Some(memory.agent), memory.size, 1);
+        Self::of_parts(vec![part.with_access(memory.agents.iter().map(access).collect())])
     }
 
     pub fn of_unmapped(report: &Report, memory: &[&MemoryEntry]) -> Self {
-        let part = |it: &&MemoryEntry| {
-            let mut part = Part::of_memory(report, &it.name, it.agent, it.size, 1);
-            part.tip += &format!(", handle {}", it.handle);
+        let part = |entry: &&MemoryEntry| {
+            let mut part = Part::of_memory(report, &entry.name, entry.agent, entry.size, 1);
+            part.tip += &format!(", handle {}", entry.handle);
             part
         };
         Self::of_parts(memory.iter().map(part).collect())
     }
 
-    /// Computes the spans: shortened holes have a fixed width, all other parts one proportional to
-    /// their size.
+    /// Computes the spans. Shortened holes have a fixed width; the width of other parts grows with their
+    /// size.
     fn of_parts(mut parts: Vec<Part>) -> Self {
         let holes = parts.iter().filter(|part| part.is_shortened).count();
         let others = (parts.len() - holes) as f64;
-        let all = RIGHT - LEFT;
-        // At least half of the width is divided by size.
-        let hole = SHORTENED.min(all / 2.0 / holes.max(1) as f64);
-        let room = all - hole * holes as f64;
-        let least = LEAST.min(room / 2.0 / others.max(1.0));
-        let shared = room - least * others;
+        let bar_width = RIGHT - LEFT;
+        // At least half of the width remains for other parts.
+        let hole_width = SHORTENED_WIDTH.min(bar_width / 2.0 / holes.max(1) as f64);
+        let remaining = bar_width - hole_width * holes as f64;
+        let min_width = MIN_WIDTH.min(remaining / 2.0 / others.max(1.0));
+        let shared = remaining - min_width * others;
         let sizes: f64 = parts.iter().filter(|it| !it.is_shortened).map(|it| it.size as f64).sum();
         let mut x = LEFT;
         for part in &mut parts {
             let share = part.size as f64 / sizes.max(1.0);
-            let width = if part.is_shortened { hole } else { least + shared * share };
+            let width = if part.is_shortened { hole_width } else { min_width + shared * share };
             part.span = (x, width);
             x += width;
         }
@@ -101,7 +105,8 @@ impl Bar {
         self.parts.iter().map(|part| (part.span, &*part.access))
     }
 
-    /// Draws the bar. Returns its lower edge.
+    /// Draws the bar. Returns the position that [`draw_lanes`](super::draw_lanes) starts from: its lower
+    /// edge minus [`LANE`].
     pub fn draw(&self, svg: &mut Svg, y: f64) -> f64 {
         for part in &self.parts {
             if part.is_shortened {
@@ -161,7 +166,7 @@ impl Part {
         let (x, width) = self.span;
         svg.rect((x, y, width, HEIGHT), &self.class, Some(&self.tip));
         let each = width / self.count as f64;
-        if self.count > 1 && each >= LEAST {
+        if self.count > 1 && each >= MIN_WIDTH {
             let ticks: String = (1..self.count)
                 .map(|number| {
                     let x = x + each * number as f64;
@@ -174,11 +179,11 @@ impl Part {
         let class = if self.class == "hole" { "quiet on" } else { "on" };
         let fits = |label: &&String| text_width(label, 11.0) + 8.0 <= width;
         if let Some(label) = self.labels.iter().find(fits) {
-            svg.text_around(x + width / 2.0, y + HEIGHT / 2.0 + 4.0, class, label);
+            svg.text_centred(x + width / 2.0, y + HEIGHT / 2.0 + 4.0, class, label);
         }
     }
 
-    /// Draws the two ends of a long hole, and its size.
+    /// Draws the ends of a shortened hole, and its size if there is enough space.
     fn draw_shortened(&self, svg: &mut Svg, y: f64) {
         let (x, width) = self.span;
         svg.rect((x, y, width, HEIGHT), "cut", Some(&self.tip));
@@ -194,13 +199,13 @@ impl Part {
         svg.path(&zigzag(x + width - 9.0), "break");
         let size = Size(self.size).to_string();
         if text_width(&size, 11.0) + 24.0 <= width {
-            svg.text_around(x + width / 2.0, y + HEIGHT / 2.0 + 4.0, "quiet on", &size);
+            svg.text_centred(x + width / 2.0, y + HEIGHT / 2.0 + 4.0, "quiet on", &size);
         }
     }
 }
 
-/// Draws an agent's access as a line whose height shows the permission; an outline of height 0 if
-/// the agent has no access but could be granted it.
+/// Draws an agent's access as a line whose height shows the permission. Height 0 draws an outline: the
+/// agent has no access but could be granted access.
 pub(super) fn draw_lane(
     svg: &mut Svg,
     (x, width): Span,

@@ -12,16 +12,16 @@ use svg::{LEFT, RIGHT, Svg, lane_class, owner_class, text_width};
 /// The distance from the top to the first row.
 const TOP: f64 = 34.0;
 /// The distance between two rows.
-const BETWEEN: f64 = 22.0;
+const ROW_GAP: f64 = 22.0;
 /// The height of the line of text above a bar.
-const TITLE: f64 = 18.0;
+const TITLE_HEIGHT: f64 = 18.0;
 
 /// Draws an address space as a complete SVG file.
 ///
 /// There is a bar for each reservation and each allocation of pool memory, ordered by address, and
 /// one for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
 /// a bar is a lane for each agent: thick for read and write access, thin for read access, an
-/// outline for an agent without access that could be granted it. Long holes are shortened and
+/// outline for an agent that has no access but could be granted access. Long holes are shortened and
 /// labelled with their size. All bars have the same width, whatever their size. Each part has a
 /// tooltip.
 ///
@@ -43,24 +43,24 @@ pub fn draw(report: &Report) -> String {
     let mut y = draw_legend(&mut svg, report, TOP);
     let mut end = None;
     for range in ranges(report) {
-        y += BETWEEN;
-        let (start, size) = range.place();
+        y += ROW_GAP;
+        let (start, size) = range.start_and_size();
         if let Some(gap) = end.and_then(|end| start.checked_sub(end)).filter(|gap| *gap > 0) {
             svg.text(LEFT, y - 3.0, "quiet", &format!("⋮ {} of other addresses", Size(gap)));
-            y += TITLE;
+            y += TITLE_HEIGHT;
         }
         end = Some(start.saturating_add(size));
         y = match range {
-            Range::Reservation(it) => draw_reservation(&mut svg, report, y, it),
-            Range::Pool(it) => draw_pool_memory(&mut svg, report, y, it),
+            Range::Reservation(entry) => draw_reservation(&mut svg, report, y, entry),
+            Range::Pool(memory) => draw_pool_memory(&mut svg, report, y, memory),
         };
     }
     y = draw_unmapped(&mut svg, report, y);
     if report.is_empty() {
-        y += BETWEEN;
+        y += ROW_GAP;
         svg.text(LEFT, y, "quiet", "nothing is reserved, mapped or allocated");
     }
-    svg.finish(y + BETWEEN)
+    svg.finish(y + ROW_GAP)
 }
 
 /// A range of addresses.
@@ -70,8 +70,8 @@ enum Range<'a> {
 }
 
 impl Range<'_> {
-    /// Returns its start and its size.
-    fn place(&self) -> (usize, usize) {
+    /// Returns the start and the size of the range.
+    fn start_and_size(&self) -> (usize, usize) {
         match self {
             Self::Reservation(it) => (it.address.get(), it.size),
             Self::Pool(it) => (it.address.get(), it.size),
@@ -84,7 +84,7 @@ fn ranges(report: &Report) -> Vec<Range<'_>> {
     let reservations = report.reservations.iter().map(Range::Reservation);
     let mut ranges: Vec<_> =
         reservations.chain(report.pool_memory.iter().map(Range::Pool)).collect();
-    ranges.sort_by_key(Range::place);
+    ranges.sort_by_key(Range::start_and_size);
     ranges
 }
 
@@ -97,33 +97,36 @@ fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
         (owner_class(Some(index), agent.is_gpu), format!("memory of {}", agent.label))
     });
     let marks = [("hole", "free"), ("lost", "quarantined")];
-    let marks = marks.map(|(class, what)| (class.to_owned(), what.to_owned()));
-    let lanes =
-        [(LANE, "may read and write"), (LANE / 3.0, "may only read"), (0.0, "may not, but can")];
-    let mut place = |width: f64| {
+    let marks = marks.map(|(class, label)| (class.to_owned(), label.to_owned()));
+    let lanes = [
+        (LANE, "may read and write"),
+        (LANE / 3.0, "may only read"),
+        (0.0, "can be granted access"),
+    ];
+    let mut next_position = |width: f64| {
         if x + width > RIGHT {
             (x, y) = (LEFT, y + 20.0);
         }
-        let at = (x, y);
+        let position = (x, y);
         x += width;
-        at
+        position
     };
-    for (class, what) in owners.chain(marks) {
-        let (x, y) = place(44.0 + text_width(&what, 11.0));
+    for (class, label) in owners.chain(marks) {
+        let (x, y) = next_position(44.0 + text_width(&label, 11.0));
         svg.rect((x, y, 20.0, 13.0), &class, None);
-        svg.text(x + 26.0, y + 10.5, "", &what);
+        svg.text(x + 26.0, y + 10.5, "", &label);
     }
-    for (height, what) in lanes {
-        let (x, y) = place(44.0 + text_width(what, 11.0));
+    for (height, label) in lanes {
+        let (x, y) = next_position(44.0 + text_width(label, 11.0));
         bar::draw_lane(svg, (x, 20.0), y + 3.0, height, "lane-cpu", None);
-        svg.text(x + 26.0, y + 10.5, "", what);
+        svg.text(x + 26.0, y + 10.5, "", label);
     }
     y + 16.0
 }
 
-fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, it: &ReservationEntry) -> f64 {
-    let free = it.free();
-    let mut facts = format!("{} mapped", Size(it.mapped()));
+fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, entry: &ReservationEntry) -> f64 {
+    let free = entry.free();
+    let mut facts = format!("{} mapped", Size(entry.mapped()));
     if free.holes > 0 {
         facts += &format!(", {} free", Size(free.size));
     }
@@ -131,20 +134,20 @@ fn draw_reservation(svg: &mut Svg, report: &Report, y: f64, it: &ReservationEntr
         let (holes, percent) = (free.holes, free.fragmentation());
         facts += &format!(" in {holes} holes ({percent} % fragmented)");
     }
-    if it.quarantined {
+    if entry.quarantined {
         facts += ", quarantined";
     }
-    let what = format!("{}  {}", it.address, Size(it.size));
-    svg.title(y, it.name.as_deref(), &what, &facts);
-    let bar = Bar::of_reservation(report, it);
+    let range = format!("{}  {}", entry.address, Size(entry.size));
+    svg.title(y, entry.name.as_deref(), &range, &facts);
+    let bar = Bar::of_reservation(report, entry);
     let below = bar.draw(svg, y + 7.0);
     draw_lanes(svg, report, below, &bar)
 }
 
-fn draw_pool_memory(svg: &mut Svg, report: &Report, y: f64, it: &PoolMemoryInfo) -> f64 {
-    let what = format!("{}  {}", it.address, Size(it.size));
-    svg.title(y, it.name.as_deref(), &what, "pool memory");
-    let bar = Bar::of_pool_memory(report, it);
+fn draw_pool_memory(svg: &mut Svg, report: &Report, y: f64, memory: &PoolMemoryInfo) -> f64 {
+    let range = format!("{}  {}", memory.address, Size(memory.size));
+    svg.title(y, memory.name.as_deref(), &range, "pool memory");
+    let bar = Bar::of_pool_memory(report, memory);
     let below = bar.draw(svg, y + 7.0);
     draw_lanes(svg, report, below, &bar)
 }
@@ -154,14 +157,14 @@ fn draw_unmapped(svg: &mut Svg, report: &Report, y: f64) -> f64 {
     if unmapped.is_empty() {
         return y;
     }
-    let y = y + BETWEEN + TITLE / 2.0;
+    let y = y + ROW_GAP + TITLE_HEIGHT / 2.0;
     let size = unmapped.iter().map(|it| it.size).sum();
     svg.title(y, Some("not mapped"), &Size(size).to_string(), "memory with references only");
     Bar::of_unmapped(report, &unmapped).draw(svg, y + 7.0)
 }
 
-/// Draws a lane for each agent that has or could have access to a part of a bar. Returns their
-/// lower edge.
+/// Draws a lane for each agent that has or could have access to a part of a bar. Returns the lower edge
+/// of the last lane.
 fn draw_lanes(svg: &mut Svg, report: &Report, mut y: f64, bar: &Bar) -> f64 {
     for (index, agent) in report.agents.iter().enumerate() {
         let mut label = Some(&agent.label);
@@ -177,7 +180,7 @@ fn draw_lanes(svg: &mut Svg, report: &Report, mut y: f64, bar: &Bar) -> f64 {
             };
             if let Some(label) = label.take() {
                 y += LANE + 3.0;
-                svg.text_to(LEFT - 8.0, y + LANE - 0.5, "small", label);
+                svg.text_ending_at(LEFT - 8.0, y + LANE - 0.5, "small", label);
             }
             let tip = format!("{}: {entry}", agent.label);
             let class = lane_class(index, agent.is_gpu);

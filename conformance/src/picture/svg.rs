@@ -10,7 +10,7 @@ const WIDTH: f64 = 1000.0;
 pub(super) const LEFT: f64 = 64.0;
 /// The right end of bars.
 pub(super) const RIGHT: f64 = WIDTH - 16.0;
-/// The number of GPUs that have a colour of their own.
+/// The number of colours for GPUs. GPUs with higher indexes repeat them.
 const COLOURS: usize = 8;
 
 /// Returns the class of an agent's memory.
@@ -44,11 +44,11 @@ impl Svg {
         let [x, y, w, h] = [x, y, w, h].map(|value| format!("{value:.1}"));
         let attributes = [("x", &*x), ("y", &y), ("width", &w), ("height", &h), ("class", class)];
         let element = self.writer.create_element("rect").with_attributes(attributes);
-        written(match tip {
+        ignore(match tip {
             None => element.write_empty(),
             Some(tip) => element.write_inner_content(|writer| {
                 let title = writer.create_element("title");
-                title.write_text_content(BytesText::new(&valid(tip))).map(|_| ())
+                title.write_text_content(BytesText::new(&replace_invalid(tip))).map(|_| ())
             }),
         });
     }
@@ -56,7 +56,7 @@ impl Svg {
     /// Draws a path.
     pub fn path(&mut self, path: &str, class: &str) {
         let element = self.writer.create_element("path");
-        written(element.with_attributes([("d", path), ("class", class)]).write_empty());
+        ignore(element.with_attributes([("d", path), ("class", class)]).write_empty());
     }
 
     /// Writes text that begins at a point.
@@ -65,37 +65,37 @@ impl Svg {
     }
 
     /// Writes text that ends at a point.
-    pub fn text_to(&mut self, x: f64, y: f64, class: &str, text: &str) {
+    pub fn text_ending_at(&mut self, x: f64, y: f64, class: &str, text: &str) {
         self.anchored(x, y, class, "end", text);
     }
 
     /// Writes text centred on a point.
-    pub fn text_around(&mut self, x: f64, y: f64, class: &str, text: &str) {
+    pub fn text_centred(&mut self, x: f64, y: f64, class: &str, text: &str) {
         self.anchored(x, y, class, "middle", text);
     }
 
-    /// Writes the line above a bar: an optional name, what it names, and facts at the right end.
-    pub fn title(&mut self, y: f64, name: Option<&str>, what: &str, facts: &str) {
+    /// Writes the line above a bar: an optional name, the extent, and facts at the right end.
+    pub fn title(&mut self, y: f64, name: Option<&str>, extent: &str, facts: &str) {
         let (x, top) = (format!("{LEFT:.1}"), format!("{y:.1}"));
         let element = self.writer.create_element("text");
         let element = element.with_attributes([("x", &*x), ("y", &top)]);
-        written(element.write_inner_content(|writer| {
+        ignore(element.write_inner_content(|writer| {
             // Write each part as one event, so that the writer inserts no white space.
             let mut span = |attributes: &[(&str, &str)], text: &str| {
                 let mut start = BytesStart::new("tspan");
                 start.extend_attributes(attributes.iter().copied());
                 let end = start.to_end().into_owned();
                 writer.write_event(Event::Start(start.borrow()))?;
-                writer.write_event(Event::Text(BytesText::new(&valid(text))))?;
+                writer.write_event(Event::Text(BytesText::new(&replace_invalid(text))))?;
                 writer.write_event(Event::End(end))
             };
             if let Some(name) = name {
                 span(&[("class", "name")], &shortened(name, 48))?;
             }
             let gap = if name.is_some() { "10" } else { "0" };
-            span(&[("class", "mono"), ("dx", gap)], what)
+            span(&[("class", "mono"), ("dx", gap)], extent)
         }));
-        self.text_to(RIGHT, y, "quiet", facts);
+        self.text_ending_at(RIGHT, y, "quiet", facts);
     }
 
     fn anchored(&mut self, x: f64, y: f64, class: &str, anchor: &str, text: &str) {
@@ -103,7 +103,7 @@ impl Svg {
         let element = self.writer.create_element("text");
         let attributes = [("x", &*x), ("y", &y), ("class", class), ("text-anchor", anchor)];
         let element = element.with_attributes(attributes);
-        written(element.write_text_content(BytesText::new(&valid(text))));
+        ignore(element.write_text_content(BytesText::new(&replace_invalid(text))));
     }
 
     /// Returns the complete file.
@@ -118,25 +118,25 @@ impl Svg {
     }
 }
 
-/// Ignores the result: writing to a `Vec` does not fail.
-fn written<T>(_: io::Result<T>) {}
+/// Ignores the result of writing to a `Vec`, which does not fail.
+fn ignore<T>(_: io::Result<T>) {}
 
-/// Replaces characters that XML cannot contain. Names can contain any.
-fn valid(text: &str) -> String {
+/// Replaces characters that XML cannot contain. Names of reservations and memory can contain them.
+fn replace_invalid(text: &str) -> String {
     let is_invalid =
         |it: char| it != '\n' && it.is_control() || matches!(it, '\u{fffe}' | '\u{ffff}');
     text.replace(is_invalid, "\u{fffd}")
 }
 
-/// Shortens a text that is too long.
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+/// Shortens a text that is longer than `max` characters.
+pub(super) fn shortened(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Estimates the width of a text at a font size. Errs on the wide side.
+/// Estimates the width of a text at a font size. Most texts are narrower than that.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     // From U+1100 on, the letters of most scripts are as wide as high.
     let letter = |it: char| if it < '\u{1100}' { 0.6 } else { 1.0 };

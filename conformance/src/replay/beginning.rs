@@ -5,14 +5,14 @@ use super::{Divergence, ReplayError, check_fits};
 use crate::trace::Trace;
 use hsa_vmm::{Runtime, Vmm};
 
-/// The state after the beginning of a trace. Dropping the `Vmm` releases it.
+/// The state after the first operations of a trace. Dropping `vmm` releases all objects.
 #[derive(Clone, Debug)]
 pub struct Beginning {
-    /// The library with all objects. Reservations and memory are named after their slots (`r1`, `h2`).
+    /// The library with all objects of the trace, which are named after their slots (`r1`, `h2`).
     pub vmm: Vmm,
     /// The number of operations performed.
     pub operations: usize,
-    /// The divergence of the last operation, after which nothing was performed.
+    /// The divergence of the last performed operation, if any. It ends the replay.
     pub divergence: Option<Divergence>,
 }
 
@@ -39,7 +39,7 @@ pub fn replay_beginning(
             divergence = Some(Divergence { trace, seed, index: at, operation, expected, got, why });
             break;
         }
-        state.name(&operation.call)?;
+        state.name_object(&operation.call)?;
     }
     Ok(Beginning { vmm: state.vmm().clone(), operations: performed, divergence })
 }

@@ -1,4 +1,4 @@
-//! Replays recorded traces on a runtime and compares the verdicts.
+//! Replays recorded traces on a runtime and compares the results of the calls.
 //!
 //! Each operation counts as agreed, as excused by a declared [rule](Rule), or as divergent. After a
 //! divergence the state differs from the recorded one, so the rest of the trace is not performed and counts
@@ -17,8 +17,8 @@ use crate::trace::{Trace, TraceError};
 use hsa_vmm::{Agent, Runtime};
 use state::{Outcome, State};
 
-/// Replays traces, each on a new [`Vmm`](hsa_vmm::Vmm). Calls `on_trace` after each with the number of
-/// traces done.
+/// Replays traces, each on a new [`Vmm`](hsa_vmm::Vmm). Calls `on_trace` after each trace with the number
+/// of replayed traces.
 ///
 /// # Errors
 /// [`ReplayError`] if a trace cannot be read or does not fit this runtime.
@@ -31,13 +31,13 @@ pub fn replay(
     for (index, trace) in traces.enumerate() {
         let trace = trace?;
         check_fits(runtime, index, &trace)?;
-        replay_one(runtime, index, &trace, &mut report)?;
+        replay_trace(runtime, index, &trace, &mut report)?;
         on_trace(index + 1);
     }
     Ok(report)
 }
 
-/// Rejects traces that do not fit this runtime.
+/// Rejects a trace that needs more GPUs or a larger granule than this runtime has.
 fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), ReplayError> {
     let pools = || runtime.gpus().filter_map(Agent::vmem_pool);
     let (needed, present) = (recorded.devices, pools().count());
@@ -51,7 +51,7 @@ fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), R
     Ok(())
 }
 
-fn replay_one(
+fn replay_trace(
     runtime: &Runtime,
     index: usize,
     trace: &Trace,

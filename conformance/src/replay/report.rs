@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 pub struct ReplayReport {
     /// The number of compared operations.
     pub operations: u64,
-    /// The number of operations with the recorded verdict.
+    /// The number of operations with the recorded result.
     pub agreed: u64,
-    /// The number of operations with a declared difference, by rule.
+    /// The number of operations whose difference a rule permits, by rule.
     pub excused: BTreeMap<Rule, u64>,
-    /// The number of other operations with a different verdict.
+    /// The number of operations whose result differs without a rule that permits it.
     pub divergent: u64,
-    /// The number of operations that follow a divergent one in its trace. They were not compared.
+    /// The number of operations that were not compared: a divergent operation precedes them in their trace.
     pub not_compared: u64,
     /// The first divergence.
     pub first: Option<Divergence>,
 }
 
-/// A verdict that differs from the recorded one.
+/// A result that differs from the recorded result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Divergence {
     /// The index of the trace in its file.
@@ -34,9 +34,9 @@ pub struct Divergence {
     pub index: usize,
     /// The operation.
     pub operation: Operation,
-    /// The recorded verdict.
+    /// The recorded result.
     pub expected: String,
-    /// The verdict here.
+    /// The result on this runtime.
     pub got: String,
     /// The difference, and the library's message.
     pub why: String,
@@ -45,7 +45,7 @@ pub struct Divergence {
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { trace, seed, index, operation, expected, got, why } = self;
-        // In the format of the file.
+        // The format of the trace file.
         let operation = serde_json::to_string(operation).map_err(|_| std::fmt::Error)?;
         write!(f, "trace {trace} (seed {seed}), operation {index}: {operation}")?;
         write!(f, "\n  recorded {expected}, here {got}: {why}")
@@ -67,7 +67,7 @@ pub enum ReplayError {
     TooFewGpus {
         /// The index of the trace in the file.
         trace: usize,
-        /// The number of GPUs that it needs.
+        /// The number of GPUs that the trace needs.
         needed: usize,
         /// The number of GPUs of the runtime.
         present: usize,

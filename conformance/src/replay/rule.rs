@@ -1,22 +1,22 @@
-//! The permitted differences from recorded verdicts.
+//! The permitted differences from recorded results.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Why a verdict may differ from the recorded one.
+/// Why a result may differ from the recorded result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Rule {
-    /// CUDA unmaps ranges with holes unless they split a mapping; HIP requires adjacent whole mappings.
-    /// The mappings in the range are unmapped one by one.
+    /// CUDA unmaps a range with holes unless the range splits a mapping. HIP requires adjacent whole
+    /// mappings, so the replay unmaps the mappings of the range one by one.
     UnmapOverHoles,
     /// CUDA maps only whole handles and otherwise returns `NOT_SUPPORTED`. HIP also maps the beginning of
-    /// a handle; such a map is not performed. HIP rejects an offset, and a size beyond the handle, as
-    /// invalid; such maps are performed and must be rejected.
+    /// a handle: the replay does not perform such maps. HIP rejects an offset, and a size beyond the
+    /// handle, as invalid: the replay performs such maps and expects the rejection.
     PartOfAHandle,
-    /// This runtime's granule is smaller than the recorded one. A call that was rejected only because it
-    /// was not a multiple of the granule would succeed here and is not performed.
+    /// This runtime's granule is smaller than the recorded granule. The recorded driver rejected sizes and
+    /// offsets that are multiples of only the smaller one. The replay does not perform such calls.
     Granule,
 }
 

@@ -1,4 +1,4 @@
-//! Performs the operations of a trace and compares the verdicts.
+//! Performs the operations of a trace and compares their results.
 
 use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
@@ -20,13 +20,13 @@ pub(super) enum Outcome {
     Divergent { got: String, why: String },
 }
 
-/// A verdict of the library and its message.
-struct Answer {
+/// The result of a call of the library: its name in traces, and the message.
+struct CallResult {
     name: &'static str,
     message: String,
 }
 
-/// The state of a replayed trace: its slots.
+/// The state of a replayed trace: the library, and the objects in the trace's slots.
 pub(super) struct State {
     vmm: Vmm,
     gpus: Vec<AgentId>,
@@ -60,8 +60,8 @@ impl State {
         &self.vmm
     }
 
-    /// Names the object that an operation has created after its slot.
-    pub fn name(&self, call: &Call) -> Result<(), Error> {
+    /// Names the object that a call has created after its slot, such as `r1`.
+    pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
                 self.vmm.name_reservation(address, &format!("r{r}"))
@@ -74,17 +74,17 @@ impl State {
         }
     }
 
-    /// Performs an operation and compares its verdict.
+    /// Performs an operation and compares its result.
     pub fn perform(&mut self, operation: &Operation) -> Outcome {
         let expected = operation.result.as_str();
-        if let Some(rule) = self.not_performed(&operation.call, expected) {
+        if let Some(rule) = self.skip_rule(&operation.call, expected) {
             return Outcome::Excused(rule);
         }
         match operation.call {
             Call::GetAccess { r, offset, device, flags } => {
-                let asked = self.vmm.get_access(self.device(device), self.at(r, offset));
-                let found = asked.as_ref().ok().copied().map(Access::to_bits);
-                let outcome = agreement(expected, &answer(asked));
+                let access = self.vmm.get_access(self.agent(device), self.address(r, offset));
+                let found = access.as_ref().ok().copied().map(Access::to_bits);
+                let outcome = compare(expected, &call_result(access));
                 match (outcome, found) {
                     (Outcome::Agreed, Some(found)) if found != flags => Outcome::Divergent {
                         got: SUCCESS.to_owned(),
@@ -95,59 +95,59 @@ impl State {
             }
             Call::Retain { r, offset, h, same_as } => self.retain(expected, r, offset, h, same_as),
             Call::Unmap { r, offset, size } => {
-                let unmapped = answer(self.vmm.unmap(self.at(r, offset), size));
+                let unmapped = call_result(self.vmm.unmap(self.address(r, offset), size));
                 if expected == SUCCESS && unmapped.name == INVALID_VALUE {
                     return self.unmap_over_holes(r, offset, size, unmapped);
                 }
-                agreement(expected, &unmapped)
+                compare(expected, &unmapped)
             }
             Call::Map { r, offset, size, h, handle_offset } => {
-                let (at, handle) = (self.at(r, offset), self.handle(h));
-                let mapped = answer(self.vmm.map(at, size, handle_offset, handle));
-                let is_part = !self.is_whole(h, handle_offset, size);
+                let (at, handle) = (self.address(r, offset), self.handle(h));
+                let mapped = call_result(self.vmm.map(at, size, handle_offset, handle));
+                let is_part = !self.is_whole_handle(h, handle_offset, size);
                 if expected == NOT_SUPPORTED && is_part && mapped.name == INVALID_VALUE {
                     return Outcome::Excused(Rule::PartOfAHandle);
                 }
-                agreement(expected, &mapped)
+                compare(expected, &mapped)
             }
             Call::Reserve { r, size } => {
                 let reserved = self.vmm.address_reserve(size, 0, None);
                 if let Ok(address) = reserved {
                     self.reservations.insert(r, (address, size));
                 }
-                agreement(expected, &answer(reserved))
+                compare(expected, &call_result(reserved))
             }
             Call::Create { h, size, device } => {
-                let properties = AllocationProperties::on(self.device(device));
+                let properties = AllocationProperties::on(self.agent(device));
                 let created = self.vmm.create(size, &properties);
                 if let Ok(handle) = created {
                     self.handles.insert(h, handle);
                 }
-                agreement(expected, &answer(created))
+                compare(expected, &call_result(created))
             }
             Call::SetAccess { r, offset, size, ref descs } => {
-                agreement(expected, &self.set_access(self.at(r, offset), size, descs))
+                compare(expected, &self.set_access(self.address(r, offset), size, descs))
             }
             Call::Release { h } => {
                 let released = self.vmm.release(self.handle(h));
                 if released.is_ok() {
                     self.handles.remove(&h);
                 }
-                agreement(expected, &answer(released))
+                compare(expected, &call_result(released))
             }
             Call::Free { r, size } => {
-                let freed = self.vmm.address_free(self.at(r, 0), size);
+                let freed = self.vmm.address_free(self.address(r, 0), size);
                 if freed.is_ok() {
                     self.reservations.remove(&r);
                 }
-                agreement(expected, &answer(freed))
+                compare(expected, &call_result(freed))
             }
         }
     }
 
-    /// Returns the rule under which an operation is not performed: it would succeed here, but was rejected
-    /// when recorded.
-    fn not_performed(&self, call: &Call, expected: &str) -> Option<Rule> {
+    /// Returns the rule by which the replay skips an operation. The recorded driver rejected the operation,
+    /// but this runtime would accept it.
+    fn skip_rule(&self, call: &Call, expected: &str) -> Option<Rule> {
         // Multiples of this runtime's granule, but not of the recorded one.
         let off_granule = |numbers: &[usize]| {
             numbers.iter().all(|number| number % self.granule == 0)
@@ -157,7 +157,7 @@ impl State {
         match *call {
             Call::Map { size, h, handle_offset: 0, .. }
                 if expected == NOT_SUPPORTED
-                    && self.handle_size(h).is_some_and(|all| size < all) =>
+                    && self.handle_size(h).is_some_and(|handle_size| size < handle_size) =>
             {
                 Some(Rule::PartOfAHandle)
             }
@@ -174,78 +174,79 @@ impl State {
     }
 
     fn retain(&mut self, expected: &str, r: u32, offset: usize, h: u32, same_as: i64) -> Outcome {
-        let retained = self.vmm.retain_allocation_handle(self.at(r, offset));
+        let retained = self.vmm.retain_allocation_handle(self.address(r, offset));
         let found = retained.as_ref().ok().copied();
-        let outcome = agreement(expected, &answer(retained));
+        let outcome = compare(expected, &call_result(retained));
         let (Outcome::Agreed, Some(found)) = (&outcome, found) else { return outcome };
-        let named = u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
-        let same = match named {
+        let recorded =
+            u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
+        let is_recorded = match recorded {
             Some(handle) => handle == found,
             // The handle must be a new one.
             None => same_as < 0 && !self.handles.values().any(|handle| *handle == found),
         };
         self.handles.insert(h, found);
-        if same {
+        if is_recorded {
             return outcome;
         }
         let why = format!("the handle {found} is not the same as slot {same_as} says");
         Outcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
-    /// Unmaps the mappings in a range with holes, unless the range splits one.
-    fn unmap_over_holes(&self, r: u32, offset: usize, size: usize, refused: Answer) -> Outcome {
+    /// Unmaps the mappings in a range with holes, unless the range splits a mapping.
+    fn unmap_over_holes(&self, r: u32, offset: usize, size: usize, result: CallResult) -> Outcome {
         let (start, Some(end)) =
-            (self.at(r, offset).get(), self.at(r, offset).get().checked_add(size))
+            (self.address(r, offset).get(), self.address(r, offset).get().checked_add(size))
         else {
-            return divergence(refused);
+            return divergence(result);
         };
         let reservation = self.reservations.get(&r);
-        let inside = reservation.is_some_and(|&(base, whole)| end <= base.get() + whole);
+        let is_inside = reservation.is_some_and(|&(base, size)| end <= base.get() + size);
         let bounds =
             |mapping: &MappingInfo| (mapping.address.get(), mapping.address.get() + mapping.size);
-        let touched: Vec<_> = self
+        let overlapping: Vec<_> = self
             .vmm
             .mappings()
             .iter()
             .map(bounds)
             .filter(|&(first, last)| first < end && start < last)
             .collect();
-        if !inside || size == 0 || touched.iter().any(|&(first, last)| first < start || end < last)
-        {
-            return divergence(refused);
+        let is_split = |&(first, last): &(usize, usize)| first < start || end < last;
+        if !is_inside || size == 0 || overlapping.iter().any(is_split) {
+            return divergence(result);
         }
-        for (first, last) in touched {
+        for (first, last) in overlapping {
             if let Err(error) = self.vmm.unmap(Address::new(first), last - first) {
-                return divergence(answer::<()>(Err(error)));
+                return divergence(call_result::<()>(Err(error)));
             }
         }
         Outcome::Excused(Rule::UnmapOverHoles)
     }
 
-    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> Answer {
+    fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> CallResult {
         let mut descriptors = Vec::with_capacity(descs.len());
         for &(device, flags) in descs {
             // The library's type cannot represent an invalid access.
             let Some(access) = Access::from_bits(flags) else {
                 let message = format!("{flags} is not a valid access");
-                return Answer { name: INVALID_VALUE, message };
+                return CallResult { name: INVALID_VALUE, message };
             };
-            descriptors.push(AccessDescriptor { agent: self.device(device), access });
+            descriptors.push(AccessDescriptor { agent: self.agent(device), access });
         }
-        answer(self.vmm.set_access(at, size, &descriptors))
+        call_result(self.vmm.set_access(at, size, &descriptors))
     }
 
     /// Returns the GPU with this number, or an identifier that no agent has.
-    fn device(&self, device: i64) -> AgentId {
-        let known = usize::try_from(device).ok().and_then(|index| self.gpus.get(index).copied());
-        known.unwrap_or_else(|| {
+    fn agent(&self, device: i64) -> AgentId {
+        let gpu = usize::try_from(device).ok().and_then(|index| self.gpus.get(index).copied());
+        gpu.unwrap_or_else(|| {
             let runtime = self.vmm.runtime().host().id().to_bits() >> 32;
             AgentId::from_bits(runtime << 32 | 0x8000_0000 | (device as u64 & 0x7fff_ffff))
         })
     }
 
     /// Returns an address in a reservation; null for an empty slot.
-    fn at(&self, r: u32, offset: usize) -> Address {
+    fn address(&self, r: u32, offset: usize) -> Address {
         let base = self.reservations.get(&r).map(|(address, _)| *address);
         base.and_then(|base| base.checked_add(offset)).unwrap_or(Address::NULL)
     }
@@ -259,17 +260,20 @@ impl State {
         self.handles.get(&h).and_then(|&handle| self.vmm.allocation_size(handle).ok())
     }
 
-    fn is_whole(&self, h: u32, handle_offset: usize, size: usize) -> bool {
-        handle_offset == 0 && self.handle_size(h).is_none_or(|all| all == size)
+    /// Returns whether a range is the whole handle. An invalid handle counts as whole.
+    fn is_whole_handle(&self, h: u32, handle_offset: usize, size: usize) -> bool {
+        handle_offset == 0 && self.handle_size(h).is_none_or(|handle_size| handle_size == size)
     }
 }
 
-fn answer<T>(result: Result<T, Error>) -> Answer {
+/// Describes the result of a call as traces do.
+fn call_result<T>(result: Result<T, Error>) -> CallResult {
     match result {
-        Ok(_) => Answer { name: SUCCESS, message: "success".to_owned() },
-        Err(error) => {
-            Answer { name: recorded_name(error.hip(HipProfile::Hip7)), message: error.to_string() }
-        }
+        Ok(_) => CallResult { name: SUCCESS, message: "success".to_owned() },
+        Err(error) => CallResult {
+            name: recorded_name(error.hip(HipProfile::Hip7)),
+            message: error.to_string(),
+        },
     }
 }
 
@@ -286,13 +290,14 @@ fn recorded_name(error: HipError) -> &'static str {
     }
 }
 
-fn agreement(expected: &str, answer: &Answer) -> Outcome {
-    if answer.name == expected {
+/// Compares a result with the recorded name of the result.
+fn compare(expected: &str, result: &CallResult) -> Outcome {
+    if result.name == expected {
         return Outcome::Agreed;
     }
-    Outcome::Divergent { got: answer.name.to_owned(), why: answer.message.clone() }
+    Outcome::Divergent { got: result.name.to_owned(), why: result.message.clone() }
 }
 
-fn divergence(answer: Answer) -> Outcome {
-    Outcome::Divergent { got: answer.name.to_owned(), why: answer.message }
+fn divergence(result: CallResult) -> Outcome {
+    Outcome::Divergent { got: result.name.to_owned(), why: result.message }
 }

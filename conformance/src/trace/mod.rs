@@ -1,4 +1,4 @@
-//! Recorded sequences of operations with their verdicts.
+//! Recorded sequences of operations with their results.
 //!
 //! A file has one JSON object per line, plain or compressed with gzip:
 //!
@@ -23,12 +23,12 @@ pub use writer::Writer;
 
 use serde::{Deserialize, Serialize};
 
-/// A recorded sequence, which starts with an empty state.
+/// A recorded sequence of operations on an initially empty state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     /// The seed of the generator.
     pub seed: u64,
-    /// The number of the sequence.
+    /// The number of the sequence among those of the seed.
     pub trace: u64,
     /// The granule of the recorded runtime in bytes.
     pub granule: usize,

@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The verdict of a successful operation.
+/// The result of a successful operation.
 pub const SUCCESS: &str = "SUCCESS";
 
-/// A call and its verdict.
+/// A call and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// The call.
     #[serde(flatten)]
     pub call: Call,
-    /// [`SUCCESS`] or the error's name: `INVALID_VALUE`, `OUT_OF_MEMORY`, …
+    /// [`SUCCESS`], or the name of the error, such as `INVALID_VALUE`.
     pub result: String,
 }
 
-/// A call. Devices are indices of GPUs; other numbers are invalid.
+/// A call. A device is the index of a GPU; other values are invalid devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Call {
@@ -56,7 +56,7 @@ pub enum Call {
         offset: usize,
         /// The size.
         size: usize,
-        /// Device and flags: 0 none, 1 read, 3 read and write.
+        /// Devices and flags: 0 no access, 1 read, 3 read and write.
         descs: Vec<(i64, u32)>,
     },
     /// Queries a device's access.
@@ -79,7 +79,7 @@ pub enum Call {
         /// The size.
         size: usize,
     },
-    /// Drops a reference.
+    /// Drops a reference to a handle.
     Release {
         /// The handle's slot.
         h: u32,
@@ -92,14 +92,14 @@ pub enum Call {
         offset: usize,
         /// The slot that receives the handle.
         h: u32,
-        /// A slot with the same handle; -1 if none.
+        /// Another slot with the same handle; -1 if there is none.
         same_as: i64,
     },
     /// Frees addresses.
     Free {
         /// The reservation's slot.
         r: u32,
-        /// The size argument.
+        /// The size argument, which may differ from the size of the reservation.
         size: usize,
     },
 }

@@ -14,19 +14,19 @@ use std::path::Path;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The maximum length of a line in bytes, so that a few kilobytes of gzip cannot fill the memory.
-/// The longest recorded line has 7 kB, a trace of 10,000 operations 2 MB.
-const LONGEST_LINE: usize = 8 << 20;
+/// The longest recorded line has 7 kB; a line with 10,000 operations would have 2 MB.
+const MAX_LINE: usize = 8 << 20;
 
 /// The maximum size of all blank lines in bytes; recorded files have none. A few kilobytes of gzip
-/// can contain tens of millions, which would take minutes to read.
-const MOST_BLANK: usize = 1 << 20;
+/// can contain tens of millions of blank lines, which would take minutes to read.
+const MAX_BLANK: usize = 1 << 20;
 
-/// Reads traces line by line. Skips empty lines. The first error is the last item.
+/// Reads traces line by line. Skips blank lines. Ends after the first error.
 pub struct Reader<'a> {
     lines: Box<dyn BufRead + 'a>,
     line: u64,
-    /// The size of all blank lines so far.
-    blank: usize,
+    /// The size of all blank lines so far, in bytes.
+    blank_bytes: usize,
     ended: bool,
 }
 
@@ -62,13 +62,13 @@ impl<'a> Reader<'a> {
             .read_to_end(&mut start)
             .map_err(|error| TraceError::Read { line: 1, error })?;
         let compressed = start == GZIP;
-        let whole = BufReader::new(io::Cursor::new(start).chain(source));
+        let source = BufReader::new(io::Cursor::new(start).chain(source));
         let lines: Box<dyn BufRead + 'a> = if compressed {
-            Box::new(BufReader::new(MultiGzDecoder::new(whole)))
+            Box::new(BufReader::new(MultiGzDecoder::new(source)))
         } else {
-            Box::new(whole)
+            Box::new(source)
         };
-        Ok(Self { lines, line: 0, blank: 0, ended: false })
+        Ok(Self { lines, line: 0, blank_bytes: 0, ended: false })
     }
 
     /// Also reads sequences of operations, which fuzzing saves.
@@ -97,27 +97,34 @@ impl<'a> Reader<'a> {
         loop {
             self.line += 1;
             let line = self.line;
-            let read = |error| TraceError::Read { line, error };
+            let read_error = |error| TraceError::Read { line, error };
             bytes.clear();
-            let limit = LONGEST_LINE as u64 + 1;
-            let length =
-                self.lines.by_ref().take(limit).read_until(b'\n', &mut bytes).map_err(read)?;
+            let limit = MAX_LINE as u64 + 1;
+            let length = self
+                .lines
+                .by_ref()
+                .take(limit)
+                .read_until(b'\n', &mut bytes)
+                .map_err(read_error)?;
             if length == 0 {
                 return Ok(None);
             }
-            if length > LONGEST_LINE {
-                return Err(TraceError::TooLong { line, limit: LONGEST_LINE });
+            if length > MAX_LINE {
+                return Err(TraceError::TooLong { line, limit: MAX_LINE });
             }
             let invalid = |error| {
-                read(io::Error::new(io::ErrorKind::InvalidData, format!("not UTF-8: {error}")))
+                read_error(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("not UTF-8: {error}"),
+                ))
             };
             let text = str::from_utf8(&bytes).map_err(invalid)?;
             if !text.trim().is_empty() {
                 return parse(text).map(Some).map_err(|error| TraceError::Parse { line, error });
             }
-            self.blank += length;
-            if self.blank > MOST_BLANK {
-                return Err(TraceError::Blank { line, limit: MOST_BLANK });
+            self.blank_bytes += length;
+            if self.blank_bytes > MAX_BLANK {
+                return Err(TraceError::Blank { line, limit: MAX_BLANK });
             }
         }
     }
@@ -134,15 +141,15 @@ impl Iterator for Reader<'_> {
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// Calls with their verdicts.
+    /// Recorded calls with their results.
     Trace(Trace),
-    /// Operations of a fuzzer.
+    /// Operations that a fuzzer saved.
     Sequence(Sequence),
 }
 
 impl Recorded {
     fn parse(text: &str) -> serde_json::Result<Self> {
-        /// The keys that only a sequence has.
+        /// The key that only a sequence has.
         #[derive(Deserialize)]
         struct Head {
             operations: Option<IgnoredAny>,

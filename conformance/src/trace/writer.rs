@@ -19,14 +19,14 @@ enum Sink<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes plain text.
-    pub fn plain(to: W) -> Self {
-        Self { sink: Sink::Plain(to), line: 0 }
+    /// Creates a writer of plain text.
+    pub fn plain(output: W) -> Self {
+        Self { sink: Sink::Plain(output), line: 0 }
     }
 
-    /// Writes compressed with gzip.
-    pub fn gzip(to: W) -> Self {
-        Self { sink: Sink::Gzip(GzEncoder::new(to, Compression::default())), line: 0 }
+    /// Creates a writer that compresses with gzip.
+    pub fn gzip(output: W) -> Self {
+        Self { sink: Sink::Gzip(GzEncoder::new(output, Compression::default())), line: 0 }
     }
 
     /// Writes a trace.
@@ -36,8 +36,8 @@ impl<W: Write> Writer<W> {
     pub fn write(&mut self, trace: &Trace) -> Result<(), TraceError> {
         self.line += 1;
         let written = match &mut self.sink {
-            Sink::Plain(to) => line(to, trace),
-            Sink::Gzip(to) => line(to, trace),
+            Sink::Plain(output) => write_line(output, trace),
+            Sink::Gzip(output) => write_line(output, trace),
         };
         written.map_err(|error| TraceError::Write { line: self.line, error })
     }
@@ -48,16 +48,16 @@ impl<W: Write> Writer<W> {
     /// [`TraceError::Write`].
     pub fn finish(self) -> Result<W, TraceError> {
         let line = self.line;
-        let ended = match self.sink {
-            Sink::Plain(mut to) => to.flush().map(|()| to),
-            Sink::Gzip(to) => to.finish().and_then(|mut to| to.flush().map(|()| to)),
+        let output = match self.sink {
+            Sink::Plain(mut output) => output.flush().map(|()| output),
+            Sink::Gzip(gzip) => gzip.finish().and_then(|mut it| it.flush().map(|()| it)),
         };
-        ended.map_err(|error| TraceError::Write { line, error })
+        output.map_err(|error| TraceError::Write { line, error })
     }
 }
 
-fn line(to: &mut impl Write, trace: &Trace) -> io::Result<()> {
+fn write_line(output: &mut impl Write, trace: &Trace) -> io::Result<()> {
     let mut text = serde_json::to_vec(trace)?;
     text.push(b'\n');
-    to.write_all(&text)
+    output.write_all(&text)
 }

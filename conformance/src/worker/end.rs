@@ -1,18 +1,18 @@
-//! How a process ended.
+//! How a worker process ended.
 
 use rustix::process::Signal;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// How a process ended.
+/// How a worker process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Exited with this status.
     Exited(i32),
     /// Killed by this signal: a crash.
     Signal(i32),
-    /// Did not exit in time and was killed by this library.
+    /// Killed by this library because it did not exit in time.
     Killed,
 }
 
@@ -57,11 +57,11 @@ const SIGNALS: &[(Signal, &str, &str)] = &[
 
 /// Returns a signal's name, such as `SIGSEGV`.
 pub(crate) fn name(signal: i32) -> String {
-    let known = SIGNALS.iter().find(|(known, ..)| known.as_raw() == signal);
-    known.map_or_else(|| format!("signal {signal}"), |(_, name, _)| (*name).to_owned())
+    let entry = SIGNALS.iter().find(|(number, ..)| number.as_raw() == signal);
+    entry.map_or_else(|| format!("signal {signal}"), |(_, name, _)| (*name).to_owned())
 }
 
 fn meaning(signal: i32) -> Option<&'static str> {
-    let known = SIGNALS.iter().find(|(known, ..)| known.as_raw() == signal);
-    known.map(|(_, _, meaning)| *meaning)
+    let entry = SIGNALS.iter().find(|(number, ..)| number.as_raw() == signal);
+    entry.map(|(_, _, meaning)| *meaning)
 }

@@ -1,4 +1,4 @@
-//! A shared page that holds the last native call of a worker, also after it was killed.
+//! A shared page with the last native call of a worker. The page outlives the worker.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{File, OpenOptions};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The maximum length of a note, in bytes.
-const LENGTH: usize = 128;
+const MAX_NOTE: usize = 128;
 
 /// A page of memory shared by a worker and its parent. The worker notes each native call; the
 /// parent can read the last note after the worker has crashed.
@@ -17,17 +17,17 @@ impl LastCall {
     /// Creates an empty page.
     pub(super) fn new() -> io::Result<Self> {
         let page = File::from(memfd_create("hsa-vmm last call", MemfdFlags::CLOEXEC)?);
-        page.write_all_at(&[0; LENGTH], 0)?;
+        page.write_all_at(&[0; MAX_NOTE], 0)?;
         Ok(Self(page))
     }
 
-    /// Opens the page of this worker for writing.
+    /// Opens this worker's page for writing.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if this process is not a worker; otherwise the error of the
     /// system.
     pub fn open_in_worker() -> io::Result<Self> {
-        let (parent, page) = super::parent::parent()?;
+        let (parent, page) = super::parent::parent_ids()?;
         Self::open(parent, page)
     }
 
@@ -36,25 +36,25 @@ impl LastCall {
     }
 
     /// Replaces the note. A single system call writes it, so that it is never half-written.
-    pub fn note(&self, what: &str) {
-        let mut line = [0; LENGTH];
-        for (to, from) in line.iter_mut().zip(what.bytes()) {
+    pub fn note(&self, call: &str) {
+        let mut line = [0; MAX_NOTE];
+        for (to, from) in line.iter_mut().zip(call.bytes()) {
             *to = from;
         }
-        // The note is optional.
+        // A worker without a note is not an error.
         let _ = self.0.write_all_at(&line, 0);
     }
 
     /// Returns the last note.
     pub(super) fn read(&self) -> Option<String> {
-        let mut line = [0; LENGTH];
+        let mut line = [0; MAX_NOTE];
         self.0.read_exact_at(&mut line, 0).ok()?;
         let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
         Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty())
     }
 
-    /// Returns the descriptor's number.
-    pub(super) fn number(&self) -> i32 {
+    /// Returns the number of the page's descriptor.
+    pub(super) fn descriptor_number(&self) -> i32 {
         std::os::fd::AsRawFd::as_raw_fd(&self.0)
     }
 }
@@ -68,12 +68,12 @@ mod tests {
         let page = LastCall::new().unwrap();
         assert_eq!(page.read(), None);
         let this = std::process::id().cast_signed();
-        let other = LastCall::open(this, page.number()).unwrap();
-        other.note("in a_function_with_a_long_name");
-        other.note("in map");
+        let writer = LastCall::open(this, page.descriptor_number()).unwrap();
+        writer.note("in a_function_with_a_long_name");
+        writer.note("in map");
         assert_eq!(page.read().as_deref(), Some("in map"));
-        other.note(&"x".repeat(1000));
-        assert_eq!(page.read(), Some("x".repeat(super::LENGTH)));
+        writer.note(&"x".repeat(1000));
+        assert_eq!(page.read(), Some("x".repeat(super::MAX_NOTE)));
         assert!(LastCall::open(this, -1).is_err());
         assert!(LastCall::open_in_worker().is_err(), "this process is not a worker");
     }

@@ -9,13 +9,13 @@
 //!          └── LastCall: a shared page ◄───────────┘
 //! ```
 //!
-//! [`Worker::start`] starts a program, usually the caller's own, which calls [`begin`]. Requests and
-//! answers are JSON values, one per line; caller and program choose their types. They are sent through
-//! a socket that is the worker's standard input, so that a runtime's output does not mix with them.
+//! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
+//! [`begin`]. Requests and answers are JSON values of any types, one per line. They are
+//! sent through a socket, the worker's standard input, so that a runtime's output does not mix with them.
 //!
 //! A worker is killed when the thread that started it exits. It has its own process group, so that
-//! all processes it has started are killed with it. [`End`] describes how it ended; [`LastCall`]
-//! holds its last native call.
+//! all processes that it has started are killed with it. [`End`] describes how the worker ended;
+//! [`LastCall`] holds its last native call.
 
 mod end;
 mod last_call;
@@ -28,5 +28,6 @@ pub use last_call::LastCall;
 pub use parent::{Answers, NotAWorker, Requests, begin};
 pub use process::{Output, Received, Worker, wait_for_any};
 
-/// The variable that the parent sets: its process ID, and the number of its descriptor of the page.
+/// The environment variable that the parent sets. Its value is the parent's process ID, a colon, and the
+/// number of the parent's descriptor of the [`LastCall`] page.
 const WORKS_FOR: &str = "HSA_VMM_WORKS_FOR";

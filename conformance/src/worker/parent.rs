@@ -1,4 +1,4 @@
-//! The worker's side: receives requests from the parent process and sends answers.
+//! The connection to the parent, in the worker: receives requests and sends answers.
 
 use super::WORKS_FOR;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-/// This process was not started as a worker, or its parent has exited.
+/// The error of a process that was not started as a worker, or whose parent has exited.
 #[derive(Debug, thiserror::Error)]
 #[error("worker processes can be started by hsa-vmm only")]
 pub struct NotAWorker(#[from] io::Error);
@@ -25,13 +25,13 @@ pub struct Requests(BufReader<UnixStream>);
 pub struct Answers(Mutex<UnixStream>);
 
 /// Connects to the parent. A process that [`Worker::start`](super::Worker::start) started must call
-/// this first. From then on it is killed when the *thread* that started it exits, and its standard
-/// input is `/dev/null`.
+/// this first. Afterwards, the kernel kills the worker when the *thread* that started it exits, and the
+/// worker's standard input is `/dev/null`.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
 pub fn begin() -> Result<(Requests, Answers), NotAWorker> {
-    let (parent, _) = parent()?;
+    let (parent, _) = parent_ids()?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // The parent may have exited before the signal was set.
     if getppid().map(Pid::as_raw_pid) != Some(parent) {
@@ -44,32 +44,32 @@ pub fn begin() -> Result<(Requests, Answers), NotAWorker> {
 /// Returns the parent's process ID, and the number of its descriptor of the [`LastCall`] page.
 ///
 /// [`LastCall`]: super::LastCall
-pub(super) fn parent() -> io::Result<(i32, i32)> {
+pub(super) fn parent_ids() -> io::Result<(i32, i32)> {
     let value = env::var(WORKS_FOR).unwrap_or_default();
     let numbers = value.split_once(':');
-    let numbers = numbers.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    let numbers = numbers.and_then(|(pid, fd)| Some((pid.parse().ok()?, fd.parse().ok()?)));
     numbers.ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidInput, "this process was not started by hsa-vmm")
     })
 }
 
-/// Takes the socket from standard input and puts `/dev/null` there, so that the runtime cannot
-/// read from the socket.
+/// Takes the socket from standard input and replaces it by `/dev/null`, so that the runtime cannot read
+/// from the socket.
 fn take_socket() -> io::Result<UnixStream> {
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Fails for anything but a connected socket.
+    // Fails if standard input is not a connected socket.
     socket.peer_addr()?;
-    let nothing = OpenOptions::new().read(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&nothing)?;
+    let null = OpenOptions::new().read(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
     Ok(socket)
 }
 
 impl Requests {
-    /// Waits for the next request. Returns `None` if the parent sends no more or has exited.
+    /// Waits for the next request. Returns `None` if the parent sends no more requests or has exited.
     ///
     /// # Errors
     /// Returns the error of the system, or [`io::ErrorKind::InvalidData`] for an invalid request.
-    pub fn receive<O: DeserializeOwned>(&mut self) -> io::Result<Option<O>> {
+    pub fn receive<R: DeserializeOwned>(&mut self) -> io::Result<Option<R>> {
         let mut line = String::new();
         match self.0.read_line(&mut line)? {
             0 => Ok(None),

@@ -1,4 +1,4 @@
-//! The parent's side: starts, watches and kills a worker.
+//! A worker process, in the parent: starts, watches and kills it.
 
 use super::{End, LastCall, WORKS_FOR};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 /// The maximum length of a line. A drawing of an address space takes about ten thousand bytes.
 const MAX_LINE: usize = 64 << 20;
-/// How many bytes of an invalid line are shown.
-const SHOWN: usize = 80;
+/// The number of bytes of an invalid line that an error contains.
+const SHOWN_BYTES: usize = 80;
 /// The maximum size of the captured output, so that hours of output do not fill the memory.
 const MAX_OUTPUT: u64 = 64 << 20;
-/// The interval of checks whether the worker has exited: the socket does not report that while
-/// another process holds it.
+/// The interval of checks whether the worker has exited. The socket does not report the exit while
+/// another process holds the socket.
 const POLL: Duration = Duration::from_millis(100);
-/// The same interval after the socket was closed: the worker exits soon.
+/// The interval of these checks after the socket was closed: the worker will exit soon.
 const EXIT_POLL: Duration = Duration::from_millis(2);
 
 /// A worker process. Dropping it kills the worker and all processes that it has started.
@@ -38,11 +38,11 @@ pub struct Worker {
     last_call: LastCall,
     /// The captured output.
     output: Option<File>,
-    /// How much of it [`Worker::new_output`] has returned.
+    /// The number of bytes of the output that [`Worker::new_output`] has returned.
     output_read: u64,
-    /// Bytes that were read and are not a whole line yet.
-    unread: Vec<u8>,
-    /// The socket is closed: no more messages arrive.
+    /// Bytes that were read from the socket and not returned as lines yet.
+    buffer: Vec<u8>,
+    /// Whether the socket is closed, so that no more messages arrive.
     closed: bool,
     ended: Option<End>,
 }
@@ -76,9 +76,9 @@ impl Worker {
     /// Returns the error of the system.
     pub fn start(mut command: Command, output: Output) -> io::Result<Self> {
         let last_call = LastCall::new()?;
-        let (socket, theirs) = UnixStream::pair()?;
+        let (socket, worker_socket) = UnixStream::pair()?;
         let mut captured = None;
-        let to = match output {
+        let stdout = match output {
             Output::Inherit => io::stderr().as_fd().try_clone_to_owned().ok(),
             Output::Capture => {
                 let file = memfd_create("hsa-vmm output", MemfdFlags::CLOEXEC)?;
@@ -88,10 +88,10 @@ impl Worker {
                 Some(File::options().append(true).open(path)?.into())
             }
         };
-        let and_errors = to.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let stdio = |to: Option<OwnedFd>| to.map_or_else(Stdio::null, Stdio::from);
+        let stderr = stdout.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let stdio = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
         command.env(WORKS_FOR, format!("{}:{}", std::process::id(), last_call.number()));
-        command.stdin(OwnedFd::from(theirs)).stdout(stdio(to)).stderr(stdio(and_errors));
+        command.stdin(OwnedFd::from(worker_socket)).stdout(stdio(stdout)).stderr(stdio(stderr));
         let child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         Ok(Self {
@@ -101,7 +101,7 @@ impl Worker {
             last_call,
             output: captured,
             output_read: 0,
-            unread: Vec::new(),
+            buffer: Vec::new(),
             closed: false,
             ended: None,
         })
@@ -114,7 +114,7 @@ impl Worker {
         let _ = self.socket.write_all(&line);
     }
 
-    /// Tells the worker that no more requests follow.
+    /// Closes the direction of requests: the worker receives the end of its input.
     pub fn close_requests(&self) {
         // This fails only if the worker has exited.
         let _ = self.socket.shutdown(Shutdown::Write);
@@ -129,28 +129,28 @@ impl Worker {
                 return serde_json::from_slice(&line)
                     .map_or_else(|_| invalid(&line), Received::Answer);
             }
-            let left = limit.saturating_sub(begun.elapsed());
+            let remaining = limit.saturating_sub(begun.elapsed());
             if self.closed {
-                return self.wait(left).map_or(Received::Timeout, Received::Exited);
+                return self.wait(remaining).map_or(Received::Timeout, Received::Exited);
             }
-            if self.read(left.min(POLL)) {
+            if self.read(remaining.min(POLL)) {
                 continue;
             }
             if self.has_ended() {
                 // Answers may still be unread if another process holds the socket open.
                 self.closed |= !self.read(Duration::ZERO);
-            } else if left.is_zero() {
+            } else if remaining.is_zero() {
                 return Received::Timeout;
             }
         }
     }
 
-    /// Returns the native call that the worker has noted last.
+    /// Returns the last native call that the worker has noted.
     pub fn last_call(&self) -> Option<String> {
         self.last_call.read()
     }
 
-    /// Returns the captured output; only its end if it was very long.
+    /// Returns the captured output. Only the end of a very long output is available.
     pub fn captured_output(&self) -> String {
         let read = || {
             let Some(mut file) = self.output.as_ref() else { return Ok(String::new()) };
@@ -186,11 +186,11 @@ impl Worker {
         self.ended = Some(End::Killed);
     }
 
-    /// Takes the next line, if a whole one has been read.
+    /// Takes the next line, if a complete line has been read.
     fn take_line(&mut self) -> Option<Vec<u8>> {
-        let end = self.unread.iter().position(|&byte| byte == b'\n');
-        let too_long = self.unread.len().checked_sub(MAX_LINE).map(|_| self.unread.len() - 1);
-        end.or(too_long).map(|end| self.unread.drain(..=end).collect())
+        let end = self.buffer.iter().position(|&byte| byte == b'\n');
+        let too_long = self.buffer.len().checked_sub(MAX_LINE).map(|_| self.buffer.len() - 1);
+        end.or(too_long).map(|end| self.buffer.drain(..=end).collect())
     }
 
     /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file.
@@ -198,7 +198,7 @@ impl Worker {
         wait_for(&mut [PollFd::new(&self.socket, PollFlags::IN)], wait);
         let mut bytes = [0; 1 << 14];
         match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((count, _)) if count > 0 => self.unread.extend_from_slice(&bytes[..count]),
+            Ok((count, _)) if count > 0 => self.buffer.extend_from_slice(&bytes[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return false,
             // The worker has closed the socket: it has exited or will soon.
             Ok(_) | Err(_) => self.closed = true,
@@ -225,8 +225,8 @@ impl Worker {
 
     /// Returns whether the worker has exited. If so, kills all processes that it has started.
     fn has_ended(&mut self) -> bool {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let ended = |pid| matches!(waitid(WaitId::Pid(pid), look), Ok(Some(_)));
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let ended = |pid| matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
         if self.ended.is_none() && self.pid.is_some_and(ended) {
             // The system does not reuse the ID before `wait`.
             self.kill_group();
@@ -260,7 +260,7 @@ pub fn wait_for_any<'a>(workers: impl IntoIterator<Item = &'a Worker>, limit: Du
     let (mut sockets, mut limit) = (Vec::new(), limit);
     for worker in workers {
         match worker.closed {
-            // `poll` does not report the exit.
+            // `poll` does not report the exit of this worker.
             true => limit = limit.min(EXIT_POLL),
             false => sockets.push(PollFd::new(&worker.socket, PollFlags::IN)),
         }
@@ -270,13 +270,13 @@ pub fn wait_for_any<'a>(workers: impl IntoIterator<Item = &'a Worker>, limit: Du
 
 fn wait_for(sockets: &mut [PollFd<'_>], limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
-    // The caller checks the workers itself.
+    // Ignore the result: the caller checks each worker.
     let _ = poll(sockets, limit.as_ref());
 }
 
-/// Reads captured output from an offset on. Returns it and its end.
+/// Reads captured output from an offset on. Returns the offset of its end, and the output.
 fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
-    // A very long output was truncated: what is there is new.
+    // If the file is shorter, `read` has truncated it since: all of its content is new.
     let offset = if file.metadata()?.len() < offset { 0 } else { offset };
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::new();
@@ -285,7 +285,7 @@ fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
 }
 
 fn invalid<A>(line: &[u8]) -> Received<A> {
-    let shown = line.get(..SHOWN).unwrap_or(line);
+    let shown = line.get(..SHOWN_BYTES).unwrap_or(line);
     Received::Invalid(String::from_utf8_lossy(shown).trim().to_owned())
 }
 
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(worker.receive::<u32>(Duration::from_millis(20)), Received::Timeout);
         worker.kill();
         assert_eq!(next(&mut worker), Received::Exited(End::Killed));
-        is_gone(sleeper);
+        assert_gone(sleeper);
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         let mut worker = shell("exec 3<&0; sleep 1000 & echo $! >&0; exit 0");
         let Received::Answer(sleeper) = next(&mut worker) else { panic!("no line") };
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(0)));
-        is_gone(sleeper);
+        assert_gone(sleeper);
     }
 
     #[test]
@@ -384,14 +384,14 @@ mod tests {
         assert_eq!(received, Received::Answer(1));
     }
 
-    fn is_gone(process: u32) {
-        let gone = || match std::fs::read_to_string(format!("/proc/{process}/stat")) {
+    fn assert_gone(process: u32) {
+        let is_gone = || match std::fs::read_to_string(format!("/proc/{process}/stat")) {
             // A zombie has exited.
             Ok(stat) => stat.contains(") Z "),
             Err(_) => true,
         };
         let mut waits = 0;
-        while !gone() {
+        while !is_gone() {
             waits += 1;
             assert!(waits < 1000, "process {process} still exists");
             thread::sleep(Duration::from_millis(5));
