@@ -406,5 +406,5 @@ pub const FAULTS: &[Fault] = &[
         "GEM_VA.UNMAP#5=hang",
         Fuzz("did not end within"),
     ),
-    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("what the process has")),
+    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("resources of the process")),
 ];

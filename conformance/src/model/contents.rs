@@ -6,8 +6,7 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// Whether each byte is known. Bytes instead of bits, because filling them is fast in unoptimised
-    /// tests.
+    /// [`KNOWN`] or [`UNKNOWN`] for each byte. Not bits, because unoptimised tests fill bytes faster.
     known: Vec<u8>,
 }
 
