@@ -180,8 +180,8 @@ fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
 
 fn unified_has_one_address(context: &Context) -> Verdict {
     let others = [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::MAPPED];
-    let both = AreaFlags::HOST | AreaFlags::MAPPED;
-    for flags in others.into_iter().chain([both]) {
+    let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
+    for flags in others.into_iter().chain([host_and_mapped]) {
         let memory = mmap(&area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
         let is_on_device = context.cpu_sees(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };

@@ -213,13 +213,13 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
         ensure!(is_beyond, "{error}");
         Ok(())
     };
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for offset in [size - 3, size, usize::MAX] {
-        check_beyond(context.refuses(refused, || buffer.read(offset, &mut [0; 4]))?)?;
-        check_beyond(context.refuses(refused, || buffer.write(offset, &[0; 4]))?)?;
+        check_beyond(context.refuses(expected, || buffer.read(offset, &mut [0; 4]))?)?;
+        check_beyond(context.refuses(expected, || buffer.write(offset, &[0; 4]))?)?;
     }
-    check_beyond(context.refuses(refused, || buffer.fill(size - 4, 0, 8))?)?;
-    check_beyond(context.refuses(refused, || buffer.shrink(size + 1))?)
+    check_beyond(context.refuses(expected, || buffer.fill(size - 4, 0, 8))?)?;
+    check_beyond(context.refuses(expected, || buffer.shrink(size + 1))?)
 }
 
 fn rejects_zero_capacity(context: &Context) -> Verdict {
@@ -275,7 +275,7 @@ fn vector_of_values(context: &Context) -> Verdict {
     ensure_eq!(values.pop()?, Some(count), "the last value");
     values.truncate(2)?;
     ensure_eq!(values.to_vec()?, [0, 1], "the first two values");
-    let refused = context.refuses(HipError::InvalidValue, || values.get(2))?;
-    ensure!(matches!(refused.problem(), Some(Problem::OutOfBounds { .. })), "{refused}");
+    let error = context.refuses(HipError::InvalidValue, || values.get(2))?;
+    ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

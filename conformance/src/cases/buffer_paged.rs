@@ -167,17 +167,17 @@ fn maps_all_pages_or_none(context: &Context) -> Verdict {
 
 fn rejects_pages_beyond_end(context: &Context) -> Verdict {
     let buffer = paged(context, 3, false)?;
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
         for error in [
-            context.refuses(refused, || buffer.map(pages.clone()))?,
-            context.refuses(refused, || buffer.unmap(pages.clone()))?,
+            context.refuses(expected, || buffer.map(pages.clone()))?,
+            context.refuses(expected, || buffer.unmap(pages.clone()))?,
         ] {
             ensure_eq!(error.problem(), Some(Problem::OutOfRange(3)), "{error}");
         }
     }
-    context.refuses(refused, || buffer.address_of(3))?;
-    context.refuses(refused, || buffer.state(usize::MAX))?;
+    context.refuses(expected, || buffer.address_of(3))?;
+    context.refuses(expected, || buffer.state(usize::MAX))?;
     Ok(())
 }
 
@@ -187,12 +187,12 @@ fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
     buffer.map(0..2)?;
     buffer.fill(0, 0xd300, 2 * granule)?;
     buffer.unmap(1..2)?;
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for (offset, page) in [(granule - 4, 1), (granule, 1), (2 * granule, 2)] {
         for error in [
-            context.refuses(refused, || buffer.read(offset, &mut [0; 8]))?,
-            context.refuses(refused, || buffer.write(offset, &[0; 8]))?,
-            context.refuses(refused, || buffer.fill(offset, 0, 8))?,
+            context.refuses(expected, || buffer.read(offset, &mut [0; 8]))?,
+            context.refuses(expected, || buffer.write(offset, &[0; 8]))?,
+            context.refuses(expected, || buffer.fill(offset, 0, 8))?,
         ] {
             ensure_eq!(
                 rejected_page(&error),
@@ -306,15 +306,15 @@ fn rejects_incompatible_pages(context: &Context) -> Verdict {
     let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;
     first.map(0..3)?;
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for error in [
-        context.refuses(refused, || first.move_pages(0..1, &large, 0))?,
-        context.refuses(refused, || first.exchange_pages(0..1, &large, 0))?,
+        context.refuses(expected, || first.move_pages(0..1, &large, 0))?,
+        context.refuses(expected, || first.exchange_pages(0..1, &large, 0))?,
     ] {
         ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
     }
-    context.refuses(refused, || first.exchange_pages(0..2, &first, 1))?;
-    context.refuses(refused, || first.move_pages(0..2, &first, 1)).map(|_| ())
+    context.refuses(expected, || first.exchange_pages(0..2, &first, 1))?;
+    context.refuses(expected, || first.move_pages(0..2, &first, 1)).map(|_| ())
 }
 
 fn prepared_pages_are_released(context: &Context) -> Verdict {
@@ -425,16 +425,16 @@ fn rejects_invalid_sharing(context: &Context) -> Verdict {
     let large = large.reserve(context.vmm(), &context.properties())?;
     first.map(0..3)?;
     second.map(2..3)?;
-    let refused = HipError::InvalidValue;
-    let error = context.refuses(refused, || first.share_pages(0..3, &second, 1))?;
+    let expected = HipError::InvalidValue;
+    let error = context.refuses(expected, || first.share_pages(0..3, &second, 1))?;
     ensure_eq!(rejected_page(&error), Some((2, Problem::PageMapped)), "the error");
-    let error = context.refuses(refused, || first.share_pages(2..4, &second, 0))?;
+    let error = context.refuses(expected, || first.share_pages(2..4, &second, 0))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageNotMapped)), "the error");
-    let error = context.refuses(refused, || first.share_pages(0..2, &second, 3))?;
+    let error = context.refuses(expected, || first.share_pages(0..2, &second, 3))?;
     ensure_eq!(rejected_page(&error), Some((4, Problem::OutOfRange(4))), "the error");
-    let error = context.refuses(refused, || first.share_pages(0..1, &large, 0))?;
+    let error = context.refuses(expected, || first.share_pages(0..1, &large, 0))?;
     ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
-    context.refuses(refused, || first.share_pages(0..2, &first, 1))?;
+    context.refuses(expected, || first.share_pages(0..2, &first, 1))?;
     ensure_eq!((first.page_users(0)?, second.page_users(2)?), (1, 1), "users");
     Ok(())
 }

@@ -60,7 +60,7 @@ fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableB
     Ok(buffer)
 }
 
-/// The reason for skipping a case after which the case runs again.
+/// The skip reason after which [`retry_if_lost`] runs a case again.
 const LOST: &str = "another thread of this process took the addresses, again and again";
 
 /// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
@@ -113,10 +113,10 @@ fn pausing_releases_memory(context: &Context) -> Verdict {
         (1, 0, 0),
         "reservations, handles and mappings"
     );
-    let refused = HipError::InvalidValue;
-    context.refuses(refused, || context.vmm().read(at, &mut [0; 4]))?;
-    context.refuses(refused, || context.vmm().fill(at, 0, context.granule()))?;
-    let error = context.refuses(refused, || buffer.write(0, &[0; 4]))?;
+    let expected = HipError::InvalidValue;
+    context.refuses(expected, || context.vmm().read(at, &mut [0; 4]))?;
+    context.refuses(expected, || context.vmm().fill(at, 0, context.granule()))?;
+    let error = context.refuses(expected, || buffer.write(0, &[0; 4]))?;
     ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
     context.holds(at, 2, 0xda00)
@@ -165,12 +165,12 @@ fn resumes_with_access(context: &Context) -> Verdict {
 
 fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xde00)?;
-    let refused = HipError::InvalidValue;
-    let error = context.refuses(refused, || buffer.resume())?;
+    let expected = HipError::InvalidValue;
+    let error = context.refuses(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
     pause(context, &mut buffer, Contents::Save)?;
     for contents in [Contents::Save, Contents::Drop] {
-        let error = context.refuses(refused, || buffer.pause(contents))?;
+        let error = context.refuses(expected, || buffer.pause(contents))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;

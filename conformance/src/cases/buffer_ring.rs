@@ -147,10 +147,10 @@ fn positions_wrap_around(context: &Context) -> Verdict {
 fn rejects_more_than_size(context: &Context) -> Verdict {
     let ring = ring(context, 3)?;
     let mut bytes = vec![0; ring.size() + 1];
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for position in [0, 1, u64::MAX] {
-        context.refuses(refused, || ring.read(position, &mut bytes))?;
-        context.refuses(refused, || ring.write(position, &bytes))?;
+        context.refuses(expected, || ring.read(position, &mut bytes))?;
+        context.refuses(expected, || ring.write(position, &bytes))?;
     }
     Ok(())
 }

@@ -153,12 +153,12 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
     while let Ok(file) = File::open("/dev/null") {
         files.push(file);
     }
-    let refused = context.refuses(HipError::OperatingSystem, || {
+    let result = context.refuses(HipError::OperatingSystem, || {
         context.vmm().export_to_shareable_handle(handle, KIND)
     });
     drop(files);
     drop(limit);
-    let error = refused?;
+    let error = result?;
     ensure!(*error.kind() == ErrorKind::OutOfDescriptors, "{error}");
     context.holds(at, 1, 0xb0b0_b0b0)?;
     export(context, handle).map(|_| ())

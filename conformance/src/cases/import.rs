@@ -147,8 +147,8 @@ fn descriptor_stays_open(context: &Context) -> Verdict {
     context.vmm().release(first)?;
     let open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
     ensure!(open, "the descriptor was closed");
-    let again = import(context, &descriptor)?;
-    let imported_at = map_for_users(context, again, 1)?;
+    let second = import(context, &descriptor)?;
+    let imported_at = map_for_users(context, second, 1)?;
     context.holds(imported_at, 1, 0xa9a9_a9a9)
 }
 

@@ -1,5 +1,5 @@
-//! IPC handles of pool memory, as far as one process can test them. `ipc_two` has the cases for two
-//! processes; more are in the library's tests (`tests/ipc`).
+//! IPC handles of pool memory: the cases that one process can test. `ipc_two` has the cases for two
+//! processes; the library's tests (`tests/ipc`) have more.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::context::offset;
@@ -261,7 +261,7 @@ fn rejects_own_process(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Returns a handle of this process's memory with changed bytes.
+/// Returns an IPC handle of `memory`, with changed bytes.
 fn changed_handle(
     ipc: &Ipc,
     memory: &PoolMemory,

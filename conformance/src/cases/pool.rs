@@ -93,8 +93,8 @@ fn reports_sizes(runtime: &Runtime) -> Verdict {
 fn has_one_coherence(runtime: &Runtime) -> Verdict {
     let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools).filter(global) {
-        let both = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
-        ensure!(!pool.flags.contains(both), "a pool is coarse-grained and fine-grained");
+        let both_flags = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
+        ensure!(!pool.flags.contains(both_flags), "a pool is coarse-grained and fine-grained");
     }
     Ok(())
 }

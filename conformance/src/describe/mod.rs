@@ -42,7 +42,7 @@ pub struct RuntimeDescription {
     /// Whether virtual memory management is supported.
     #[serde(default)]
     pub virtual_memory: Option<bool>,
-    /// The reason if it is not supported.
+    /// The reason why virtual memory management is not supported.
     #[serde(default)]
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.

@@ -1,7 +1,7 @@
 //! Compares two reports, of different runtimes, versions or machines.
 //!
 //! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
-//! durations of cases. [`sentences`](Diff::sentences) formats it as sentences.
+//! durations of cases. [`sentences`](Diff::sentences) formats them as text.
 
 mod agents;
 mod cases;
@@ -35,7 +35,7 @@ pub struct Diff {
     /// The number of cases with equal results.
     #[serde(rename = "alike")]
     pub same: usize,
-    /// Whether cases were compared. A report of `info` has none.
+    /// Whether cases were compared. Reports of `hsa-vmm info` have no cases.
     pub cases_compared: bool,
     /// The durations of the cases. They vary, and do not count as differences.
     pub timings: Timings,

@@ -63,9 +63,9 @@ impl Diff {
                 CaseKind::OnlyA => ("case is only in A", "cases are only in A"),
                 CaseKind::OnlyB => ("case is only in B", "cases are only in B"),
             };
-            let what = if cases.len() == 1 { singular } else { plural };
+            let text = if cases.len() == 1 { singular } else { plural };
             let names: Vec<_> = cases.iter().map(case_text).collect();
-            sentences.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
+            sentences.push(format!("{} {text}: {}.", cases.len(), list(&names, ", ")));
         }
         sentences.push(match (self.cases.is_empty(), self.same) {
             (true, 1) => "The case has the same result.".to_owned(),
@@ -107,10 +107,10 @@ fn change_text(change: &Change) -> String {
 fn quirks(report: &str, quirks: &[QuirkDescription]) -> Option<String> {
     let names: Vec<_> =
         quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
-    let what = if names.len() == 1 { "workaround is" } else { "workarounds are" };
+    let text = if names.len() == 1 { "workaround is" } else { "workarounds are" };
     // Lists all quirks, because versions differ mainly in them.
     let sentence =
-        || format!("{} {what} needed only with {report}: {}.", names.len(), names.join(", "));
+        || format!("{} {text} needed only with {report}: {}.", names.len(), names.join(", "));
     (!names.is_empty()).then(sentence)
 }
 

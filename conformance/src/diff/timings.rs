@@ -8,8 +8,8 @@ const MIN_FACTOR: f64 = 3.0;
 /// The minimum notable difference in microseconds. On a busy machine a case of 1 ms can be delayed by
 /// 50 ms, so a notable case must be both 3 times as slow and 0.1 s slower.
 const MIN_DIFFERENCE: u64 = 100_000;
-/// The minimum duration in microseconds of a case that counts for the median. Shorter ones are too
-/// inexact.
+/// The minimum duration in microseconds of a case that counts for the median. Shorter durations mostly
+/// measure the clock.
 const MIN_DURATION: u64 = 100;
 /// The minimum number of cases for a median.
 const MIN_CASES: usize = 20;

@@ -82,8 +82,8 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the access of this process's loads and stores: the maximum of all CPUs, which share its
-    /// address space.
+    /// Returns the access of this process's loads and stores: the maximum of all CPUs' access, because the
+    /// CPUs share the process's address space.
     #[must_use]
     pub fn cpu_access(&self, mapping: &Mapping) -> Access {
         self.machine.cpus().map(|cpu| mapping.access[cpu]).max().unwrap_or_default()
@@ -105,8 +105,8 @@ impl Model {
     /// a CPU must be able to access the memory of all GPUs.
     fn can_be_granted(&self, agent: usize, mapping: &Mapping) -> bool {
         let can_access = &self.machine.agents[agent].can_access;
-        let held = self.handles.iter().find(|held| held.handle == mapping.handle);
-        match held.map(|held| held.properties.location) {
+        let state = self.handles.iter().find(|state| state.handle == mapping.handle);
+        match state.map(|state| state.properties.location) {
             Some(Location::Agent(owner)) => {
                 self.machine.agent(owner).is_none_or(|owner| can_access[owner])
             }

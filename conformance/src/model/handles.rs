@@ -89,7 +89,7 @@ impl Model {
         properties: AllocationProperties,
         memory: Memory,
     ) -> Result<(), String> {
-        if self.handles.iter().any(|held| held.handle == handle) {
+        if self.handles.iter().any(|state| state.handle == handle) {
             return Err(format!("{handle:?} is in use already"));
         }
         self.handles.push(HandleState { handle, references: 1, properties, memory });
@@ -102,8 +102,8 @@ impl Model {
     /// Returns all reasons for rejecting the call.
     pub fn release(&mut self, handle: Handle) -> Verdict {
         self.valid_handle(handle)?;
-        for held in self.handles.iter_mut().filter(|held| held.handle == handle) {
-            held.references -= 1;
+        for state in self.handles.iter_mut().filter(|state| state.handle == handle) {
+            state.references -= 1;
         }
         self.forget_unused();
         Ok(())
@@ -116,8 +116,8 @@ impl Model {
     pub fn retain(&mut self, address: usize) -> Verdict<Handle> {
         let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
         let handle = mapping.ok_or(Rejection::of(ADDRESS))?.handle;
-        for held in self.handles.iter_mut().filter(|held| held.handle == handle) {
-            held.references += 1;
+        for state in self.handles.iter_mut().filter(|state| state.handle == handle) {
+            state.references += 1;
         }
         Ok(handle)
     }
@@ -127,8 +127,8 @@ impl Model {
     /// # Errors
     /// Returns all reasons for rejecting the call.
     pub fn properties(&self, handle: Handle) -> Verdict<(AllocationProperties, usize)> {
-        let held = self.valid_handle(handle)?;
-        Ok((held.properties, held.memory.size))
+        let state = self.valid_handle(handle)?;
+        Ok((state.properties, state.memory.size))
     }
 
     /// Exports a handle: returns the memory that the descriptor shares.
@@ -136,15 +136,16 @@ impl Model {
     /// # Errors
     /// Returns all reasons for rejecting the call.
     pub fn export(&self, handle: Handle, handle_type: HandleType, flags: u64) -> Verdict<Memory> {
-        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
-        let is_exportable = |held: &HandleState| held.properties.handle_types.contains(handle_type);
+        let state = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        let is_exportable =
+            |state: &HandleState| state.properties.handle_types.contains(handle_type);
         Rules::default()
             .reject_if(FLAGS, flags != 0)
-            .reject_if(HANDLE, held.is_none())
-            .reject_if(HANDLE_TYPE, held.is_some_and(|held| !is_exportable(held)))
+            .reject_if(HANDLE, state.is_none())
+            .reject_if(HANDLE_TYPE, state.is_some_and(|state| !is_exportable(state)))
             .reject_if(Reason::NotSupported, handle_type != HandleType::POSIX_FILE_DESCRIPTOR)
             .verdict()?;
-        Ok(held.ok_or(Rejection::of(HANDLE))?.memory.clone())
+        Ok(state.ok_or(Rejection::of(HANDLE))?.memory.clone())
     }
 
     /// Checks the import of a descriptor. If the library succeeds,
@@ -179,14 +180,14 @@ impl Model {
 
     /// Returns the state of a valid handle. A released handle is invalid even if its memory is mapped.
     pub(super) fn valid_handle(&self, handle: Handle) -> Verdict<&HandleState> {
-        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
-        held.ok_or(Rejection::of(HANDLE))
+        let state = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        state.ok_or(Rejection::of(HANDLE))
     }
 
     /// Removes handles without references and mappings.
     pub(super) fn forget_unused(&mut self) {
         let mappings = &self.mappings;
         let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);
-        self.handles.retain(|held| held.references > 0 || mapped(held.handle));
+        self.handles.retain(|state| state.references > 0 || mapped(state.handle));
     }
 }

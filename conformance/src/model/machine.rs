@@ -1,9 +1,9 @@
-//! The properties of the machine on which results depend.
+//! The properties of a machine that affect results.
 
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::{Agent, AgentId, Runtime};
 
-/// The properties of the machine on which results depend.
+/// The properties of a machine that affect results.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The agents, in the runtime's order.
@@ -16,7 +16,7 @@ pub struct Machine {
     pub import_checks_descriptor: bool,
 }
 
-/// The properties of an agent on which results depend.
+/// The properties of an agent that affect results.
 #[derive(Clone, Debug)]
 pub struct AgentProperties {
     /// The identifier.

@@ -18,20 +18,20 @@ impl Model {
         flags: u64,
     ) -> Verdict {
         let granule = self.machine.granule;
-        let held = self.valid_handle(handle).ok();
-        let place = range(address, size);
-        let reserved = place.as_ref().is_some_and(|place| self.is_in_one_reservation(place));
+        let state = self.valid_handle(handle).ok();
+        let target = range(address, size);
+        let reserved = target.as_ref().is_some_and(|target| self.is_in_one_reservation(target));
         let is_mapped =
-            |place| self.mappings.iter().any(|it| intersection(&it.range(), place).is_some());
+            |target| self.mappings.iter().any(|it| intersection(&it.range(), target).is_some());
         Rules::default()
             .reject_if(FLAGS, flags != 0)
             .reject_if(OFFSET, offset != 0)
-            .reject_if(HANDLE, held.is_none())
+            .reject_if(HANDLE, state.is_none())
             .reject_if(ADDRESS, !address.is_multiple_of(granule))
             .reject_if(SIZE, size == 0 || !size.is_multiple_of(granule))
-            .reject_if(SIZE, held.is_some_and(|held| size > held.memory.size))
+            .reject_if(SIZE, state.is_some_and(|state| size > state.memory.size))
             .reject_if(RANGE, !reserved)
-            .reject_if(RANGE, place.as_ref().is_some_and(is_mapped))
+            .reject_if(RANGE, target.as_ref().is_some_and(is_mapped))
             .verdict()?;
         let agents = self.machine.agents.len();
         let (access, granted) = (vec![Access::None; agents], vec![false; agents]);
@@ -53,12 +53,12 @@ impl Model {
 
     /// Returns the starts of the mappings in a range. They must cover it, and not extend beyond it.
     pub(super) fn whole_mappings(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
-        let starts = range(address, size).and_then(|place| {
-            let overlaps = |it: &&Mapping| intersection(&it.range(), &place).is_some();
+        let starts = range(address, size).and_then(|target| {
+            let overlaps = |it: &&Mapping| intersection(&it.range(), &target).is_some();
             let mappings: Vec<_> = self.mappings.iter().filter(overlaps).collect();
-            let whole = mappings.iter().all(|it| is_inside(&it.range(), &place));
+            let all_inside = mappings.iter().all(|it| is_inside(&it.range(), &target));
             let total: usize = mappings.iter().map(|it| it.size).sum();
-            let is_covered = whole && total == size && self.is_in_one_reservation(&place);
+            let is_covered = all_inside && total == size && self.is_in_one_reservation(&target);
             is_covered.then(|| mappings.iter().map(|it| it.start).collect())
         });
         starts.ok_or(Rejection::of(RANGE))

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// The part of a range that lies in one mapping.
 struct Part<'a> {
     mapping: &'a Mapping,
-    held: &'a HandleState,
+    state: &'a HandleState,
     /// Offsets in the memory.
     bytes: Range<usize>,
 }
@@ -44,12 +44,14 @@ impl Model {
         let parts = self.parts(RANGE, address, bytes.len())?;
         let forbidden = |part: &Part| self.cpu_access(part.mapping) < Access::ReadWrite;
         Rules::default().reject_if(ADDRESS, parts.iter().any(forbidden)).verdict()?;
-        store_parts(&parts, |memory, place, done| memory.write(place.start, &bytes[done]));
+        store_parts(&parts, |memory, part, source_range| {
+            memory.write(part.start, &bytes[source_range])
+        });
         forget_overlaps(&parts);
         Ok(())
     }
 
-    /// Copies from one range to another by an agent.
+    /// Copies from one range to another with an agent.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -71,12 +73,14 @@ impl Model {
             .verdict()?;
         let (target, source) = (target?, source?);
         let new = contents(&source);
-        store_parts(&target, |memory, place, done| memory.overwrite(place.start, &new, done));
+        store_parts(&target, |memory, part, source_range| {
+            memory.overwrite(part.start, &new, source_range)
+        });
         forget_overlaps(&target);
         if target.iter().any(|to| source.iter().any(|from| shared_bytes_of(to, from).is_some())) {
             // The order in which bytes are copied is undefined.
             for part in &target {
-                part.held.memory.contents.borrow_mut().forget(part.bytes.clone());
+                part.state.memory.contents.borrow_mut().forget(part.bytes.clone());
             }
         }
         Ok(())
@@ -96,21 +100,21 @@ impl Model {
             .reject_if(NOT_GRANTED, parts.as_ref().is_ok_and(|parts| !can_be_filled(parts)))
             .verdict()?;
         // Mappings consist of whole words.
-        store_parts(&parts?, |memory, place, _| memory.fill(place, value.to_ne_bytes()));
+        store_parts(&parts?, |memory, part, _| memory.fill(part, value.to_ne_bytes()));
         Ok(())
     }
 
     /// Marks the contents of a range as unknown, after a write to the range failed half-way.
     pub fn forget(&self, address: usize, size: usize) {
         for part in self.parts(RANGE, address, size).unwrap_or_default() {
-            part.held.memory.contents.borrow_mut().forget(part.bytes);
+            part.state.memory.contents.borrow_mut().forget(part.bytes);
         }
     }
 
     /// Returns the parts of a range, by mapping. Fails with `reason` unless the range is in one reservation
     /// and completely mapped.
     fn parts(&self, reason: Reason, address: usize, size: usize) -> Verdict<Vec<Part<'_>>> {
-        let Some(place) = range(address, size).filter(|place| self.is_in_one_reservation(place))
+        let Some(target) = range(address, size).filter(|target| self.is_in_one_reservation(target))
         else {
             return Err(Rejection::of(reason));
         };
@@ -118,20 +122,20 @@ impl Model {
             .mappings
             .iter()
             .filter_map(|mapping| {
-                let overlap = intersection(&mapping.range(), &place)?;
-                let held = self.handles.iter().find(|held| held.handle == mapping.handle)?;
+                let overlap = intersection(&mapping.range(), &target)?;
+                let state = self.handles.iter().find(|state| state.handle == mapping.handle)?;
                 let bytes = overlap.start - mapping.start..overlap.end - mapping.start;
-                Some(Part { mapping, held, bytes })
+                Some(Part { mapping, state, bytes })
             })
             .collect();
         let covered: usize = parts.iter().map(|part| part.bytes.len()).sum();
         if covered == size { Ok(parts) } else { Err(Rejection::of(reason)) }
     }
 
-    /// Returns whether the memory's owner can write it; if the owner is unknown, whether any GPU can.
+    /// Returns whether the owner can write the memory, or if the owner is unknown, whether any GPU can.
     fn can_be_filled(&self, part: &Part) -> bool {
         let can_write = |agent: usize| part.mapping.access[agent] == Access::ReadWrite;
-        match part.held.properties.location {
+        match part.state.properties.location {
             Location::Agent(owner) => self.machine.agent(owner).is_some_and(can_write),
             _ => self.machine.gpus().any(can_write),
         }
@@ -142,7 +146,7 @@ impl Model {
 fn contents(parts: &[Part]) -> Contents {
     let mut all = Contents::unknown(0);
     for part in parts {
-        all.append(&part.held.memory.contents.borrow(), part.bytes.clone());
+        all.append(&part.state.memory.contents.borrow(), part.bytes.clone());
     }
     all
 }
@@ -152,7 +156,7 @@ fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range
     let mut done = 0;
     for part in parts {
         let end = done + part.bytes.len();
-        store(&mut part.held.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
+        store(&mut part.state.memory.contents.borrow_mut(), part.bytes.clone(), done..end);
         done = end;
     }
 }
@@ -161,13 +165,13 @@ fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range
 fn forget_overlaps(parts: &[Part]) {
     for (index, part) in parts.iter().enumerate() {
         for shared in parts[index + 1..].iter().filter_map(|other| shared_bytes_of(part, other)) {
-            part.held.memory.contents.borrow_mut().forget(shared);
+            part.state.memory.contents.borrow_mut().forget(shared);
         }
     }
 }
 
 /// Returns the bytes of memory that two parts share.
 fn shared_bytes_of(a: &Part, b: &Part) -> Option<Range<usize>> {
-    let is_shared = Rc::ptr_eq(&a.held.memory.contents, &b.held.memory.contents);
+    let is_shared = Rc::ptr_eq(&a.state.memory.contents, &b.state.memory.contents);
     is_shared.then(|| intersection(&a.bytes, &b.bytes)).flatten()
 }

@@ -104,7 +104,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns the kind, or if its objects are missing the kind that creates them.
+/// Returns a kind; if the objects of its operations are missing, the kind that creates them instead.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
@@ -258,7 +258,7 @@ fn descriptor(choices: &mut Choices) -> Descriptor {
     }
 }
 
-/// The same access for all agents, or different access for some.
+/// Draws the same access for all agents, or different access for some.
 fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
     if choices.percent(35) {
         return list(choices, |choices| (agent(choices), access(choices)));
@@ -267,7 +267,7 @@ fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
     (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
-/// One to four values, rarely none.
+/// Draws one to four values, rarely none.
 fn list<T>(choices: &mut Choices, mut item: impl FnMut(&mut Choices) -> T) -> Vec<T> {
     let length = if choices.percent(2) { 0 } else { 1 + choices.below(4) };
     (0..length).map(|_| item(choices)).collect()
@@ -283,7 +283,7 @@ fn spot(choices: &mut Choices) -> Spot {
     Spot { edge, span: writable(choices) }
 }
 
-/// Mostly mappings that an agent can write.
+/// Draws a span: mostly mappings that an agent can write.
 fn writable(choices: &mut Choices) -> Span {
     if choices.percent(30) {
         return run(choices);
@@ -292,7 +292,7 @@ fn writable(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Mostly mappings.
+/// Draws a span: mostly mappings.
 fn run(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..17 => Region::Run(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
@@ -302,18 +302,18 @@ fn run(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Mostly unmapped addresses for a mapping.
+/// Draws a span: mostly unmapped addresses of a reservation.
 fn gap(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..14 => Region::Gap(choices.byte(), 1 + choices.below(4)),
-        // Possibly mapped already.
+        // These granules may be mapped already.
         14..18 => Region::Granules(choices.byte(), choices.below(12), 1 + choices.below(4)),
         _ => any_region(choices),
     };
     shifted(choices, region)
 }
 
-/// Mostly a reservation.
+/// Draws a span: mostly a reservation.
 fn reservation(choices: &mut Choices) -> Span {
     let region = match choices.below(10) {
         0..8 => Region::Reservation(choices.byte()),
@@ -322,7 +322,7 @@ fn reservation(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Any kind of region.
+/// Draws a region of any kind.
 fn any_region(choices: &mut Choices) -> Region {
     match choices.below(6) {
         0 | 1 => Region::Granules(choices.byte(), choices.below(12), 1 + choices.below(6)),
@@ -336,6 +336,7 @@ fn any_region(choices: &mut Choices) -> Region {
     }
 }
 
+/// Rarely moves one end of a region.
 fn shifted(choices: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];

@@ -24,7 +24,7 @@ pub enum Coverage {
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Works,
-    Refused {
+    Rejected {
         hip6: HipError,
         hip7: HipError,
     },
@@ -37,8 +37,8 @@ impl Expected {
     pub fn error(self, profile: HipProfile) -> Option<HipError> {
         match self {
             Self::Works | Self::AtOpening => None,
-            Self::Refused { hip6, .. } if profile == HipProfile::Hip6 => Some(hip6),
-            Self::Refused { hip7, .. } => Some(hip7),
+            Self::Rejected { hip6, .. } if profile == HipProfile::Hip6 => Some(hip6),
+            Self::Rejected { hip7, .. } => Some(hip7),
         }
     }
 }
@@ -53,18 +53,18 @@ impl Row {
 
 use Expected::{AtOpening as AT_OPENING, Works as WORKS};
 
-const fn refused(hip6: HipError, hip7: HipError) -> Expected {
-    Expected::Refused { hip6, hip7 }
+const fn rejected(hip6: HipError, hip7: HipError) -> Expected {
+    Expected::Rejected { hip6, hip7 }
 }
 
-const INVALID: Expected = refused(HipError::InvalidValue, HipError::InvalidValue);
-const BAD_RESERVATION: Expected = refused(HipError::OutOfMemory, HipError::InvalidValue);
-const STILL_MAPPED: Expected = refused(HipError::Unknown, HipError::InvalidValue);
-const BAD_DEVICE: Expected = refused(HipError::InvalidValue, HipError::InvalidDevice);
-const UNSUPPORTED: Expected = refused(HipError::NotSupported, HipError::NotSupported);
-const SAME_PROCESS: Expected = refused(HipError::InvalidContext, HipError::InvalidContext);
-const FREED: Expected = refused(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
-const OUT_OF_MEMORY: Expected = refused(HipError::OutOfMemory, HipError::OutOfMemory);
+const INVALID: Expected = rejected(HipError::InvalidValue, HipError::InvalidValue);
+const BAD_RESERVATION: Expected = rejected(HipError::OutOfMemory, HipError::InvalidValue);
+const STILL_MAPPED: Expected = rejected(HipError::Unknown, HipError::InvalidValue);
+const BAD_DEVICE: Expected = rejected(HipError::InvalidValue, HipError::InvalidDevice);
+const UNSUPPORTED: Expected = rejected(HipError::NotSupported, HipError::NotSupported);
+const SAME_PROCESS: Expected = rejected(HipError::InvalidContext, HipError::InvalidContext);
+const FREED: Expected = rejected(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
+const OUT_OF_MEMORY: Expected = rejected(HipError::OutOfMemory, HipError::OutOfMemory);
 
 const fn cases(number: u32, title: &'static str, expected: Expected, names: &'static str) -> Row {
     Row { number, title, coverage: Coverage::Cases(expected, names) }

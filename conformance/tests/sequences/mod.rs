@@ -83,12 +83,12 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
     };
     let (sequences_run, steps) = (AtomicU64::new(0), AtomicU64::new(0));
     let sequences = Sequences::<S>::sequential_strategy(1..MAX_OPERATIONS);
-    let result = TestRunner::new(config).run(&sequences, |((setup, _), operations, seen)| {
+    let result = TestRunner::new(config).run(&sequences, |((setup, _), operations, counter)| {
         // Shrink steps are not counted.
-        sequences_run.fetch_add(seen.is_some().into(), Ordering::Relaxed);
+        sequences_run.fetch_add(counter.is_some().into(), Ordering::Relaxed);
         let on_operation = || {
-            let seen = seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
-            steps.fetch_add(seen.is_some().into(), Ordering::Relaxed);
+            let counter = counter.as_ref().map(|counter| counter.fetch_add(1, Ordering::SeqCst));
+            steps.fetch_add(counter.is_some().into(), Ordering::Relaxed);
         };
         sequence(&setup.runtime(), &operations, on_operation)
     });

@@ -11,7 +11,7 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
 /// The result of a call on which library and model agree; `None` or `false` if both rejected the call.
-pub(super) type Agreed<T> = Result<T, Difference>;
+pub(super) type CallResult<T> = Result<T, Difference>;
 
 impl DifferentialTest {
     pub(super) fn reserve(
@@ -20,7 +20,7 @@ impl DifferentialTest {
         alignment: usize,
         hint: Option<usize>,
         flags: u64,
-    ) -> Agreed<Option<usize>> {
+    ) -> CallResult<Option<usize>> {
         let expected_base = hint.filter(|&hint| self.is_available(hint, size, alignment));
         let hint = hint.map(Address::new);
         let returned = self.vmm.reserve_with_flags(size, alignment, hint, flags);
@@ -53,7 +53,7 @@ impl DifferentialTest {
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
     }
 
-    pub(super) fn free(&mut self, address: usize, size: usize) -> Agreed<bool> {
+    pub(super) fn free(&mut self, address: usize, size: usize) -> CallResult<bool> {
         let returned = self.vmm.address_free(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.free(address, size);
@@ -76,7 +76,7 @@ impl DifferentialTest {
     }
 
     /// Creates shareable memory.
-    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Agreed<Option<Handle>> {
+    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> CallResult<Option<Handle>> {
         let kind = HandleType::POSIX_FILE_DESCRIPTOR;
         self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
     }
@@ -86,7 +86,7 @@ impl DifferentialTest {
         size: usize,
         properties: &AllocationProperties,
         flags: u64,
-    ) -> Agreed<Option<Handle>> {
+    ) -> CallResult<Option<Handle>> {
         let returned = self.vmm.create_with_flags(size, properties, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
@@ -112,7 +112,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    pub(super) fn release(&mut self, handle: Handle) -> Agreed<bool> {
+    pub(super) fn release(&mut self, handle: Handle) -> CallResult<bool> {
         let returned = self.vmm.release(handle);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.release(handle);
@@ -126,7 +126,7 @@ impl DifferentialTest {
         offset: usize,
         handle: Handle,
         flags: u64,
-    ) -> Agreed<bool> {
+    ) -> CallResult<bool> {
         let returned = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
@@ -138,7 +138,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn unmap(&mut self, address: usize, size: usize) -> Agreed<bool> {
+    pub(super) fn unmap(&mut self, address: usize, size: usize) -> CallResult<bool> {
         let returned = self.vmm.unmap(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
@@ -151,7 +151,7 @@ impl DifferentialTest {
         address: usize,
         size: usize,
         grants: &[(AgentId, Access)],
-    ) -> Agreed<bool> {
+    ) -> CallResult<bool> {
         let descriptors: Vec<_> =
             grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
         let returned = self.vmm.set_access(Address::new(address), size, &descriptors);
@@ -165,7 +165,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Agreed<bool> {
+    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> CallResult<bool> {
         let returned = self.vmm.get_access(agent, Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
@@ -186,7 +186,7 @@ impl DifferentialTest {
         address: usize,
         size: usize,
         agents: &[AgentId],
-    ) -> Agreed<bool> {
+    ) -> CallResult<bool> {
         let returned = self.vmm.revoke(Address::new(address), size, agents);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
@@ -198,7 +198,7 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn retain(&mut self, address: usize) -> Agreed<bool> {
+    pub(super) fn retain(&mut self, address: usize) -> CallResult<bool> {
         let returned = self.vmm.retain_allocation_handle(Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.retain(address);
@@ -214,7 +214,12 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Agreed<bool> {
+    pub(super) fn export(
+        &mut self,
+        handle: Handle,
+        kind: HandleType,
+        flags: u64,
+    ) -> CallResult<bool> {
         let returned = self.vmm.export_with_flags(handle, kind, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
@@ -240,7 +245,7 @@ impl DifferentialTest {
         &mut self,
         descriptor: Result<usize, BorrowedFd<'_>>,
         kind: HandleType,
-    ) -> Agreed<bool> {
+    ) -> CallResult<bool> {
         let returned = match descriptor {
             Ok(index) => self.vmm.import_from_shareable_handle(&self.exported[index].0, kind),
             Err(descriptor) => self.vmm.import_from_shareable_handle(descriptor, kind),
@@ -265,7 +270,7 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    pub(super) fn properties(&self, handle: Handle) -> Agreed<bool> {
+    pub(super) fn properties(&self, handle: Handle) -> CallResult<bool> {
         let size = self.vmm.allocation_size(handle);
         let returned = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
@@ -282,7 +287,7 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Agreed<bool> {
+    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> CallResult<bool> {
         let returned = self.vmm.write(Address::new(address), bytes);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
@@ -290,7 +295,7 @@ impl DifferentialTest {
             .is_some())
     }
 
-    pub(super) fn read(&self, address: usize, size: usize) -> Agreed<bool> {
+    pub(super) fn read(&self, address: usize, size: usize) -> CallResult<bool> {
         let mut found = vec![0; size];
         let returned = self.vmm.read(Address::new(address), &mut found);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
@@ -304,7 +309,7 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Agreed<bool> {
+    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> CallResult<bool> {
         let returned = self.vmm.fill(Address::new(address), value, size);
         let Some(returned) = self.unless_planned_fault(returned) else {
             self.model.forget(address, size);
@@ -319,7 +324,13 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Agreed<bool> {
+    pub(super) fn copy(
+        &self,
+        agent: AgentId,
+        to: usize,
+        from: usize,
+        size: usize,
+    ) -> CallResult<bool> {
         let returned = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
         let Some(returned) = self.unless_planned_fault(returned) else {
             self.model.forget(to, size);

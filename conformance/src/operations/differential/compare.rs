@@ -27,8 +27,8 @@ impl DifferentialTest {
         let listed = self.vmm.mappings().into_iter();
         let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.access)).collect();
         expect_equal("mappings", &expected, &listed)?;
-        for held in self.model.handles() {
-            self.properties(held.handle)?;
+        for state in self.model.handles() {
+            self.properties(state.handle)?;
         }
         for mapping in self.model.mappings() {
             self.compare_access(mapping)?;

@@ -51,7 +51,7 @@ pub struct DifferentialTest {
     fault_count: Option<Cell<usize>>,
 }
 
-/// How often everything is compared.
+/// How often the complete state is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparisons {
     /// After each operation: shows the operation that caused a difference.
@@ -155,7 +155,7 @@ impl DifferentialTest {
         }
     }
 
-    /// Unmaps, releases and frees everything, and checks that nothing is left.
+    /// Unmaps, releases and frees all objects, and checks that no object or resource remains.
     ///
     /// # Errors
     /// Returns the first difference.

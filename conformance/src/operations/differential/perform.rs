@@ -1,6 +1,6 @@
 //! Performs operations: resolves the names, and makes the call on library and model.
 
-use super::calls::Agreed;
+use super::calls::CallResult;
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
 use crate::operations::HandleName;
 use hsa_vmm::Access;
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 
 impl DifferentialTest {
     /// Performs an operation on library and model. Returns whether it succeeded.
-    pub(super) fn perform(&mut self, operation: &Operation) -> Agreed<bool> {
+    pub(super) fn perform(&mut self, operation: &Operation) -> CallResult<bool> {
         match *operation {
             Operation::Reserve { size, alignment, hint, flags } => {
                 let (size, hint) = (self.amount(size), self.hint(hint));
@@ -95,7 +95,7 @@ impl DifferentialTest {
     }
 
     /// Imports a descriptor, which may not be memory.
-    fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> Agreed<bool> {
+    fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> CallResult<bool> {
         let kind = Self::handle_type(handle_type);
         let failed = |error: std::io::Error| Difference::Broken(error.to_string());
         let foreign: OwnedFd = match descriptor {

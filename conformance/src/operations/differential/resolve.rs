@@ -47,7 +47,7 @@ impl DifferentialTest {
             .model
             .handles()
             .iter()
-            .map(|held| held.handle)
+            .map(|state| state.handle)
             .filter(|&handle| self.window.is_none_or(|window| window.handle != handle))
             .collect();
         match name {

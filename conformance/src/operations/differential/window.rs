@@ -17,8 +17,8 @@ pub(super) struct Window {
 const RESERVED_GRANULES: usize = 64;
 
 impl DifferentialTest {
-    /// Creates the window if the CPU can access the first GPU's memory. Copies and fills once, so that the
-    /// runtime allocates what it needs for them.
+    /// Creates the window if the CPU can access the first GPU's memory. Then copies once with each GPU, and
+    /// fills once.
     pub(super) fn open_window(&mut self) -> Result<(), Difference> {
         let machine = self.model.machine().clone();
         let Some(gpu) = machine.gpus().next() else { return Ok(()) };
