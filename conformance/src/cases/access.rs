@@ -70,7 +70,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.get.of_a_cpu",
         "reference 6.2 #51: ROCR answers for CPUs since ROCm 10, HIP for GPUs only",
-        "get returns the CPU's access as it does a GPU's",
+        "get returns the access of a CPU like that of a GPU",
         get_returns_cpu_access,
     ),
     Case::new(

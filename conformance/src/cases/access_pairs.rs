@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_agent.each_permission",
         "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
-        "each agent is granted each permission on memory of each GPU, and get returns it",
+        "each agent is granted each permission on memory of each GPU, and get returns the permission",
         get_returns_each_permission,
     ),
     Case::new(
@@ -36,31 +36,31 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_pair.writes",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU copies to memory of each GPU it can access; the owner and the CPU see it",
+        "each GPU copies to memory of each GPU it can access; the owner and the CPU see the copy",
         peer_writes,
     ),
     Case::new(
         "access.every_pair.not_granted",
         "HIP: hipMemSetAccess: no access at first",
-        "no GPU copies from or to memory of another without access",
+        "no GPU copies from or to memory of another GPU without access",
         peer_without_access_cannot_copy,
     ),
     Case::new(
         "access.every_pair.read_only",
         "HIP: hipMemAccessFlagsProtRead; reference 6.2 #43",
-        "a GPU with read access to memory of another cannot copy to it",
+        "a GPU with read access to memory of another GPU cannot copy to that memory",
         peer_with_read_access_cannot_write,
     ),
     Case::new(
         "access.every_pair.taken_back",
         "documentation: Vmm::revoke",
-        "revoking one GPU's access keeps that of the others and the owner",
+        "revoking one GPU's access does not change the access of other GPUs and the owner",
         revoking_peer_keeps_others,
     ),
     Case::new(
         "access.every_pair.in_one_range",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range of memory of all GPUs is granted to all of them in one call, and each uses it",
+        "one call grants all GPUs access to a range with memory of all GPUs, and each GPU uses it",
         grants_one_range_to_all_gpus,
     ),
 ];

@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.global_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_GLOBAL",
-        "GLOBAL gives all devices access, and each of them copies",
+        "GLOBAL grants all devices access, and each device can copy",
         global_grants_all_devices,
     ),
     Case::new(
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.another_device",
         "AML: struct aml_area_hip_mmap_options",
-        "one mmap can choose another device than the area's, also device 0",
+        "mmap can choose a device other than the area's, also device 0",
         mmap_chooses_device,
     ),
     Case::new(
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.transfer.between_kinds",
         "HIP: hipMemcpy",
-        "memory of every combination of flags is copied to memory of every other",
+        "memory of every combination of flags is copied to memory of every other combination",
         copies_between_all_flags,
     ),
 ];

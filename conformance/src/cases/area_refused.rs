@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.existing_memory_missing",
         "AML: \"ptr\" must not be NULL, AML_EINVAL",
-        "MAPPED without HOST needs existing memory of the full size; other flags refuse it",
+        "MAPPED without HOST needs existing memory of the full size; other flags refuse existing memory",
         rejects_missing_memory,
     ),
     Case::new(
@@ -42,7 +42,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.too_large",
         "AML: AML_ENOMEM, hipErrorOutOfMemory",
-        "more memory than exists is refused, of any kind",
+        "more device, host or unified memory than exists is refused",
         rejects_huge_size,
     ),
     Case::new(

@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.zero_page",
         "documentation: PagedBuilder::with_zero_page",
-        "pages without memory read as zeros, also after losing memory, and cannot be written",
+        "pages without memory, also after unmapping, read as zeros and cannot be written",
         unmapped_pages_read_as_zeros,
     ),
     Case::new(
@@ -59,7 +59,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.other_pages",
         "documentation: Problem::DifferentPages",
-        "pages of another size, or over mapped pages, cannot be moved or exchanged",
+        "pages cannot be moved over mapped pages, nor moved or exchanged if their sizes differ",
         rejects_incompatible_pages,
     ),
     Case::new(
@@ -89,7 +89,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.mapped_ahead",
         "documentation: PagedBuilder::with_pages_ahead",
-        "pages prepared in advance behave like others, and all are released",
+        "pages prepared in advance behave like other pages, and all are released",
         prepared_pages_are_released,
     ),
 ];

@@ -72,19 +72,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range has memory of every GPU with access for its owner; the CPU accesses it all",
+        "a range has memory of every GPU, which its owner can access; the CPU accesses the whole range",
         shares_range_between_gpus,
     ),
     Case::new(
         "hip.use.copy_between_gpus",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "memory of one GPU is copied to another's",
+        "memory of one GPU is copied to memory of another GPU",
         copies_between_gpus,
     ),
     Case::new(
         "hip.use.many_threads",
         "hip-tests: hipMemSetAccess_Multithreaded",
-        "five threads use memory of their own at the same time",
+        "five threads use separate memory at the same time",
         runs_in_many_threads,
     ),
 ];

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.interior",
         "reference 6.2 #71",
-        "an address inside an allocation gives a handle with its offset and the full size",
+        "an address inside an allocation returns a handle with its offset and the full size",
         interior_address_has_offset,
     ),
     Case::new(
@@ -56,19 +56,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.virtual_memory",
         "reference 6.2 #68",
-        "reserved and mapped addresses are refused, and the error names them as such",
+        "reserved and mapped addresses are refused, and the error reports virtual memory",
         rejects_virtual_memory,
     ),
     Case::new(
         "ipc.get.host_memory",
         "HIP: hipIpcGetMemHandle takes device memory",
-        "host memory is refused, and the error names it as such",
+        "host memory is refused, and the error reports host memory",
         rejects_host_memory,
     ),
     Case::new(
         "ipc.get.not_the_runtimes",
         "HIP: hipIpcGetMemHandle",
-        "an address of the program's other memory is refused",
+        "an address of memory that the runtime has not allocated is refused",
         rejects_other_memory,
     ),
     Case::new(
@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.open.flags",
         "hip-tests: hipIpcMemAccess_ParameterValidation",
-        "other flags than hipIpcMemLazyEnablePeerAccess are refused",
+        "flags other than hipIpcMemLazyEnablePeerAccess are refused",
         rejects_flags,
     ),
     Case::new(

@@ -78,13 +78,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.hint.taken",
         "recorded: cuda_h200_edges reserve_hint_taken_elsewhere; reference 6.2 #5",
-        "a hint at addresses in use gives other addresses",
+        "a hint at addresses in use returns other addresses",
         ignores_taken_hint,
     ),
     Case::new(
         "reserve.hint.off_the_alignment",
         "reference 6.2 #6: in ROCR the hint takes precedence over the alignment",
-        "alignment is honoured also if the hint is not aligned",
+        "the alignment is honoured even if the hint is not aligned",
         aligns_despite_hint,
     ),
     Case::new(

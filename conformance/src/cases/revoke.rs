@@ -9,7 +9,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.gpu",
         "reference 6.3: ProtNone as unmap and map; reference 6.2 #42",
-        "a GPU whose access was revoked has none, and can be granted access again",
+        "a GPU whose access was revoked has no access, and can be granted access again",
         revoked_gpu_has_no_access,
     ),
     Case::new(

@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "runtime.vmm.independent",
         "HIP: hipMemAddressFree",
-        "a Vmm does not know another's reservations",
+        "a Vmm does not have the reservations of another Vmm",
         vmms_are_independent,
     ),
     Case::new(
