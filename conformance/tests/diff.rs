@@ -284,7 +284,7 @@ fn diff_counts_only_new_failures_as_worse() {
 }
 
 #[test]
-fn diff_reports_large_changes_of_time() {
+fn diff_reports_large_duration_changes() {
     let mut a = report();
     a.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
     let mut b = a.clone();

@@ -115,7 +115,7 @@ fn long_holes_are_shortened_and_labelled() {
 }
 
 #[test]
-fn thousands_of_mappings_stay_inside() {
+fn thousands_of_mappings_fit() {
     let machine = machine();
     let count = 3000;
     let base = machine.reserve(2 * count * GRANULE);
@@ -131,7 +131,7 @@ fn thousands_of_mappings_stay_inside() {
 }
 
 #[test]
-fn similar_adjacent_mappings_are_one_part() {
+fn similar_adjacent_mappings_are_merged() {
     let machine = machine();
     let all: Vec<usize> = (0..500).collect();
     let (base, _) = map_granules(&machine, 500, &all);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
-//! runs many cases. It is replaced when it crashes or hangs.
+//! runs many cases. After a crash or hang, a new worker is started.
 
 mod hangs;
 mod protocol;

@@ -97,6 +97,7 @@ const MAX_FAILED_STARTS: usize = 3;
 /// The maximum number of lines of a case's output in a report. The last lines are kept.
 const OUTPUT_LINES: usize = 200;
 
+/// The reasons for skipping the remaining cases.
 const INTERRUPTED: &str = "not tried: the run was interrupted";
 const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 

@@ -25,6 +25,7 @@ struct AgentFacts {
     parts: Vec<(String, Vec<Fact>)>,
 }
 
+/// Returns the differences of the agents, in the order of report A.
 pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<AgentChange> {
     let (a, b) = (facts_of(a), facts_of(b));
     let mut differences: Vec<AgentChange> = Vec::new();
@@ -49,6 +50,7 @@ pub(super) fn compare(a: &[AgentDescription], b: &[AgentDescription]) -> Vec<Age
     differences
 }
 
+/// Collects the properties of all agents. Numbers pools and links with the same name.
 fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
     let labels = labels(agents);
     let collect = |(agent, label): (&AgentDescription, &String)| {
@@ -59,9 +61,9 @@ fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
         let mut names: Vec<String> = Vec::new();
         let numbered = |(name, facts): (String, Vec<Fact>)| {
             // Pools with the same name are matched by order.
-            let before = names.iter().filter(|other| **other == name).count();
+            let earlier = names.iter().filter(|other| **other == name).count();
             names.push(name.clone());
-            (if before == 0 { name } else { format!("{name} ({})", before + 1) }, facts)
+            (if earlier == 0 { name } else { format!("{name} ({})", earlier + 1) }, facts)
         };
         let parts = pools.chain(peers).map(numbered).collect();
         AgentFacts { label: label.clone(), own: agent.facts(), parts }
@@ -69,24 +71,25 @@ fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
     agents.iter().zip(&labels).map(collect).collect()
 }
 
+/// Returns the differences of one agent, with those of its pools and links.
 fn compare_agent(a: &AgentFacts, b: &AgentFacts) -> Vec<Change> {
-    let mut all = changes(&a.own, &b.own);
+    let mut changed = changes(&a.own, &b.own);
     let find = |parts: &'_ [(String, Vec<Fact>)], name: &str| -> Option<Vec<Fact>> {
         parts.iter().find(|(other, _)| other == name).map(|(_, facts)| facts.clone())
     };
     for (name, old) in &a.parts {
         match find(&b.parts, name) {
-            Some(new) => all.extend(
+            Some(new) => changed.extend(
                 changes(old, &new)
                     .into_iter()
                     .map(|change| Change { what: format!("{name}: {}", change.what), ..change }),
             ),
-            None => all.push(one_sided(name, Some(old), None)),
+            None => changed.push(one_sided(name, Some(old), None)),
         }
     }
     let new = b.parts.iter().filter(|(name, _)| find(&a.parts, name).is_none());
-    all.extend(new.map(|(name, new)| one_sided(name, None, Some(new))));
-    all
+    changed.extend(new.map(|(name, new)| one_sided(name, None, Some(new))));
+    changed
 }
 
 /// Returns the change for an agent, pool or link that is in one report only: its first property.

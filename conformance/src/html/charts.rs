@@ -1,5 +1,5 @@
 //! The data of the charts of durations. Lengths are percentages of the available width, so that
-//! text has the same size on every screen.
+//! text keeps its size on every screen.
 
 use crate::{CaseReport, Status};
 
@@ -58,11 +58,12 @@ pub(super) struct Histogram {
     pub median: String,
 }
 
-/// The cases with a duration between two limits.
+/// A column: the cases with a duration between two limits.
 pub(super) struct Column {
     pub count: usize,
     /// The left edge, as a percentage.
     pub left: f64,
+    /// The width, as a percentage.
     pub width: f64,
     /// The height, as a percentage of the highest column.
     pub height: f64,
@@ -73,6 +74,7 @@ pub(super) struct Column {
 }
 
 impl Histogram {
+    /// Counts the cases that were not skipped.
     pub fn of(cases: &[CaseReport]) -> Self {
         let mut times: Vec<_> = not_skipped(cases).map(|case| case.duration_us).collect();
         times.sort_unstable();

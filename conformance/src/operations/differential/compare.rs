@@ -13,7 +13,7 @@ const MAX_COMPLETE: usize = 64 << 10;
 const EDGE_BYTES: usize = 64;
 
 impl DifferentialTest {
-    /// Compares everything with the model.
+    /// Compares the complete state with the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
         self.vmm.check().map_err(|error| Difference::Broken(error.to_string()))?;
         if self.has_quarantine() {
@@ -23,7 +23,8 @@ impl DifferentialTest {
         let listed: Vec<_> =
             self.vmm.reservations().iter().map(|(base, size)| (base.get(), *size)).collect();
         expect_equal("reservations", &self.reserved(), &listed)?;
-        let expected: Vec<_> = self.model.mappings().iter().map(|it| self.listing(it)).collect();
+        let expected: Vec<_> =
+            self.model.mappings().iter().map(|it| self.expected_entry(it)).collect();
         let listed = self.vmm.mappings().into_iter();
         let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.access)).collect();
         expect_equal("mappings", &expected, &listed)?;
@@ -58,7 +59,7 @@ impl DifferentialTest {
     }
 
     /// Returns the expected list entry of a mapping.
-    fn listing(&self, mapping: &Mapping) -> (Address, usize, Vec<(AgentId, Access)>) {
+    fn expected_entry(&self, mapping: &Mapping) -> (Address, usize, Vec<(AgentId, Access)>) {
         let ids = self.model.machine().agents.iter().map(|agent| agent.id);
         let access = ids.zip(mapping.access.iter().copied());
         let access = access.filter(|&(_, access)| access != Access::None).collect();
@@ -106,9 +107,9 @@ impl DifferentialTest {
                     .collect::<Vec<_>>()
             })
             .collect();
-        let chosen = turn.map(|turn| turn % reads.len().max(1));
+        let selected = turn.map(|turn| turn % reads.len().max(1));
         for (number, (agent, address)) in reads.into_iter().enumerate() {
-            if chosen.is_none_or(|chosen| chosen == number) {
+            if selected.is_none_or(|selected| selected == number) {
                 self.read_by_gpu(&window, agent, address, EDGE_BYTES)?;
             }
         }

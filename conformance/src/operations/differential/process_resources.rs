@@ -43,11 +43,11 @@ fn gpu_memory() -> Vec<u64> {
     let ids = nodes.filter_map(|node| number(&node.path().join("gpu_id")));
     let mut ids: Vec<_> = ids.filter(|&id| id != 0).collect();
     ids.sort_unstable();
-    let held = |id| {
+    let memory_on = |id| {
         let process = std::process::id();
         number(Path::new(&format!("/sys/class/kfd/kfd/proc/{process}/vram_{id}")))
     };
-    ids.into_iter().filter_map(held).collect()
+    ids.into_iter().filter_map(memory_on).collect()
 }
 
 /// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with

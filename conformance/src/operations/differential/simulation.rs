@@ -20,10 +20,11 @@ impl DifferentialTest {
                     let page = simulation.page(number, address);
                     let is_granted = mapping.access[agent] != Access::None;
                     let offset = (address - mapping.start) as u64;
-                    let shifted = page.is_some_and(|page| page.offset / PAGE != offset / PAGE);
-                    let wrong =
+                    let has_wrong_offset =
+                        page.is_some_and(|page| page.offset / PAGE != offset / PAGE);
+                    let is_unexpected =
                         page.is_some() != is_granted && (is_granted || !mapping.granted[agent]);
-                    if wrong || shifted {
+                    if is_unexpected || has_wrong_offset {
                         return Err(Difference::State {
                             what: format!("page of GPU {number} at {address:#x}"),
                             expected: if is_granted { "mapped" } else { "not mapped" }.to_owned(),
@@ -42,7 +43,11 @@ pub(super) fn check_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> 
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
     let usage = simulation.usage();
     let found = (usage.reservations, usage.handles, usage.mappings, usage.allocations);
-    expect_equal("in use in the runtime", &(0, 0, 0, 0), &found)
+    expect_equal(
+        "reservations, handles, mappings and allocations in the runtime",
+        &(0, 0, 0, 0),
+        &found,
+    )
 }
 
 /// Checks that the runtime has no objects, video memory or descriptors in use.
