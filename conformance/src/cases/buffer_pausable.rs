@@ -64,8 +64,8 @@ fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableB
 const LOST: &str = "another thread of this process took the addresses, again and again";
 
 /// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
-/// which a runtime may release together with the memory. In a process without other
-/// threads, lost addresses are a failure.
+/// which a runtime may release together with the memory. In a process without other threads, lost
+/// addresses are a failure.
 fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
     match buffer.pause(contents) {
         Err(error)
