@@ -80,17 +80,10 @@ pub(super) fn area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
 }
 
 /// Allocates memory of an area. Skips the case if GPUs lack peer access.
-pub(super) fn mmap<'a>(
-    area: &Area,
-    size: usize,
-    host_memory: &'a mut [u8],
-) -> Verdict<AreaMemory<'a>> {
+pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<AreaMemory<'a>> {
     let options = MmapOptions::new();
-    let options = if area.flags().maps_existing_memory() {
-        options.with_host_memory(host_memory)
-    } else {
-        options
-    };
+    let options =
+        if area.flags().maps_existing_memory() { options.with_host_memory(host) } else { options };
     match area.mmap(size, options) {
         Err(error) if matches!(error.kind(), ErrorKind::NotSupported(_)) => {
             Err(NotPassed::Skipped(error.to_string()))

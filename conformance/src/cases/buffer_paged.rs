@@ -354,17 +354,9 @@ fn shares_pages(context: &Context) -> Verdict {
     for (buffer, page, expected) in page_users {
         ensure_eq!(buffer.page_users(page)?, expected, "users of page {page}");
     }
-    let statistics = (first.statistics(), second.statistics());
-    ensure_eq!(
-        (statistics.0.mapped, statistics.0.shared, statistics.0.repeated),
-        (3, 3, 1),
-        "pages of the first buffer"
-    );
-    ensure_eq!(
-        (statistics.1.mapped, statistics.1.shared, statistics.1.repeated),
-        (2, 2, 0),
-        "pages of the second buffer"
-    );
+    let (a, b) = (first.statistics(), second.statistics());
+    ensure_eq!((a.mapped, a.shared, a.repeated), (3, 3, 1), "pages of the first buffer");
+    ensure_eq!((b.mapped, b.shared, b.repeated), (2, 2, 0), "pages of the second buffer");
     // Two shared pages, and the zero page.
     ensure_eq!(context.vmm().usage().handles, 3, "handles");
     Ok(())

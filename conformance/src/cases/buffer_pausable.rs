@@ -108,11 +108,7 @@ fn pausing_releases_memory(context: &Context) -> Verdict {
         "the buffer is not paused, or has lost its addresses"
     );
     let usage = context.vmm().usage();
-    ensure_eq!(
-        (usage.reservations, usage.handles, usage.mappings),
-        (1, 0, 0),
-        "reservations, handles and mappings"
-    );
+    ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 0, 0), "objects in use");
     let expected = HipError::InvalidValue;
     context.refuses(expected, || context.vmm().read(at, &mut [0; 4]))?;
     context.refuses(expected, || context.vmm().fill(at, 0, context.granule()))?;

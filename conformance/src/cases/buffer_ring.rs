@@ -118,7 +118,7 @@ fn uses_one_handle(context: &Context) -> Verdict {
         ensure_eq!(
             (usage.reservations, usage.handles, usage.mappings),
             (1, 1, times),
-            "reservations, handles and mappings"
+            "objects in use"
         );
         context.vmm().fill(ring.address(), 0xc700, ring.size())?;
         for copy in 0..times {

@@ -57,22 +57,18 @@ impl DifferentialTest {
             let mappings =
                 self.model.mappings().iter().filter(|it| overlaps(&it.range(), &reserved));
             for mapping in mappings {
-                expect_protection(&lines, position..mapping.start, Access::None)?;
-                expect_protection(&lines, mapping.range(), self.model.cpu_access(mapping))?;
+                check_protection(&lines, position..mapping.start, Access::None)?;
+                check_protection(&lines, mapping.range(), self.model.cpu_access(mapping))?;
                 position = mapping.range().end;
             }
-            expect_protection(&lines, position..reserved.end, Access::None)?;
+            check_protection(&lines, position..reserved.end, Access::None)?;
         }
         Ok(())
     }
 }
 
 /// Checks that a range is completely mapped with the protection for `access`.
-fn expect_protection(
-    lines: &[Line],
-    range: Range<usize>,
-    access: Access,
-) -> Result<(), Difference> {
+fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
     let expected = match access {
         Access::None => "---",
         Access::Read => "r--",

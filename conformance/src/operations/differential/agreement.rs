@@ -5,9 +5,9 @@ use crate::model::{Contents, Verdict};
 use hsa_vmm::Error;
 use std::fmt::{Arguments, Debug};
 
-/// Returns both results if the call succeeded on both, and `None` if both rejected it for the same
-/// reason.
-pub(super) fn compare_verdicts<T, U: Debug>(
+/// Checks that library and model agree on a call. Returns both results if the call succeeded, and `None`
+/// if both rejected it for the same reason.
+pub(super) fn check<T, U: Debug>(
     call: Arguments<'_>,
     expected: Verdict<T>,
     returned: Result<U, Error>,

@@ -1,6 +1,6 @@
 //! The calls. Each is made on the library first, then on the model.
 
-use super::agreement::{compare_verdicts, expect_bytes};
+use super::agreement::{check, expect_bytes};
 use super::{Difference, DifferentialTest, address_space, expect_equal};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::vmm::AllocationKind;
@@ -26,7 +26,7 @@ impl DifferentialTest {
         let returned = self.vmm.reserve_with_flags(size, alignment, hint, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
-        let Some(((), address)) = compare_verdicts(
+        let Some(((), address)) = check(
             format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
             expected,
             returned,
@@ -37,11 +37,7 @@ impl DifferentialTest {
         let base = address.get();
         self.model.record_reservation(base, size, alignment).map_err(Difference::Broken)?;
         if let Some(expected) = expected_base {
-            expect_equal(
-                "address of a reservation whose hint was free and aligned",
-                &expected,
-                &base,
-            )?;
+            expect_equal("address for a free and aligned hint", &expected, &base)?;
         }
         Ok(Some(base))
     }
@@ -57,12 +53,9 @@ impl DifferentialTest {
         let returned = self.vmm.address_free(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.free(address, size);
-        let is_freed = compare_verdicts(
-            format_args!("address_free({address:#x}, {size:#x})"),
-            expected,
-            returned,
-        )?
-        .is_some();
+        let is_freed =
+            check(format_args!("address_free({address:#x}, {size:#x})"), expected, returned)?
+                .is_some();
         if is_freed {
             let range = address..address + size;
             expect_equal(
@@ -90,11 +83,8 @@ impl DifferentialTest {
         let returned = self.vmm.create_with_flags(size, properties, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
-        let Some(((), handle)) = compare_verdicts(
-            format_args!("create({size:#x}, {properties:?}, {flags})"),
-            expected,
-            returned,
-        )?
+        let Some(((), handle)) =
+            check(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, returned)?
         else {
             return Ok(None);
         };
@@ -116,7 +106,7 @@ impl DifferentialTest {
         let returned = self.vmm.release(handle);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.release(handle);
-        Ok(compare_verdicts(format_args!("release({handle:?})"), expected, returned)?.is_some())
+        Ok(check(format_args!("release({handle:?})"), expected, returned)?.is_some())
     }
 
     pub(super) fn map(
@@ -130,7 +120,7 @@ impl DifferentialTest {
         let returned = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
-        Ok(compare_verdicts(
+        Ok(check(
             format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
             expected,
             returned,
@@ -142,8 +132,7 @@ impl DifferentialTest {
         let returned = self.vmm.unmap(Address::new(address), size);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        Ok(compare_verdicts(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?
-            .is_some())
+        Ok(check(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -157,7 +146,7 @@ impl DifferentialTest {
         let returned = self.vmm.set_access(Address::new(address), size, &descriptors);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
-        Ok(compare_verdicts(
+        Ok(check(
             format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
             expected,
             returned,
@@ -169,11 +158,8 @@ impl DifferentialTest {
         let returned = self.vmm.get_access(agent, Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
-        let Some((expected, found)) = compare_verdicts(
-            format_args!("get_access({agent:?}, {address:#x})"),
-            expected,
-            returned,
-        )?
+        let Some((expected, found)) =
+            check(format_args!("get_access({agent:?}, {address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -190,23 +176,16 @@ impl DifferentialTest {
         let returned = self.vmm.revoke(Address::new(address), size, agents);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        Ok(compare_verdicts(
-            format_args!("revoke({address:#x}, {size:#x}, {agents:?})"),
-            expected,
-            returned,
-        )?
-        .is_some())
+        Ok(check(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, returned)?
+            .is_some())
     }
 
     pub(super) fn retain(&mut self, address: usize) -> CallResult<bool> {
         let returned = self.vmm.retain_allocation_handle(Address::new(address));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.retain(address);
-        let Some((expected, found)) = compare_verdicts(
-            format_args!("retain_allocation_handle({address:#x})"),
-            expected,
-            returned,
-        )?
+        let Some((expected, found)) =
+            check(format_args!("retain_allocation_handle({address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -223,7 +202,7 @@ impl DifferentialTest {
         let returned = self.vmm.export_with_flags(handle, kind, flags);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
-        let Some((memory, descriptor)) = compare_verdicts(
+        let Some((memory, descriptor)) = check(
             format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
             expected,
             returned,
@@ -254,7 +233,7 @@ impl DifferentialTest {
         let memory = descriptor.ok().map(|index| self.exported[index].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
-            compare_verdicts(
+            check(
                 format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
                 expected,
                 returned,
@@ -275,11 +254,8 @@ impl DifferentialTest {
         let returned = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.properties(handle);
-        let Some((expected, found)) = compare_verdicts(
-            format_args!("allocation_properties({handle:?})"),
-            expected,
-            returned,
-        )?
+        let Some((expected, found)) =
+            check(format_args!("allocation_properties({handle:?})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -291,8 +267,7 @@ impl DifferentialTest {
         let returned = self.vmm.write(Address::new(address), bytes);
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        Ok(compare_verdicts(format_args!("write({address:#x}, {bytes:x?})"), expected, returned)?
-            .is_some())
+        Ok(check(format_args!("write({address:#x}, {bytes:x?})"), expected, returned)?.is_some())
     }
 
     pub(super) fn read(&self, address: usize, size: usize) -> CallResult<bool> {
@@ -301,7 +276,7 @@ impl DifferentialTest {
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.read(address, size);
         let Some((expected, ())) =
-            compare_verdicts(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
+            check(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
@@ -316,12 +291,8 @@ impl DifferentialTest {
             return Ok(false);
         };
         let expected = self.model.fill(address, value, size);
-        Ok(compare_verdicts(
-            format_args!("fill({address:#x}, {value:#x}, {size:#x})"),
-            expected,
-            returned,
-        )?
-        .is_some())
+        Ok(check(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, returned)?
+            .is_some())
     }
 
     pub(super) fn copy(
@@ -337,7 +308,7 @@ impl DifferentialTest {
             return Ok(false);
         };
         let expected = self.model.copy(agent, to, from, size);
-        Ok(compare_verdicts(
+        Ok(check(
             format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
             expected,
             returned,
