@@ -165,7 +165,7 @@ fn fuzz_finds_repeated_leak_of_driver() {
             let numbers =
                 words.match_indices(resource).map(|(at, _)| words[at..].split_once([')', ']']));
             let numbers: Vec<_> = numbers.map(|it| it.map_or("", |(number, _)| number)).collect();
-            assert!(words.contains("what the process has"), "{release}, {fault}: {words}");
+            assert!(words.contains("resources of the process"), "{release}, {fault}: {words}");
             assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{release}, {fault}: {words}");
         }
     }

@@ -1,4 +1,4 @@
-//! Rejects files that would exhaust the memory.
+//! Checks that files cannot exhaust the memory.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,14 +11,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const MIB: usize = 1 << 20;
 
-/// Runs the tests of this file one at a time: some of them measure the memory of this process.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
+/// Locks out the other tests of this file, because some tests measure the memory of this process.
+fn lock_tests() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes a line of 128 MiB without an end, as half a megabyte of gzip.
-fn bomb(path: &Path, text: &[u8]) {
+/// Writes 128 MiB of repeated text, compressed to half a megabyte of gzip.
+fn write_bomb(path: &Path, text: &[u8]) {
     let file = fs::File::create(path).unwrap();
     let mut gzip = GzEncoder::new(file, Compression::fast());
     let chunk = text.repeat(MIB / text.len());
@@ -27,7 +27,7 @@ fn bomb(path: &Path, text: &[u8]) {
 }
 
 /// Returns the peak memory use of this process in bytes.
-fn most_memory() -> usize {
+fn peak_memory() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
@@ -35,17 +35,17 @@ fn most_memory() -> usize {
 
 #[test]
 fn reader_bounds_memory_of_long_lines() {
-    let _alone = one_at_a_time();
+    let _alone = lock_tests();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bomb.jsonl.gz");
     for text in [&b"aaaa"[..], b"    ", b"[[[["] {
-        bomb(&path, text);
-        let before = most_memory();
+        write_bomb(&path, text);
+        let before = peak_memory();
         let errors = [
             Reader::open(&path).unwrap().next().unwrap().unwrap_err(),
             Reader::open(&path).unwrap().with_sequences().next().unwrap().unwrap_err(),
         ];
-        let grown = most_memory() - before;
+        let grown = peak_memory() - before;
         assert!(grown < 64 * MIB, "{grown} bytes for {text:?}");
         for error in errors {
             assert!(matches!(error, TraceError::TooLong { line: 1, .. }), "{error}");
@@ -56,11 +56,11 @@ fn reader_bounds_memory_of_long_lines() {
 
 #[test]
 fn reader_bounds_blank_lines() {
-    let _alone = one_at_a_time();
+    let _alone = lock_tests();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("blank.jsonl.gz");
     for text in [&b"\n"[..], b" \t\r\n"] {
-        bomb(&path, text);
+        write_bomb(&path, text);
         for error in [
             Reader::open(&path).unwrap().next().unwrap().unwrap_err(),
             Reader::open(&path).unwrap().with_sequences().next().unwrap().unwrap_err(),
@@ -74,17 +74,17 @@ fn reader_bounds_blank_lines() {
 
 #[test]
 fn reader_bounds_memory_of_many_fields() {
-    let _alone = one_at_a_time();
+    let _alone = lock_tests();
     // The longest valid line, filled with the fields that use most memory for their length.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
     let length = 8 * MIB - head.len() - tail.len() - 16;
-    for (name, many) in [("array", "1,"), ("nested", "[],")] {
-        let inner = many.repeat(length / many.len());
+    for (name, field) in [("array", "1,"), ("nested", "[],")] {
+        let inner = field.repeat(length / field.len());
         let line = format!("{head}\"x\":[{}1],{tail}", inner);
-        let before = most_memory();
+        let before = peak_memory();
         let read = Reader::new(line.as_bytes()).unwrap().next().unwrap();
-        let grown = most_memory() - before;
+        let grown = peak_memory() - before;
         println!("{name}: {} MiB, {:?}", grown / MIB, read.map(|_| ()).map_err(|e| e.to_string()));
         assert!(grown < 512 * MIB, "{name}: {grown} bytes");
     }
@@ -92,7 +92,7 @@ fn reader_bounds_memory_of_many_fields() {
 
 #[test]
 fn reader_survives_deep_nesting() {
-    let _alone = one_at_a_time();
+    let _alone = lock_tests();
     let line = "[".repeat(4 * MIB);
     let error = Reader::new(line.as_bytes()).unwrap().next().unwrap().unwrap_err();
     assert!(matches!(error, TraceError::Parse { line: 1, .. }), "{error}");
@@ -104,7 +104,7 @@ fn reader_survives_deep_nesting() {
 
 #[test]
 fn report_bounds_file_size() {
-    let _alone = one_at_a_time();
+    let _alone = lock_tests();
     let error = Report::read("/dev/zero").unwrap_err();
     assert!(error.to_string().contains("larger than 64 MiB"), "{error}");
 }

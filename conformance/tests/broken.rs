@@ -1,4 +1,4 @@
-//! Every function that fails is detected by at least one case.
+//! Checks that the cases detect every function that fails.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -9,7 +9,7 @@ const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
 /// Returns the names of the cases that fail on a simulation with these faults.
-fn failing(faults: FaultPlan) -> Vec<String> {
+fn failed_cases(faults: FaultPlan) -> Vec<String> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
     let options = Options { count_descriptors: false, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());
@@ -35,7 +35,7 @@ fn function_that_always_fails_is_found() {
         ("hsa_amd_memory_async_copy", ERROR, "access.gpu.copies"),
         ("hsa_signal_create", OUT_OF_RESOURCES, "access.gpu.copies"),
     ] {
-        let failed = failing(FaultPlan::none().always(function, status));
+        let failed = failed_cases(FaultPlan::none().always(function, status));
         assert!(failed.iter().any(|name| name == expected), "{function}: {failed:?}");
     }
 }
@@ -55,9 +55,9 @@ fn single_failure_is_found() {
         ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
-        // The first calls may be from a case that drops everything and therefore sees no error.
+        // The first calls may come from a case that drops its objects, and so receives no error.
         for call in [7, 12] {
-            let failed = failing(FaultPlan::none().fail(function, call, status));
+            let failed = failed_cases(FaultPlan::none().fail(function, call, status));
             assert!(!failed.is_empty(), "call {call} of {function} was not detected");
             assert!(failed.len() <= 3, "call {call} of {function}: {failed:?}");
         }

@@ -1,4 +1,4 @@
-//! Invalid answers of a worker, which is a shell script here.
+//! Tests invalid replies of a worker. The worker is a shell script.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Config;
@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Returns a worker that answers that every case passed, except for those about zero sizes, which
-/// run `zero`. `stop` is its response to the last request.
+/// Returns a worker that reports that every case passed. For cases with `zero` in their names it runs the
+/// shell command `zero` instead. `start` runs first, and `stop` when the worker is asked to stop.
 fn worker(start: &str, zero: &str, stop: &str) -> Command {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
@@ -36,7 +36,7 @@ fn worker(start: &str, zero: &str, stop: &str) -> Command {
 const STARTS: &str = r#"say "$STARTED""#;
 const STOPS: &str = r#"say '"Stopped"'; exit 0"#;
 
-fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
+fn run_worker(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let filters = vec!["map.size".to_owned(), "map.handle".to_owned()];
     let options = Options { filters, ..Options::default() };
     let mut command = || Ok(worker(start, zero, stop));
@@ -53,15 +53,15 @@ fn contained(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let reported =
         report.iter().flat_map(|report| &report.cases).filter(|case| case.lost.is_some());
     let reported: Vec<_> = reported.map(|case| case.name.clone()).collect();
-    let in_cases: Vec<_> =
+    let reported_cases: Vec<_> =
         reported.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
-    assert_eq!(lost, in_cases, "every lost case is reported at once");
+    assert_eq!(lost, reported_cases, "every lost case is reported at once");
     assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is reported once");
     report
 }
 
 #[test]
-fn invalid_answer_fails_the_case() {
+fn invalid_reply_fails_the_case() {
     let long = r#"say "$(head -c 100000 /dev/zero | tr '\0' x)""#;
     for (zero, expected) in [
         ("say nonsense", Ended::Garbage("nonsense".to_owned())),
@@ -70,13 +70,13 @@ fn invalid_answer_fails_the_case() {
         ("say '\"Stopped\"'", Ended::Garbage("Stopped".to_owned())),
         ("exit 9", Ended::Exit(9)),
         ("kill -9 $$", Ended::Signal("SIGKILL".to_owned())),
-        // Half an answer, then nothing; the process exits or not.
+        // Half a reply; then the process exits, or hangs.
         ("printf '{' >&0; exit 0", Ended::Exit(0)),
         ("printf '{' >&0; sleep 1000", Ended::TimeLimit(3000)),
-        // It closes the socket but does not exit.
+        // The worker closes the socket but does not exit.
         ("exec <&-; sleep 1000", Ended::TimeLimit(3000)),
     ] {
-        let report = contained(STARTS, zero, STOPS).unwrap();
+        let report = run_worker(STARTS, zero, STOPS).unwrap();
         let failed: Vec<_> =
             report.cases.iter().filter(|case| case.status == Status::Fail).collect();
         let names: Vec<_> = failed.iter().map(|case| case.name.as_str()).collect();
@@ -89,7 +89,7 @@ fn invalid_answer_fails_the_case() {
             };
             assert!(matches, "{zero}: {found:?}");
         }
-        assert!(report.summary.passed > 5, "{zero}: the other cases run");
+        assert!(report.summary.passed > 5, "{zero}: only {} cases passed", report.summary.passed);
     }
 }
 
@@ -101,7 +101,7 @@ fn invalid_start_ends_the_run() {
         ("sleep 1000", "while the runtime started, it hung: did not end within 3 s"),
         (r#"say '{"NotStarted":{"error":"no GPU","no_runtime":true}}'"#, "no GPU"),
     ] {
-        let error = contained(start, "", STOPS).unwrap_err();
+        let error = run_worker(start, "", STOPS).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
 }
@@ -114,7 +114,7 @@ fn invalid_stop_is_a_failed_case() {
         ("say '\"Stopped\"'; kill -SEGV $$", "crashed: SIGSEGV"),
         ("sleep 1000", "hung: did not end within 3 s"),
     ] {
-        let report = contained(STARTS, "say \"$passed\"", stop).unwrap();
+        let report = run_worker(STARTS, "say \"$passed\"", stop).unwrap();
         let first = &report.cases[0];
         assert_eq!((first.name.as_str(), first.status), ("runtime.library.stops", Status::Fail));
         assert_eq!(first.detail, expected);
@@ -125,7 +125,7 @@ fn invalid_stop_is_a_failed_case() {
 #[test]
 fn output_is_in_the_report_of_its_case() {
     let crash = "echo about to crash >&2; kill -SEGV $$";
-    let report = contained(STARTS, crash, STOPS).unwrap();
+    let report = run_worker(STARTS, crash, STOPS).unwrap();
     let lost: Vec<_> = report.cases.iter().filter(|case| case.lost.is_some()).collect();
     assert!(!lost.is_empty());
     for case in lost {

@@ -1,4 +1,4 @@
-//! Compares two reports: detects each kind of difference, and nothing else.
+//! Checks that a comparison of two reports finds each kind of difference, and nothing else.
 
 use hsa_sim::{Config, FaultPlan, Generation};
 use hsa_vmm::Runtime;
@@ -20,7 +20,7 @@ fn report() -> Report {
     conform(Config::mi300x(2))
 }
 
-/// Returns the sentences for a change to a report, from before to after and back.
+/// Returns the sentences for a change to a report, in both directions.
 fn sentences(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
     let before = report();
     let mut after = before.clone();
@@ -30,9 +30,8 @@ fn sentences(change: impl FnOnce(&mut Report)) -> [Vec<String>; 2] {
     diffs.map(|diff| diff.sentences())
 }
 
-/// Returns the only sentence of each direction besides that about the cases, which have equal
-/// results.
-fn one(change: impl FnOnce(&mut Report)) -> [String; 2] {
+/// Returns the only sentence of each direction, apart from the sentence that all cases have equal results.
+fn single_sentence(change: impl FnOnce(&mut Report)) -> [String; 2] {
     sentences(change).map(|sentences| match &sentences[..] {
         [sentence, cases] if cases.ends_with("cases have the same result.") => sentence.clone(),
         other => panic!("{other:?}"),
@@ -75,28 +74,32 @@ fn diff_ignores_values_that_vary_by_run() {
 
 #[test]
 fn diff_reports_run_options() {
-    let [there, back] = one(|report| {
+    let [forward, backward] = single_sentence(|report| {
         let run = report.run.as_mut().unwrap();
         run.profile = HipProfile::Hip6.to_string();
         run.kernel = "7.0".to_owned();
     });
-    assert!(there.starts_with("The runs differ: answers of hip6 instead of hip7; kernel 7.0 inst"));
     assert!(
-        back.starts_with("The runs differ: answers of hip7 instead of hip6; kernel "),
-        "{back}"
+        forward.starts_with("The runs differ: answers of hip6 instead of hip7; kernel 7.0 inst")
+    );
+    assert!(
+        backward.starts_with("The runs differ: answers of hip7 instead of hip6; kernel "),
+        "{backward}"
     );
 }
 
 #[test]
 fn diff_reports_features_and_versions() {
-    let [there, back] = one(|report| {
+    let [forward, backward] = single_sentence(|report| {
         report.runtime.extension = "1.99".to_owned();
         report.runtime.dmabuf = Some(false);
     });
     let expected = "The runtimes differ: AMD extension 1.99 instead of 1.15; dma-buf export no \
                     instead of yes.";
-    assert_eq!(there, expected);
-    assert!(back.contains("1.15 instead of 1.99") && back.contains("export yes instead of no"));
+    assert_eq!(forward, expected);
+    assert!(
+        backward.contains("1.15 instead of 1.99") && backward.contains("export yes instead of no")
+    );
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn diff_ignores_unknown_values() {
 
 #[test]
 fn diff_reports_functions() {
-    let sentences = one(|report| {
+    let sentences = single_sentence(|report| {
         report.runtime.missing_functions.as_mut().unwrap().push("hsa_amd_memory_lock".to_owned());
     });
     let expected = [
@@ -126,7 +129,7 @@ fn diff_reports_functions() {
 
 #[test]
 fn diff_reports_quirks_by_name() {
-    let sentences = one(|report| {
+    let sentences = single_sentence(|report| {
         let quirks = report.runtime.quirks.as_mut().unwrap();
         // Another version may cite another issue for the same quirk.
         quirks[0].issue = "elsewhere".to_owned();
@@ -141,7 +144,7 @@ fn diff_reports_quirks_by_name() {
 
 #[test]
 fn diff_groups_agents_with_equal_differences() {
-    let [there, _] = one(|report| {
+    let [forward, _] = single_sentence(|report| {
         for agent in report.agents.iter_mut().skip(1) {
             agent.enforcement = "enforced".to_owned();
             agent.pools[0].granule = 2 << 20;
@@ -150,7 +153,7 @@ fn diff_groups_agents_with_equal_differences() {
     });
     let expected = "GPU 0, GPU 1: permissions enforced instead of remembered; pool global coarse: \
                     granule 2 MiB instead of 4 KiB; pool group only in A.";
-    assert_eq!(there, expected);
+    assert_eq!(forward, expected);
 }
 
 #[test]
@@ -172,8 +175,8 @@ fn diff_reports_added_and_removed_agents() {
     assert!(sentences.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 only in A")));
 }
 
-/// Returns a report whose first case ends this way.
-fn ends(status: Status, detail: &str) -> Report {
+/// Returns a report whose first case has this result.
+fn with_result(status: Status, detail: &str) -> Report {
     let mut report = report();
     report.cases[0].status = status;
     report.cases[0].detail = detail.to_owned();
@@ -185,7 +188,7 @@ fn diff_classifies_all_pairs_of_statuses() {
     let statuses = [Status::Pass, Status::Fail, Status::Skip, Status::Known];
     for from in statuses {
         for to in statuses {
-            let (a, b) = (ends(from, "so"), ends(to, "so"));
+            let (a, b) = (with_result(from, "so"), with_result(to, "so"));
             let diff = Diff::of(&a, &b);
             assert_eq!(diff.worse().count() == 1, from != Status::Fail && to == Status::Fail);
             if from == to {
@@ -204,39 +207,42 @@ fn diff_classifies_all_pairs_of_statuses() {
             let sentences = diff.sentences();
             assert!(sentences[1].starts_with("1 case "), "{sentences:?}");
             assert!(sentences[1].contains(&a.cases[0].name), "{sentences:?}");
-            let why = matches!(to, Status::Skip | Status::Known);
-            assert_eq!(sentences[1].contains("(so)"), why, "{sentences:?}");
+            let has_reason = matches!(to, Status::Skip | Status::Known);
+            assert_eq!(sentences[1].contains("(so)"), has_reason, "{sentences:?}");
         }
     }
 }
 
 #[test]
 fn diff_ignores_numbers_in_details() {
-    let fails = |detail| ends(Status::Fail, detail);
+    let fails = |detail| with_result(Status::Fail, detail);
     let a = fails("0x7f00 holds 17 instead of 42");
     assert!(!Diff::of(&a, &fails("0x7fab holds 3 instead of 42")).differs());
     let diff = Diff::of(&a, &fails("hung: did not end within 30 s"));
     assert_eq!(diff.cases[0].kind, CaseKind::Otherwise);
-    assert_eq!(diff.worse().count(), 0, "it failed before");
+    assert_eq!(diff.worse().count(), 0, "the case also fails in A");
     assert!(diff.sentences()[1].starts_with("1 case has the same status for another reason: "));
 }
 
 #[test]
 fn diff_reports_cases_of_one_report() {
-    let whole = report();
-    let mut less = whole.clone();
-    let gone = less.cases.remove(0).name;
-    let diff = Diff::of(&whole, &less);
-    assert_eq!(diff.sentences()[1], format!("1 case is only in A: {gone}."));
+    let complete = report();
+    let mut shortened = complete.clone();
+    let removed = shortened.cases.remove(0).name;
+    let diff = Diff::of(&complete, &shortened);
+    assert_eq!(diff.sentences()[1], format!("1 case is only in A: {removed}."));
     assert_eq!(
         diff.sentences()[2],
-        format!("The other {} cases have the same result.", less.cases.len())
+        format!("The other {} cases have the same result.", shortened.cases.len())
     );
-    assert_eq!(Diff::of(&less, &whole).sentences()[1], format!("1 case is only in B: {gone}."));
+    assert_eq!(
+        Diff::of(&shortened, &complete).sentences()[1],
+        format!("1 case is only in B: {removed}.")
+    );
 
-    let failing = ends(Status::Fail, "no");
-    let diff = Diff::of(&less, &failing);
-    assert_eq!(diff.sentences()[1], format!("1 case is only in B: {gone} (fails)."));
+    let failing = with_result(Status::Fail, "no");
+    let diff = Diff::of(&shortened, &failing);
+    assert_eq!(diff.sentences()[1], format!("1 case is only in B: {removed} (fails)."));
     assert_eq!(diff.worse().count(), 1);
 }
 
@@ -257,20 +263,20 @@ fn diff_without_cases_compares_runtimes() {
 
 #[test]
 fn diff_counts_only_new_failures_as_worse() {
-    let well = report();
+    let passing = report();
     let broken = conform(Config::mi300x(2).with_faults(FaultPlan::none().always(EXPORT, 0x1000)));
-    let diff = Diff::of(&well, &broken);
+    let diff = Diff::of(&passing, &broken);
     let failed = broken.summary.failed;
-    assert!(failed > 7 && well.summary.failed == 0);
+    assert!(failed > 7 && passing.summary.failed == 0);
     assert_eq!(diff.worse().count(), failed);
     let sentences = diff.sentences();
     assert!(
         sentences[1].starts_with(&format!("{failed} cases fail in B and not in A: ")),
         "{sentences:?}"
     );
-    // A sentence does not name all of them.
+    // The sentence does not name all cases.
     assert!(sentences[1].ends_with(&format!(" and {} more.", failed - 6)), "{sentences:?}");
-    let repaired = Diff::of(&broken, &well);
+    let repaired = Diff::of(&broken, &passing);
     assert_eq!(repaired.worse().count(), 0);
     assert!(
         repaired.sentences()[1].starts_with(&format!("{failed} cases pass in B and not in A: "))
@@ -278,7 +284,7 @@ fn diff_counts_only_new_failures_as_worse() {
 }
 
 #[test]
-fn diff_reports_large_changes_of_time() {
+fn diff_reports_large_duration_changes() {
     let mut a = report();
     a.cases.iter_mut().for_each(|case| case.duration_us = 1_000);
     let mut b = a.clone();
@@ -291,7 +297,7 @@ fn diff_reports_large_changes_of_time() {
     assert!(!diff.differs());
     assert_eq!((diff.timings.notable[0].name.as_str(), diff.timings.notable[0].b_us), (&*name, us));
     assert_eq!(diff.timings.sentences(), [format!("{name} takes 250.0 ms instead of 1.0 ms.")]);
-    // 0.2 s more than 10 s is not notable.
+    // An increase from 10 s to 10.2 s is not notable.
     a.cases[0].duration_us = 10_000_000;
     b.cases[0].duration_us = 10_200_000;
     assert!(Diff::of(&a, &b).timings.sentences().is_empty());

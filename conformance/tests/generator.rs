@@ -1,4 +1,4 @@
-//! The generator draws enough valid and invalid operations of each kind.
+//! Checks that the generator draws enough valid and invalid operations of each kind.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Config;
@@ -22,16 +22,16 @@ fn generator_draws_valid_and_invalid_operations() {
             random.fill_bytes(&mut bytes);
             let operation = Operation::drawn_from(&bytes, test.object_counts());
 
-            let done = test.apply(&operation).unwrap();
+            let is_success = test.apply(&operation).unwrap();
             let name = serde_json::to_value(&operation).unwrap()["operation"].to_string();
-            let (yes, no) = counts.entry(name).or_default();
-            *if done { yes } else { no } += 1;
+            let (succeeded, rejected) = counts.entry(name).or_default();
+            *if is_success { succeeded } else { rejected } += 1;
         }
         test.finish().unwrap();
     }
     assert_eq!(counts.len(), 19, "{counts:#?}");
-    for (name, (done, refused)) in &counts {
-        let is_never_refused = ["\"shutdown\"", "\"close\""].contains(&name.as_str());
-        assert!(*done >= 3 && (*refused >= 1 || is_never_refused), "{name}: {counts:#?}");
+    for (name, (succeeded, rejected)) in &counts {
+        let is_never_rejected = ["\"shutdown\"", "\"close\""].contains(&name.as_str());
+        assert!(*succeeded >= 3 && (*rejected >= 1 || is_never_rejected), "{name}: {counts:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The HTML page contains the complete report, loads nothing, and executes nothing.
+//! Checks that the HTML page contains the complete report, loads nothing, and executes nothing.
 
 use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
@@ -6,7 +6,7 @@ use hsa_vmm_conformance::describe::{Driver, QuirkDescription};
 use hsa_vmm_conformance::{FaultTarget, Machine, Options, PlannedFault, Provenance};
 use hsa_vmm_conformance::{Report, Status, run};
 
-const EVIL: &str = "</td><script>alert('1')</script>\"'&lt;<img src=x onerror=alert(1)>";
+const HOSTILE: &str = "</td><script>alert('1')</script>\"'&lt;<img src=x onerror=alert(1)>";
 
 fn report(faults: FaultPlan) -> Report {
     let runtime = Runtime::simulated(Config::mi300x(2).with_faults(faults)).unwrap();
@@ -55,8 +55,8 @@ fn html_shows_outcome_at_the_top() {
     let passed = report(FaultPlan::none());
     assert_eq!(title(&passed), "Nothing failed: simulation, extension 1.15");
     let failing = failing();
-    let tried = failing.summary.failed + failing.summary.passed;
-    let expected = format!("{} of {tried} cases failed: ", failing.summary.failed);
+    let run = failing.summary.failed + failing.summary.passed;
+    let expected = format!("{} of {run} cases failed: ", failing.summary.failed);
     assert!(title(&failing).starts_with(&expected), "{}", title(&failing));
 }
 
@@ -65,8 +65,8 @@ fn html_loads_nothing_external() {
     let html = failing().html().unwrap();
     assert!(html.contains("default-src 'none'"));
     for address in ["src=\"", "href=\"", "url("] {
-        for (at, _) in html.match_indices(address) {
-            let target = &html[at + address.len()..][..5];
+        for (position, _) in html.match_indices(address) {
+            let target = &html[position + address.len()..][..5];
             assert!(target.starts_with('#') || target == "data:", "{address}{target}");
         }
     }
@@ -75,33 +75,33 @@ fn html_loads_nothing_external() {
     }
 }
 
-/// Puts hostile text into every text of a report.
-fn evil(mut report: Report) -> Report {
-    let evil = || EVIL.to_owned();
+/// Replaces every text of a report by hostile text.
+fn hostile(mut report: Report) -> Report {
+    let hostile = || HOSTILE.to_owned();
     let run = report.run.as_mut().unwrap();
-    (run.tool, run.kernel, run.profile) = (evil(), evil(), evil());
-    run.filters = vec![evil()];
+    (run.tool, run.kernel, run.profile) = (hostile(), hostile(), hostile());
+    run.filters = vec![hostile()];
     let runtime = &mut report.runtime;
-    (runtime.name, runtime.version, runtime.extension) = (evil(), evil(), evil());
-    (runtime.path, runtime.build) = (Some(EVIL.into()), Some(evil()));
-    (runtime.virtual_memory, runtime.without_virtual_memory) = (Some(false), Some(evil()));
-    runtime.missing_functions = Some(vec![evil()]);
-    runtime.quirks = Some(vec![QuirkDescription { name: evil(), issue: evil() }]);
+    (runtime.name, runtime.version, runtime.extension) = (hostile(), hostile(), hostile());
+    (runtime.path, runtime.build) = (Some(HOSTILE.into()), Some(hostile()));
+    (runtime.virtual_memory, runtime.without_virtual_memory) = (Some(false), Some(hostile()));
+    runtime.missing_functions = Some(vec![hostile()]);
+    runtime.quirks = Some(vec![QuirkDescription { name: hostile(), issue: hostile() }]);
     for agent in &mut report.agents {
-        (agent.name, agent.kind, agent.product) = (evil(), evil(), evil());
-        (agent.enforcement, agent.uuid) = (evil(), evil());
-        (agent.isa, agent.pci) = (Some(evil()), Some(evil()));
+        (agent.name, agent.kind, agent.product) = (hostile(), hostile(), hostile());
+        (agent.enforcement, agent.uuid) = (hostile(), hostile());
+        (agent.isa, agent.pci) = (Some(hostile()), Some(hostile()));
         for pool in &mut agent.pools {
-            (pool.segment, pool.flags) = (evil(), vec![evil()]);
+            (pool.segment, pool.flags) = (hostile(), vec![hostile()]);
         }
         for link in agent.peers.iter_mut().flat_map(|peer| &mut peer.links) {
-            link.kind = evil();
+            link.kind = hostile();
         }
     }
     for case in &mut report.cases {
-        (case.name, case.source, case.detail) = (evil(), evil(), evil());
+        (case.name, case.source, case.detail) = (hostile(), hostile(), hostile());
         if case.status == Status::Fail {
-            case.address_space = Some(format!("<svg xmlns='x'>{EVIL}</svg>"));
+            case.address_space = Some(format!("<svg xmlns='x'>{HOSTILE}</svg>"));
         }
     }
     report
@@ -111,20 +111,20 @@ fn evil(mut report: Report) -> Report {
 fn html_escapes_all_texts_of_a_report() {
     let report = failing();
     let plain = report.html().unwrap();
-    let evil = evil(report).html().unwrap();
+    let hostile = hostile(report).html().unwrap();
     for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
-        // One area instead of two gives charts with fewer bars.
-        let (plain, evil) = (plain.matches(tag).count(), evil.matches(tag).count());
-        assert!(evil <= plain, "{tag}: {evil} instead of {plain}");
+        // The hostile report has one area instead of two, and therefore fewer bars.
+        let (plain, hostile) = (plain.matches(tag).count(), hostile.matches(tag).count());
+        assert!(hostile <= plain, "{tag}: {hostile} instead of {plain}");
     }
-    assert_eq!(evil.matches("<script").count(), 1);
-    assert!(!evil.contains("alert('1')") && !evil.contains("<img src=x"));
-    assert!(evil.contains("&#60;script&#62;alert(&#39;1&#39;)"), "the text is shown, escaped");
+    assert_eq!(hostile.matches("<script").count(), 1);
+    assert!(!hostile.contains("alert('1')") && !hostile.contains("<img src=x"));
+    assert!(hostile.contains("&#60;script&#62;alert(&#39;1&#39;)"), "the text is shown, escaped");
     // Images from data URLs are not executed, whatever they contain.
-    let pictures = evil.split("data:image/svg+xml,").skip(1);
+    let pictures = hostile.split("data:image/svg+xml,").skip(1);
     for picture in pictures.filter_map(|rest| rest.split_once('"')).map(|(picture, _)| picture) {
-        let tame = |c: char| c.is_ascii_alphanumeric() || "%-._~".contains(c);
-        assert!(picture.chars().all(tame), "{picture}");
+        let is_escaped = |c: char| c.is_ascii_alphanumeric() || "%-._~".contains(c);
+        assert!(picture.chars().all(is_escaped), "{picture}");
     }
 }
 
@@ -138,7 +138,10 @@ fn html_accepts_minimal_report() {
     (runtime.driver, runtime.quirks, runtime.missing_functions) = (None, None, None);
     let html = report.html().unwrap();
     assert!(html.contains("<h2 id=\"runtime\">") && !html.contains("<h2 id=\"cases\">"));
-    assert!(!html.contains("No hardware"), "the report does not say that there is no hardware");
+    assert!(
+        !html.contains("No hardware"),
+        "an unknown driver must not be reported as missing hardware"
+    );
     report.runtime.driver = Some(Driver::Emulated);
     assert!(report.html().unwrap().contains("GPUs below it are emulated"));
     report.runtime.driver = Some(Driver::Amdkfd);
@@ -154,9 +157,9 @@ fn html_shows_provenance_and_planned_faults() {
     let rule = "hsa_amd_vmem_map=<b>".to_owned();
     let planned = PlannedFault { by: FaultTarget::Runtime, rule, happened: Some(true) };
     report.run.as_mut().unwrap().provenance = Some(Provenance {
-        command: format!("hsa-vmm {EVIL}"),
+        command: format!("hsa-vmm {HOSTILE}"),
         reproduce: "hsa-vmm emulate --gpus 2 -- hsa-vmm conform".to_owned(),
-        environment: [("HSA_XNACK".to_owned(), EVIL.to_owned())].into(),
+        environment: [("HSA_XNACK".to_owned(), HOSTILE.to_owned())].into(),
         planned_faults: vec![planned],
         machine: Some(Machine::Simulation),
         ..Provenance::default()
@@ -165,7 +168,7 @@ fn html_shows_provenance_and_planned_faults() {
     assert!(html.contains("class=\"faults\" role=\"alert\""), "{html}");
     assert!(html.contains("hsa_amd_vmem_map=&#60;b&#62; (simulated runtime)"), "{html}");
     assert!(html.contains("<code>hsa-vmm emulate --gpus 2 -- hsa-vmm conform --filter map."));
-    assert!(html.contains("HSA_XNACK") && !html.contains(EVIL), "{html}");
+    assert!(html.contains("HSA_XNACK") && !html.contains(HOSTILE), "{html}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ another one. Where both columns are the same, HIP's releases agree.
 |---|---|---|
 ";
 
-const MISTAKES: &str = "
+const REJECTIONS: &str = "
 ## Every mistake that is tested
 
 These are the conformance cases in which a call is rejected, and the error that is expected and that the
@@ -57,21 +57,21 @@ const MODULES: [(&str, &str); 4] = [
     ("src/area/mod.rs", "Areas: `hsa_vmm::area`"),
 ];
 
-/// Returns the rows that name HIP's calls, with the heads, from the tables in a module's
+/// Returns the rows that name HIP's calls, with the head rows, from the tables in a module's
 /// documentation.
 fn calls(file: &str) -> Vec<String> {
     let text = read(file);
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! | "));
     let mut rows = Vec::new();
-    let mut inside = false;
+    let mut in_table = false;
     for line in lines {
         let names_calls = line.starts_with("HIP |") || line.contains("| HIP |");
-        inside = names_calls || (inside && !line.starts_with("flags"));
+        in_table = names_calls || (in_table && !line.starts_with("flags"));
         if names_calls {
             let columns = line.matches('|').count();
             rows.push(format!("| {line}"));
             rows.push(format!("|{}", "---|".repeat(columns)));
-        } else if inside {
+        } else if in_table {
             rows.push(without_links(&format!("| {line}")));
         }
     }
@@ -86,7 +86,7 @@ fn without_links(row: &str) -> String {
     let mut rest = row;
     while let Some((before, after)) = rest.split_once("[`") {
         let (name, after) = after.split_once("`]").expect("a link ends");
-        write!(plain, "{before}`{name}`").expect("a string takes all");
+        write!(plain, "{before}`{name}`").expect("writing to a string cannot fail");
         rest = match after.strip_prefix('(') {
             Some(target) => target.split_once(')').expect("a target ends").1,
             None => after,
@@ -98,23 +98,24 @@ fn without_links(row: &str) -> String {
 /// Returns the rows of the table in the documentation of `Error::hip`.
 fn errors() -> Vec<String> {
     let text = read("src/error/hip.rs");
-    let (_, table) = text.split_once("HIP 7 |\n    /// |---|---|---|\n").expect("the table");
+    let (_, table) =
+        text.split_once("HIP 7 |\n    /// |---|---|---|\n").expect("the table of errors");
     let rows = table.lines().map_while(|line| line.trim_start().strip_prefix("/// | "));
     rows.map(|row| format!("| {row}")).collect()
 }
 
-/// Returns the errors that a case expects and gets, each once.
-fn refused(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
-    let runtime =
-        Runtime::simulated(Config::mi300x(2).with_generation(Generation::B)).expect("it starts");
-    let peer = peer::words(peer::On::Simulation);
+/// Returns each case's name and the errors that the case expects and receives, without repetitions.
+fn rejections(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
+    let runtime = Runtime::simulated(Config::mi300x(2).with_generation(Generation::B))
+        .expect("the simulation starts");
+    let peer = peer::peer_command(peer::PeerRuntime::Simulation);
     let options = Options { profile, count_descriptors: false, peer, ..Options::default() };
     let report = run(&runtime, &options, &mut |_| ());
-    let once = |errors: Vec<HipError>| {
-        let mut seen = BTreeSet::new();
-        errors.into_iter().filter(|error| seen.insert(error.code())).collect()
+    let unique = |errors: Vec<HipError>| {
+        let mut returned = BTreeSet::new();
+        errors.into_iter().filter(|error| returned.insert(error.code())).collect()
     };
-    report.cases.into_iter().map(|case| (case.name, once(case.refused))).collect()
+    report.cases.into_iter().map(|case| (case.name, unique(case.refused))).collect()
 }
 
 fn names(errors: &[HipError]) -> String {
@@ -123,7 +124,7 @@ fn names(errors: &[HipError]) -> String {
 
 fn page() -> String {
     let mut page = HEAD.to_owned();
-    let mut line = |text: &str| writeln!(page, "{text}").expect("a string takes all");
+    let mut line = |text: &str| writeln!(page, "{text}").expect("writing to a string cannot fail");
     for (index, (file, title)) in MODULES.into_iter().enumerate() {
         line(&format!("{}## {title}\n", if index > 0 { "\n" } else { "" }));
         for row in calls(file) {
@@ -134,15 +135,15 @@ fn page() -> String {
     for row in errors() {
         line(&row);
     }
-    line(MISTAKES.trim_end());
+    line(REJECTIONS.trim_end());
     let about = cases();
-    let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7].map(refused);
-    for ((name, hip6), (same, hip7)) in hip6.into_iter().zip(hip7) {
-        assert_eq!(name, same);
+    let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7].map(rejections);
+    for ((name, hip6), (other_name, hip7)) in hip6.into_iter().zip(hip7) {
+        assert_eq!(name, other_name);
         if hip6.is_empty() && hip7.is_empty() {
             continue;
         }
-        let case = about.iter().find(|case| case.name == name).expect("its description");
+        let case = about.iter().find(|case| case.name == name).expect("the case's description");
         let what = case.about.replace('|', "\\|");
         line(&format!("| `{name}` | {what} | {} | {} |", names(&hip6), names(&hip7)));
     }
@@ -153,14 +154,14 @@ fn page() -> String {
 fn page_matches_the_code() {
     let (page, file) = (page(), root().join("docs/calls.md"));
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
-        std::fs::write(&file, &page).expect("a page");
+        std::fs::write(&file, &page).expect("docs/calls.md can be written");
     }
     let written = std::fs::read_to_string(&file).expect("docs/calls.md");
     assert!(written == page, "docs/calls.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
 }
 
-/// Returns the words of a text that are in backticks.
-fn code(text: &str) -> impl Iterator<Item = &str> {
+/// Returns the words of the tables in a text that are in backticks.
+fn backticked(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter(|line| line.starts_with('|'))
         .flat_map(|line| line.split('`').skip(1).step_by(2))
@@ -179,8 +180,8 @@ fn page_names_existing_items() {
     let page = page();
     let hip = hip_headers();
     let hsa = read("hsa/sys/include/hsa_abi.h");
-    let mut seen = 0;
-    for name in code(&page) {
+    let mut count = 0;
+    for name in backticked(&page) {
         // `hsa_amd_vmem_unmap` is a name of HSA, `hipMalloc` one of HIP.
         let header = match name {
             _ if name.starts_with("hsa_amd") => &hsa,
@@ -188,9 +189,9 @@ fn page_names_existing_items() {
             _ => continue,
         };
         assert!(header.contains(name), "{name} is in no header");
-        seen += 1;
+        count += 1;
     }
-    assert!(seen > 50, "{seen} names");
+    assert!(count > 50, "{count} names");
 }
 
 #[test]

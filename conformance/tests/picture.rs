@@ -1,4 +1,4 @@
-//! Pictures of address spaces.
+//! Tests pictures of address spaces.
 
 #[path = "../../tests/machine/mod.rs"]
 mod machine;
@@ -17,8 +17,8 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-/// Reserves a number of granules, and maps memory of GPU 1 at some of them.
-fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
+/// Reserves granules, and maps memory of GPU 1 at those with the numbers in `mapped`.
+fn map_granules(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
     let page = |&number: &usize| {
         let handle = machine.create(1, GRANULE);
@@ -29,15 +29,15 @@ fn cache(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<
 }
 
 fn grant_both(machine: &Machine, base: Address, size: usize) {
-    let both = [machine.gpu(0), machine.gpu(1)].map(|gpu| access(gpu, Access::ReadWrite));
-    machine.vmm.set_access(base, size, &both).unwrap();
+    let grants = [machine.gpu(0), machine.gpu(1)].map(|gpu| access(gpu, Access::ReadWrite));
+    machine.vmm.set_access(base, size, &grants).unwrap();
 }
 
 /// A rectangle: its class, left and right end.
 type Rectangle = (String, f64, f64);
 
 /// Returns the rectangles and texts of a picture.
-fn drawn(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
+fn parse_picture(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     let svg = draw(report);
     let mut reader = Reader::from_str(&svg);
     reader.config_mut().check_end_names = true;
@@ -66,7 +66,7 @@ fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     Some((value("class")?, x, x + width))
 }
 
-/// Returns the rectangles of a class, without the rectangle in the legend.
+/// Returns the ends of the rectangles of a class, without the rectangle in the legend.
 fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
     let mut found: Vec<_> =
         rectangles.iter().filter(|it| it.0 == class).map(|it| (it.1, it.2)).collect();
@@ -79,18 +79,18 @@ fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
 #[test]
 fn widths_are_proportional_to_sizes() {
     let machine = machine();
-    let (base, _) = cache(&machine, 8, &[2, 3]);
+    let (base, _) = map_granules(&machine, 8, &[2, 3]);
     grant_both(&machine, base.checked_add(2 * GRANULE).unwrap(), GRANULE);
-    let (rectangles, _) = drawn(&machine.vmm.report());
+    let (rectangles, _) = parse_picture(&machine.vmm.report());
     let (mapped, holes) = (of_class(&rectangles, "gpu2"), of_class(&rectangles, "hole"));
     let width = |&(left, right): &(f64, f64)| right - left;
     assert_eq!((mapped.len(), holes.len()), (2, 2), "{rectangles:?}");
-    // In order and without gaps, from the same left to the same right.
+    // The parts are in order of addresses and adjacent.
     let edges = [holes[0].1 - mapped[0].0, mapped[0].1 - mapped[1].0, mapped[1].1 - holes[1].0];
     assert!(edges.iter().all(|gap| gap.abs() < 0.2), "{rectangles:?}");
     assert!((width(&holes[1]) / width(&holes[0]) - 2.0).abs() < 0.05, "{holes:?}");
     assert!((width(&mapped[0]) - width(&mapped[1])).abs() < 0.2, "{mapped:?}");
-    // Any agent may use the first of them.
+    // Both GPUs have access to the first mapping.
     for lane in ["lane-gpu1", "lane-gpu2"] {
         let lanes = of_class(&rectangles, lane);
         assert_eq!(lanes.len(), 1, "{lane}");
@@ -104,10 +104,10 @@ fn long_holes_are_shortened_and_labelled() {
     let size = 64 << 30;
     let base = machine.reserve(size);
     let handle = machine.create(0, GRANULE);
-    for at_granule in [0, 100, 20_000] {
-        machine.map(at(base, at_granule * GRANULE), GRANULE, handle);
+    for granule in [0, 100, 20_000] {
+        machine.map(at(base, granule * GRANULE), GRANULE, handle);
     }
-    let (rectangles, texts) = drawn(&machine.vmm.report());
+    let (rectangles, texts) = parse_picture(&machine.vmm.report());
     let mapped = of_class(&rectangles, "gpu1");
     assert_eq!((mapped.len(), of_class(&rectangles, "cut").len()), (3, 3));
     assert!(mapped.iter().all(|(left, right)| right - left > 100.0), "{mapped:?}");
@@ -115,7 +115,7 @@ fn long_holes_are_shortened_and_labelled() {
 }
 
 #[test]
-fn thousands_of_mappings_stay_inside() {
+fn thousands_of_mappings_fit() {
     let machine = machine();
     let count = 3000;
     let base = machine.reserve(2 * count * GRANULE);
@@ -123,7 +123,7 @@ fn thousands_of_mappings_stay_inside() {
     for number in 0..count {
         machine.map(at(base, 2 * number * GRANULE), GRANULE, handle);
     }
-    let (rectangles, _) = drawn(&machine.vmm.report());
+    let (rectangles, _) = parse_picture(&machine.vmm.report());
     let mapped = of_class(&rectangles, "gpu1");
     assert_eq!(mapped.len(), count);
     let right = rectangles.iter().map(|it| it.2).fold(0.0, f64::max);
@@ -131,41 +131,41 @@ fn thousands_of_mappings_stay_inside() {
 }
 
 #[test]
-fn similar_adjacent_mappings_are_one_part() {
+fn similar_adjacent_mappings_are_merged() {
     let machine = machine();
     let all: Vec<usize> = (0..500).collect();
-    let (base, _) = cache(&machine, 500, &all);
-    let (rectangles, texts) = drawn(&machine.vmm.report());
+    let (base, _) = map_granules(&machine, 500, &all);
+    let (rectangles, texts) = parse_picture(&machine.vmm.report());
     assert_eq!(of_class(&rectangles, "gpu2").len(), 1);
     assert!(texts.iter().any(|text| text.contains("500 × 2 MiB")), "{texts:?}");
     machine.vmm.name_mapping(at(base, 7 * GRANULE), "this one").unwrap();
-    assert_eq!(of_class(&drawn(&machine.vmm.report()).0, "gpu2").len(), 3);
+    assert_eq!(of_class(&parse_picture(&machine.vmm.report()).0, "gpu2").len(), 3);
 }
 
 #[test]
 fn names_can_contain_any_character() {
     let machine = machine();
-    let (base, handles) = cache(&machine, 2, &[0]);
-    let nasty = "<&>\"'\u{0}\u{1b}[31m\u{fffe}\u{7f}]]></title>\n\tüб漢";
-    machine.vmm.name_reservation(base, nasty).unwrap();
-    machine.vmm.name_mapping(base, &nasty.repeat(50)).unwrap();
-    machine.vmm.name_handle(handles[0], nasty).unwrap();
+    let (base, handles) = map_granules(&machine, 2, &[0]);
+    let special = "<&>\"'\u{0}\u{1b}[31m\u{fffe}\u{7f}]]></title>\n\tüб漢";
+    machine.vmm.name_reservation(base, special).unwrap();
+    machine.vmm.name_mapping(base, &special.repeat(50)).unwrap();
+    machine.vmm.name_handle(handles[0], special).unwrap();
     let svg = draw(&machine.vmm.report());
-    drawn(&machine.vmm.report());
-    let allowed = |it: char| it == '\n' || !it.is_control() && it != '\u{fffe}';
-    assert!(svg.chars().all(allowed));
+    parse_picture(&machine.vmm.report());
+    let is_allowed = |it: char| it == '\n' || !it.is_control() && it != '\u{fffe}';
+    assert!(svg.chars().all(is_allowed));
     assert!(svg.contains("üб漢"));
 }
 
 #[test]
-fn gpus_have_different_colours_and_dark_is_supported() {
+fn gpus_have_different_colours() {
     let machine = Machine::new(Config::mi300x(8));
     for gpu in 0..8 {
         let base = machine.reserve(GRANULE);
         machine.map(base, GRANULE, machine.create(gpu, GRANULE));
     }
     let report = machine.vmm.report();
-    let (rectangles, texts) = drawn(&report);
+    let (rectangles, texts) = parse_picture(&report);
     let gpus = 0..8;
     for class in gpus.map(|colour| format!("gpu{colour}")) {
         assert_eq!(of_class(&rectangles, &class).len(), 1, "{class}");
@@ -177,8 +177,8 @@ fn gpus_have_different_colours_and_dark_is_supported() {
 }
 
 #[test]
-fn empty_report_says_so() {
-    let (_, texts) = drawn(&machine().vmm.report());
+fn empty_report_has_a_text() {
+    let (_, texts) = parse_picture(&machine().vmm.report());
     assert!(texts.iter().any(|text| text.starts_with("nothing is reserved")), "{texts:?}");
 }
 
@@ -188,9 +188,9 @@ fn quarantined_reservation_is_marked() {
     let mut config = Config::mi300x(2);
     config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
-    let (base, _) = cache(&machine, 1, &[0]);
+    let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // One in the legend, one for the reservation.
+    // One is in the legend, one marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

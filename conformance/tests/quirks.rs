@@ -1,5 +1,5 @@
-//! Workarounds that a runtime does not need must not change any result. Also tests the quirks that only
-//! AMD's runtime has.
+//! Checks that workarounds do not change results on runtimes that do not need them. Also tests the quirks
+//! that only AMD's runtime has.
 
 use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Generation};
@@ -16,22 +16,22 @@ use std::os::unix::process::ExitStatusExt;
 
 const SIGABRT: i32 = 6;
 
-fn all() -> Quirks {
-    let mut all = Quirks::default();
-    Quirks::KNOWN.iter().for_each(|quirk| all.switch(quirk, true));
-    all
+fn all_quirks() -> Quirks {
+    let mut all_quirks = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| all_quirks.switch(quirk, true));
+    all_quirks
 }
 
 /// Checks that every case has the same result with all quirks and with those of the runtime's version.
-fn compare(runtime: &Runtime, what: &str) {
+fn compare(runtime: &Runtime, setting: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };
         let report = run(runtime, &options, &mut |_| ());
         report.cases.into_iter().map(|case| (case.name, case.status, case.refused))
     };
-    for (with_all, known) in run(all()).zip(run(Quirks::default())) {
-        assert_eq!(with_all, known, "{what}");
-        assert_ne!(with_all.1, Status::Fail, "{what}: {}", with_all.0);
+    for (with_all, with_known) in run(all_quirks()).zip(run(Quirks::default())) {
+        assert_eq!(with_all, with_known, "{setting}");
+        assert_ne!(with_all.1, Status::Fail, "{setting}: {}", with_all.0);
     }
 }
 
@@ -53,12 +53,12 @@ fn every_case_passes_with_every_quirk_on_amds_runtime() {
     });
 }
 
-/// Returns the runtime's known quirks, and the same without one of them, which must be among them.
+/// Returns the runtime's known quirks, and the known quirks without the one called `name`.
 fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
     let with = Quirks::of_extension(runtime.info().extension);
-    let named = |quirk: &&Quirk| quirk.name == name;
-    let quirk = Quirks::KNOWN.iter().find(named).expect("a quirk of that name");
-    assert!(with.has(quirk), "{name} is not chosen for this release");
+    let has_name = |quirk: &&Quirk| quirk.name == name;
+    let quirk = Quirks::KNOWN.iter().find(has_name).expect("a quirk with this name");
+    assert!(with.has(quirk), "{name} is not enabled for this release");
     let mut without = with;
     without.switch(quirk, false);
     [with, without]
@@ -66,7 +66,7 @@ fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
 
 const SIZE: usize = 2 << 20;
 
-/// Returns a mapping at the start of a reservation.
+/// Creates a mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
     // SAFETY: the tests show the effect of a missing quirk, in a child process if it is undefined.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
@@ -84,7 +84,7 @@ fn grant(vmm: &Vmm, base: Address) -> Result<(), Error> {
 }
 
 /// Returns whether unmapped and released memory is still mapped at its addresses.
-fn stays_behind(runtime: &Runtime, quirks: Quirks) -> bool {
+fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
     let (vmm, base, handle) = mapped(runtime, quirks);
     grant(&vmm, base).unwrap();
     vmm.unmap(base, SIZE).unwrap();
@@ -106,16 +106,22 @@ fn unmapped_memory_stays_accessible_without_quirk() {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
-        assert!(!stays_behind(&runtime, with), "the workaround is on but the memory stays mapped");
-        assert!(stays_behind(&runtime, without), "this release does not need the workaround");
+        assert!(
+            !memory_stays_mapped(&runtime, with),
+            "the workaround is on but the memory stays mapped"
+        );
+        assert!(
+            memory_stays_mapped(&runtime, without),
+            "this release does not need the workaround"
+        );
     });
 }
 
-/// Variables of the child processes: the runtime, and whether the quirk is worked around.
+/// Environment variables of the child processes: the runtime's path, and whether to work around the quirk.
 const RUNTIME: &str = "QUIRK_RUNTIME";
 const WORKED_AROUND: &str = "QUIRK_WORKED_AROUND";
 
-fn let_in_without_descriptor(path: &OsStr) {
+fn grant_without_descriptor(path: &OsStr) {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(path) }.unwrap();
     let [with, without] = with_and_without(&runtime, "grant_without_descriptor_aborts");
@@ -124,17 +130,17 @@ fn let_in_without_descriptor(path: &OsStr) {
     let limit = Rlimit { current: Some(256), maximum: Some(256) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    let refused = grant(&vmm, base);
+    let result = grant(&vmm, base);
     drop(files);
-    let refused = refused.map_err(hsa_vmm::Error::into_kind);
-    assert_eq!(refused.err(), Some(hsa_vmm::ErrorKind::OutOfDescriptors));
+    let result = result.map_err(hsa_vmm::Error::into_kind);
+    assert_eq!(result.err(), Some(hsa_vmm::ErrorKind::OutOfDescriptors));
     grant(&vmm, base).unwrap();
 }
 
 #[test]
 fn grant_without_descriptor_aborts_without_quirk() {
     if let Some(path) = env::var_os(RUNTIME) {
-        return let_in_without_descriptor(&path);
+        return grant_without_descriptor(&path);
     }
     let name = "grant_without_descriptor_aborts_without_quirk";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {

@@ -1,7 +1,7 @@
 //! Compares this library with all 175 verdicts of `data/cuda_h200_edges.tsv`.
 //!
-//! Each recorded call is made here and must return the recorded result, or the one in the table of
-//! deliberate differences (`DIFFERENT`). `ABSENT` lists the calls that cannot be made.
+//! Each recorded call must return the recorded result, or the result in the table of deliberate
+//! differences (`DIFFERENCES`). `ABSENT` lists the calls that cannot be made.
 
 mod recorded;
 
@@ -9,12 +9,12 @@ use hsa_rocr::{Emulation, Release, test};
 use hsa_sim::{Config, Generation};
 use hsa_vmm::Runtime;
 use recorded::absent::ABSENT;
-use recorded::different::DIFFERENT;
+use recorded::differences::DIFFERENCES;
 use recorded::{Fixture, calls};
 use std::collections::BTreeMap;
 
-/// Returns the names and verdicts of the file.
-fn file() -> BTreeMap<&'static str, &'static str> {
+/// Returns the names and verdicts in the file.
+fn recorded_verdicts() -> BTreeMap<&'static str, &'static str> {
     let text = include_str!("../data/cuda_h200_edges.tsv");
     let lines = text.lines().map(|line| line.split_once('\t').expect("a name, a tab, a verdict"));
     lines.collect()
@@ -22,49 +22,49 @@ fn file() -> BTreeMap<&'static str, &'static str> {
 
 #[test]
 fn every_recorded_name_is_in_one_table() {
-    let file = file();
-    assert_eq!(file.len(), 175);
-    let mut named: BTreeMap<&str, u32> = BTreeMap::new();
-    let absent = ABSENT.iter().map(|(name, why)| {
-        assert!(!why.is_empty(), "{name}");
+    let recorded_verdicts = recorded_verdicts();
+    assert_eq!(recorded_verdicts.len(), 175);
+    let mut occurrences: BTreeMap<&str, u32> = BTreeMap::new();
+    let absent = ABSENT.iter().map(|(name, reason)| {
+        assert!(!reason.is_empty(), "{name}");
         name
     });
     for name in calls().map(|(name, _)| name).chain(absent) {
-        *named.entry(name).or_default() += 1;
+        *occurrences.entry(name).or_default() += 1;
     }
-    for name in file.keys() {
-        assert_eq!(named.remove(name), Some(1), "{name}");
+    for name in recorded_verdicts.keys() {
+        assert_eq!(occurrences.remove(name), Some(1), "{name}");
     }
-    assert!(named.is_empty(), "not in the file: {named:?}");
+    assert!(occurrences.is_empty(), "not in the file: {occurrences:?}");
 }
 
 #[test]
 fn differences_have_reason_and_call() {
-    let mut seen = BTreeMap::new();
-    for different in DIFFERENT {
-        let name = different.name;
-        assert!(!different.why.is_empty() && seen.insert(name, ()).is_none(), "{name}");
-        assert!(calls().any(|(called, _)| *called == name), "{name} is not called");
-        assert_ne!(file()[name], different.ours, "{name} does not differ");
+    let mut names = BTreeMap::new();
+    for difference in DIFFERENCES {
+        let name = difference.name;
+        assert!(!difference.reason.is_empty() && names.insert(name, ()).is_none(), "{name}");
+        assert!(calls().any(|(call_name, _)| *call_name == name), "{name} is not called");
+        assert_ne!(recorded_verdicts()[name], difference.result, "{name} does not differ");
     }
 }
 
 /// Makes every call. Returns the unexpected results: name, result, expected result.
-fn wrong(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String, String)> {
-    let file = file();
-    let mut wrong = Vec::new();
+fn unexpected(runtime: &Runtime, generation: Generation) -> Vec<(&'static str, String, String)> {
+    let recorded_verdicts = recorded_verdicts();
+    let mut unexpected = Vec::new();
     for &(name, call) in calls() {
         let fixture = Fixture::new(runtime);
         let result = call(&fixture);
         assert_eq!(fixture.vmm.check(), Ok(()), "{name}");
         assert!(fixture.vmm.quarantine().is_empty(), "{name}: {:?}", fixture.vmm.quarantine());
-        let different = DIFFERENT.iter().find(|it| it.name == name && it.since <= generation);
-        let expected = different.map_or(file[name], |different| different.ours);
+        let difference = DIFFERENCES.iter().find(|it| it.name == name && it.since <= generation);
+        let expected = difference.map_or(recorded_verdicts[name], |difference| difference.result);
         if result != expected {
-            wrong.push((name, result, expected.to_owned()));
+            unexpected.push((name, result, expected.to_owned()));
         }
     }
-    wrong
+    unexpected
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn simulation_matches_the_record() {
         // The granule of the recorded GPUs.
         let config = Config::mi300x(2).with_generation(generation).with_granule(2 << 20);
         let runtime = Runtime::simulated(config).unwrap();
-        assert_eq!(wrong(&runtime, generation), [], "generation {generation}");
+        assert_eq!(unexpected(&runtime, generation), [], "generation {generation}");
     }
 }
 
@@ -86,6 +86,6 @@ fn amds_runtime_matches_the_record() {
         let generation =
             if setup.release() == Release::R7_2_4 { Generation::B } else { Generation::A };
         let page = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
-        assert_eq!(wrong(&runtime, generation), [page], "AMD's {}", setup.release());
+        assert_eq!(unexpected(&runtime, generation), [page], "AMD's {}", setup.release());
     });
 }

@@ -1,4 +1,4 @@
-//! Failures that `hsa-vmm fuzz` found, saved as sequences. They must not occur again.
+//! Runs saved sequences with which `hsa-vmm fuzz` once found a failure.
 
 use hsa_vmm_conformance::fuzz::perform;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
@@ -12,11 +12,11 @@ fn saved_sequences_pass() {
         let path = entry.unwrap().path();
         for recorded in Reader::open(&path).unwrap().with_sequences() {
             let Recorded::Sequence(sequence) = recorded.unwrap() else {
-                panic!("{} has a trace", path.display());
+                panic!("{} contains a trace, not a sequence", path.display());
             };
-            let runtime = sequence.simulation().unwrap().expect("a simulation is named");
+            let runtime = sequence.simulation().unwrap().expect("the sequence names a simulation");
             let counts = perform(&runtime, &sequence, &mut |_| ())
-                .unwrap_or_else(|found| panic!("{}: {found}", path.display()));
+                .unwrap_or_else(|failure| panic!("{}: {failure}", path.display()));
             assert!(counts.operations > 0, "{}", path.display());
             sequences += 1;
         }

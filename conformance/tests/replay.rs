@@ -11,20 +11,20 @@ fn recorded(count: usize) -> Vec<Trace> {
     Reader::open(RECORDED).unwrap().take(count).collect::<Result<_, _>>().unwrap()
 }
 
-fn put(config: Config, traces: Vec<Trace>) -> Result<ReplayReport, ReplayError> {
+fn replay_on(config: Config, traces: Vec<Trace>) -> Result<ReplayReport, ReplayError> {
     let runtime = Runtime::simulated(config).unwrap();
     let report = replay(&runtime, traces.into_iter().map(Ok), &mut |_| ())?;
-    adds_up(&report);
+    check_totals(&report);
     Ok(report)
 }
 
-fn adds_up(report: &ReplayReport) {
+fn check_totals(report: &ReplayReport) {
     let excused: u64 = report.excused.values().sum();
     assert_eq!(report.operations, report.agreed + excused + report.divergent, "{report:?}");
 }
 
-/// The two operations that differ are `set_access` to a range with a hole, which the recorded
-/// driver accepted; 4 and 7 operations follow them in their traces.
+/// Two operations differ: `set_access` to a range with a hole, which the recorded driver accepted. The
+/// following 4 and 7 operations of their traces are not compared.
 #[test]
 fn replay_agrees_with_all_traces() {
     for (granule, rules) in [
@@ -34,7 +34,7 @@ fn replay_agrees_with_all_traces() {
             &[(Rule::UnmapOverHoles, 7177), (Rule::PartOfAHandle, 2199), (Rule::Granule, 1895)],
         ),
     ] {
-        let report = put(Config::mi300x(2).with_granule(granule), recorded(1500)).unwrap();
+        let report = replay_on(Config::mi300x(2).with_granule(granule), recorded(1500)).unwrap();
         assert_eq!(report.operations + report.not_compared, 120_000);
         assert_eq!((report.divergent, report.not_compared), (2, 4 + 7), "{report:?}");
         assert_eq!(report.excused, rules.iter().copied().collect());
@@ -50,7 +50,7 @@ fn replay_agrees_in_every_generation_and_granule() {
     for generation in Generation::ALL {
         for granule in [4 << 10, 2 << 20] {
             let config = Config::mi300x(2).with_generation(generation).with_granule(granule);
-            let report = put(config, recorded(250)).unwrap();
+            let report = replay_on(config, recorded(250)).unwrap();
             assert_eq!(
                 report.divergent, 0,
                 "generation {generation}, granule {granule}: {report:?}"
@@ -63,7 +63,7 @@ fn replay_agrees_in_every_generation_and_granule() {
 
 #[test]
 fn json_has_the_documented_shape() {
-    let report = put(Config::mi300x(2).with_granule(2 << 20), recorded(10)).unwrap();
+    let report = replay_on(Config::mi300x(2).with_granule(2 << 20), recorded(10)).unwrap();
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["operations"], 800);
     assert_eq!(json["divergent"], 0);
@@ -72,10 +72,10 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["first"], serde_json::Value::Null);
 }
 
-/// Replays with one operation changed; returns the report, and the trace and index of the operation.
+/// Replays traces with one operation changed. Returns the report, and the operation's trace and index.
 fn replay_changed(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
     let mut traces = recorded(40);
-    // In the seventh trace, from the tenth operation on.
+    // The first operation that can be changed, after the tenth, in the trace with index 7.
     let (index, trace) = (7, &mut traces[7]);
     let at = (10..trace.ops.len())
         .find(|&at| {
@@ -84,10 +84,11 @@ fn replay_changed(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayRep
         })
         .unwrap();
     let config = Config::mi300x(2).with_granule(2 << 20);
-    (put(config, traces).unwrap(), index, at)
+    (replay_on(config, traces).unwrap(), index, at)
 }
 
-fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
+/// Replays traces with one operation changed, and checks that only this operation diverges.
+fn check_divergence(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
     let (report, index, at) = replay_changed(change);
     let first = report.first.clone().unwrap();
     assert_eq!((first.trace, first.index), (index, at), "{first}");
@@ -100,12 +101,12 @@ fn found(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
 
 #[test]
 fn replay_finds_changed_verdict() {
-    let report = found(|call, result| {
-        let is = matches!(call, Call::Release { .. }) && result == "SUCCESS";
-        if is {
+    let report = check_divergence(|call, result| {
+        let matches = matches!(call, Call::Release { .. }) && result == "SUCCESS";
+        if matches {
             *result = "INVALID_VALUE".into();
         }
-        is
+        matches
     });
     let first = report.first.unwrap();
     assert_eq!((first.expected.as_str(), first.got.as_str()), ("INVALID_VALUE", "SUCCESS"));
@@ -113,18 +114,18 @@ fn replay_finds_changed_verdict() {
 
 #[test]
 fn replay_finds_changed_error_name() {
-    found(|call, result| {
-        let is = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
-        if is {
+    check_divergence(|call, result| {
+        let matches = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
+        if matches {
             *result = "OUT_OF_MEMORY".into();
         }
-        is
+        matches
     });
 }
 
 #[test]
 fn replay_finds_changed_flags() {
-    let report = found(|call, result| match call {
+    let report = check_divergence(|call, result| match call {
         Call::GetAccess { flags, .. } if result == "SUCCESS" => {
             *flags ^= 1;
             true
@@ -137,7 +138,7 @@ fn replay_finds_changed_flags() {
 #[test]
 fn replay_finds_changed_handle() {
     for other in [-1, 99] {
-        found(|call, result| match call {
+        check_divergence(|call, result| match call {
             Call::Retain { same_as, .. } if result == "SUCCESS" && *same_as >= 0 => {
                 *same_as = other;
                 true
@@ -162,8 +163,8 @@ fn rules_excuse_only_their_divergence() {
         (r#"{"op":"unmap","r":0,"offset":0,"size":2097152,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":0,"offset":0,"size":16777216,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":3,"offset":0,"size":4194304,"result":"SUCCESS"}"#, 1),
-        // The address is in use and the handle is mapped whole, so CUDA does not return
-        // unsupported.
+        // The address is in use and the handle is mapped completely, so CUDA does not return
+        // `NOT_SUPPORTED`.
         (
             r#"{"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,
                "result":"NOT_SUPPORTED"}"#,
@@ -183,25 +184,25 @@ fn rules_excuse_only_their_divergence() {
         (r#"{"op":"release","h":7,"result":"INVALID_VALUE"}"#, 0),
     ] {
         let trace = line(&format!("{start}{end}"));
-        let report = put(Config::mi300x(1).with_granule(2 << 20), vec![trace]).unwrap();
+        let report = replay_on(Config::mi300x(1).with_granule(2 << 20), vec![trace]).unwrap();
         assert_eq!(report.divergent, divergent, "{end}: {report:?}");
     }
 }
 
 #[test]
 fn replay_error_names_the_reason() {
-    let error = put(Config::mi300x(1), recorded(1)).unwrap_err();
+    let error = replay_on(Config::mi300x(1), recorded(1)).unwrap_err();
     assert!(matches!(error, ReplayError::TooFewGpus { needed: 2, present: 1, .. }), "{error}");
     assert!(error.to_string().contains("2 GPUs"), "{error}");
 
     let mut fine = recorded(1);
     fine[0].granule = 4096;
-    let error = put(Config::mi300x(2).with_granule(2 << 20), fine).unwrap_err();
+    let error = replay_on(Config::mi300x(2).with_granule(2 << 20), fine).unwrap_err();
     assert!(matches!(error, ReplayError::CoarserGranule { .. }), "{error}");
 
     let mut config = Config::mi300x(2);
     config.vmem = false;
-    let error = put(config, recorded(1)).unwrap_err();
+    let error = replay_on(config, recorded(1)).unwrap_err();
     assert!(matches!(error, ReplayError::Vmm(_)), "{error}");
 
     let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();

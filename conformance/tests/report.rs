@@ -45,8 +45,8 @@ fn names_are_unique_and_in_order_of_areas() {
         assert!(names.insert(case.name), "{} occurs twice", case.name);
         let words: Vec<&str> = case.name.split('.').collect();
         assert_eq!(words.len(), 3, "{}", case.name);
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        assert!(words.iter().all(|w| !w.is_empty() && w.chars().all(plain)), "{}", case.name);
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(words.iter().all(|w| !w.is_empty() && w.chars().all(is_plain)), "{}", case.name);
         assert!(!case.source.is_empty() && !case.about.is_empty(), "{}", case.name);
         if areas.last() != Some(&case.area()) {
             areas.push(case.area());
@@ -57,7 +57,7 @@ fn names_are_unique_and_in_order_of_areas() {
 
 #[test]
 fn filters_select_cases() {
-    for (filter, some, none) in [
+    for (filter, included, excluded) in [
         ("reserve.free", "reserve.free.twice", "reserve.size.zero"),
         ("map.*", "map.offset.minus_one", "unmap.run.one_mapping"),
         ("*.twice", "unmap.address.twice", "unmap.address.null"),
@@ -65,7 +65,7 @@ fn filters_select_cases() {
     ] {
         let report = report(filter, FaultPlan::none());
         let names: Vec<_> = report.cases.iter().map(|case| case.name.as_str()).collect();
-        assert!(names.contains(&some) && !names.contains(&none), "{filter}: {names:?}");
+        assert!(names.contains(&included) && !names.contains(&excluded), "{filter}: {names:?}");
     }
     assert!(report("nothing like it", FaultPlan::none()).cases.is_empty());
 }
@@ -75,14 +75,14 @@ fn progress_reports_every_case() {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let filters = vec!["pool.".to_owned()];
     let options = Options { filters, count_descriptors: false, ..Options::default() };
-    let mut seen = Vec::new();
+    let mut reported = Vec::new();
     let report = run(&runtime, &options, &mut |progress| {
-        seen.push((progress.done, progress.total, progress.case.name.clone()));
+        reported.push((progress.done, progress.total, progress.case.name.clone()));
     });
     let names = report.cases.iter().enumerate();
     let expected: Vec<_> =
         names.map(|(index, case)| (index + 1, report.cases.len(), case.name.clone())).collect();
-    assert_eq!(seen, expected);
+    assert_eq!(reported, expected);
 }
 
 fn keys(value: &Value) -> Vec<&str> {
@@ -106,10 +106,10 @@ fn json_has_the_documented_shape() {
     let cases = json["cases"].as_array().unwrap();
     let mut counted = [("pass", 0), ("fail", 0), ("skip", 0), ("known", 0)];
     for case in cases {
-        let mut named = keys(case);
-        // The state at the time of the failure, if there was any.
-        named.retain(|&key| key != "address_space" || case["status"] != "fail");
-        assert_eq!(named, ["detail", "duration_us", "name", "source", "status"]);
+        let mut case_keys = keys(case);
+        // Failed cases may have a picture.
+        case_keys.retain(|&key| key != "address_space" || case["status"] != "fail");
+        assert_eq!(case_keys, ["detail", "duration_us", "name", "source", "status"]);
         assert!(case["duration_us"].is_u64(), "{case}");
         let status = case["status"].as_str().unwrap();
         assert_eq!(case["detail"] == "", status == "pass", "{case}");
@@ -119,9 +119,13 @@ fn json_has_the_documented_shape() {
         assert_eq!(json["summary"][key], count, "{key}");
     }
     assert!(report.summary.failed > 0 && report.summary.passed > 0);
-    let drawn = cases.iter().filter_map(|case| case["address_space"].as_str());
-    let drawn: Vec<_> = drawn.collect();
-    assert!(drawn.len() > 50 && drawn.iter().all(|svg| svg.starts_with("<svg")), "{}", drawn.len());
+    let pictures = cases.iter().filter_map(|case| case["address_space"].as_str());
+    let pictures: Vec<_> = pictures.collect();
+    assert!(
+        pictures.len() > 50 && pictures.iter().all(|svg| svg.starts_with("<svg")),
+        "{}",
+        pictures.len()
+    );
 }
 
 #[test]
@@ -183,8 +187,8 @@ fn junit_is_well_formed() {
     assert!(failures > 0);
 }
 
-/// A report from before runs, features and quirks were added.
-const OLD: &str = r#"{
+/// A report of an old version, which did not record runs, features and quirks.
+const OLD_REPORT: &str = r#"{
     "runtime": {"name": "simulation", "path": null, "version": "1.1", "extension": "1.7"},
     "agents": [],
     "cases": [
@@ -200,7 +204,7 @@ fn written_report_can_be_read() {
     let mut written = report("*", faults);
     assert!(written.summary.failed > 0 && written.summary.skipped > 0);
     let read = Report::from_json(&serde_json::to_vec(&written).unwrap()).unwrap();
-    // These are not written to files.
+    // Rejections are not written to files.
     assert!(written.cases.iter().any(|case| !case.refused.is_empty()));
     written.cases.iter_mut().for_each(|case| case.refused.clear());
     assert_eq!(read, written);
@@ -208,7 +212,7 @@ fn written_report_can_be_read() {
 
 #[test]
 fn older_reports_can_be_read() {
-    let report = Report::from_json(OLD.as_bytes()).unwrap();
+    let report = Report::from_json(OLD_REPORT.as_bytes()).unwrap();
     assert_eq!(report.run, None);
     assert_eq!((report.runtime.dmabuf, &report.runtime.quirks), (None, &None));
     assert_eq!((report.summary.passed, report.summary.failed), (1, 1));
@@ -217,11 +221,11 @@ fn older_reports_can_be_read() {
 
 #[test]
 fn newer_reports_can_be_read() {
-    let newer = OLD.replace("\"duration_us\": 7", "\"duration_us\": 7, \"mood\": [1]");
+    let newer = OLD_REPORT.replace("\"duration_us\": 7", "\"duration_us\": 7, \"mood\": [1]");
     let newer = newer.replace("\"agents\"", "\"weather\": {\"rain\": true}, \"agents\"");
     assert_eq!(
         Report::from_json(newer.as_bytes()).unwrap(),
-        Report::from_json(OLD.as_bytes()).unwrap()
+        Report::from_json(OLD_REPORT.as_bytes()).unwrap()
     );
 }
 
@@ -236,8 +240,8 @@ fn info_output_is_a_report_without_cases() {
 
 #[test]
 fn summary_counts_the_cases_of_the_report() {
-    let cut = OLD.replace("\"passed\": 1", "\"passed\": 400");
-    assert_eq!(Report::from_json(cut.as_bytes()).unwrap().summary.passed, 1);
+    let wrong_summary = OLD_REPORT.replace("\"passed\": 1", "\"passed\": 400");
+    assert_eq!(Report::from_json(wrong_summary.as_bytes()).unwrap().summary.passed, 1);
 }
 
 #[test]
@@ -245,11 +249,11 @@ fn invalid_report_error_names_the_position() {
     for garbage in ["", "null", "[]", "{}", "{\"runtime\": {}}", "\u{0}\u{1}", "{\"cases\": []}"] {
         assert!(Report::from_json(garbage.as_bytes()).is_err(), "{garbage}");
     }
-    let status = OLD.replace("\"fail\"", "\"perhaps\"");
+    let status = OLD_REPORT.replace("\"fail\"", "\"perhaps\"");
     let error = Report::from_json(status.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("perhaps") && error.contains("line 6"), "{error}");
-    let half = Report::from_json(&OLD.as_bytes()[..OLD.len() / 2]).unwrap_err();
-    assert!(half.is_eof(), "{half}");
+    let truncated = Report::from_json(&OLD_REPORT.as_bytes()[..OLD_REPORT.len() / 2]).unwrap_err();
+    assert!(truncated.is_eof(), "{truncated}");
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.jsonl");
@@ -272,17 +276,20 @@ fn report_names_quirks() {
         assert!(quirks.iter().all(|quirk| !quirk.issue.is_empty()));
         quirks.into_iter().map(|quirk| quirk.name).collect::<Vec<_>>()
     };
-    let of_6_4 = [
+    let known_quirks = [
         "unmap_of_several_fails",
         "cpu_unmap_leaves_hole",
         "grant_without_descriptor_aborts",
         "some_calls_take_no_lock",
         "ipc_server_outlives_stop",
     ];
-    assert_eq!(names(Quirks::default()), of_6_4);
-    let mut one = Quirks::default();
-    one.set_access_drops_unnamed_agents = true;
-    assert_eq!(names(one), [&["set_access_drops_unnamed_agents"], &of_6_4[..]].concat());
+    assert_eq!(names(Quirks::default()), known_quirks);
+    let mut with_one_more = Quirks::default();
+    with_one_more.set_access_drops_unnamed_agents = true;
+    assert_eq!(
+        names(with_one_more),
+        [&["set_access_drops_unnamed_agents"], &known_quirks[..]].concat()
+    );
 }
 
 #[test]
@@ -306,10 +313,10 @@ fn junit_contains_no_invalid_characters() {
 #[test]
 fn html_escapes_text() {
     let mut report = report("reserve", FaultPlan::none());
-    let evil = "<script>alert(1)</script>\"'&";
-    report.runtime.name = evil.to_owned();
+    let hostile = "<script>alert(1)</script>\"'&";
+    report.runtime.name = hostile.to_owned();
     for case in &mut report.cases {
-        (case.source, case.detail) = (evil.to_owned(), evil.to_owned());
+        (case.source, case.detail) = (hostile.to_owned(), hostile.to_owned());
         case.status = hsa_vmm_conformance::Status::Fail;
     }
     assert!(!report.html().unwrap().contains("<script>alert"));

@@ -1,4 +1,4 @@
-//! All cases on the simulation: in every release of AMD's runtime, and on other machines.
+//! Runs all cases on the simulation: in every ROCm generation, and on different machines.
 
 mod peer;
 
@@ -10,24 +10,25 @@ use hsa_vmm_conformance::{Options, Report, Status, run};
 fn conform(config: Config, profile: HipProfile) -> Report {
     let runtime = Runtime::simulated(config).unwrap();
     // Other tests of this process open and close descriptors at the same time.
-    let peer = peer::words(peer::On::Simulation);
+    let peer = peer::peer_command(peer::PeerRuntime::Simulation);
     let options = Options { count_descriptors: false, profile, peer, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
 }
 
-fn named(report: &Report, status: Status) -> Vec<&str> {
+fn case_names(report: &Report, status: Status) -> Vec<&str> {
     let cases = report.cases.iter().filter(|case| case.status == status);
     cases.map(|case| case.name.as_str()).collect()
 }
 
-/// Checks that nothing fails and almost nothing is skipped.
-fn passes(config: Config, profile: HipProfile) {
-    let what = format!("generation {}, granule {}, {profile}", config.generation, config.granule);
+/// Checks that no case fails, and that only the expected cases are skipped.
+fn check_all_pass(config: Config, profile: HipProfile) {
+    let setting =
+        format!("generation {}, granule {}, {profile}", config.generation, config.granule);
     let report = conform(config, profile);
     let failed: Vec<_> = report.cases.iter().filter(|case| case.status == Status::Fail).collect();
-    assert!(failed.is_empty(), "{what}: {failed:#?}");
+    assert!(failed.is_empty(), "{setting}: {failed:#?}");
     assert_eq!(
-        named(&report, Status::Skip),
+        case_names(&report, Status::Skip),
         [
             "runtime.virtual_memory.refused_if_absent",
             "create.handles.more_than_descriptors",
@@ -35,38 +36,38 @@ fn passes(config: Config, profile: HipProfile) {
             "access.set.cpu_without_large_bar",
             "share.export.no_descriptor_left",
         ],
-        "{what}"
+        "{setting}"
     );
 }
 
-fn generation(generation: Generation) {
+fn check_generation(generation: Generation) {
     for granule in [4 << 10, 2 << 20] {
-        passes(
+        check_all_pass(
             Config::mi300x(2).with_generation(generation).with_granule(granule),
             HipProfile::Hip7,
         );
     }
-    passes(Config::mi300x(4).with_generation(generation), HipProfile::Hip6);
+    check_all_pass(Config::mi300x(4).with_generation(generation), HipProfile::Hip6);
 }
 
 #[test]
-fn generation_a() {
-    generation(Generation::A);
+fn all_cases_pass_in_generation_a() {
+    check_generation(Generation::A);
 }
 
 #[test]
-fn generation_b() {
-    generation(Generation::B);
+fn all_cases_pass_in_generation_b() {
+    check_generation(Generation::B);
 }
 
 #[test]
-fn generation_c() {
-    generation(Generation::C);
+fn all_cases_pass_in_generation_c() {
+    check_generation(Generation::C);
 }
 
 #[test]
-fn generation_d() {
-    generation(Generation::D);
+fn all_cases_pass_in_generation_d() {
+    check_generation(Generation::D);
 }
 
 #[test]
@@ -78,22 +79,22 @@ fn known_failures_apply_only_where_listed() {
         (Generation::D, &["share.import.not_memory"]),
     ] {
         let report = conform(Config::mi300x(2).with_generation(generation), HipProfile::Hip7);
-        assert_eq!(named(&report, Status::Known), known, "{generation:?}");
+        assert_eq!(case_names(&report, Status::Known), known, "{generation:?}");
     }
 }
 
 #[test]
-fn other_machines() {
-    let mut apart = Config::mi300x(2);
-    apart.peer_access = false;
+fn missing_features_skip_cases() {
+    let mut without_peer_access = Config::mi300x(2);
+    without_peer_access.peer_access = false;
     for (config, skipped) in [
         (Config::mi300x(1), "hip.use.copy_between_gpus"),
         (Config::consumer(), "access.cpu.read_and_write"),
         (Config::apu(), "access.set.cpu_without_large_bar"),
-        (apart, "access.gpus.both_see_the_same"),
+        (without_peer_access, "access.gpus.both_see_the_same"),
     ] {
         let report = conform(config, HipProfile::Hip7);
-        assert_eq!(named(&report, Status::Fail), [""; 0], "{:?}", report.agents);
+        assert_eq!(case_names(&report, Status::Fail), [""; 0], "{:?}", report.agents);
         let case = report.cases.iter().find(|case| case.name == skipped).unwrap();
         assert_eq!(case.status, Status::Skip, "{case:?}");
         assert!(!case.detail.is_empty(), "{case:?}");
@@ -101,13 +102,13 @@ fn other_machines() {
 }
 
 #[test]
-fn without_virtual_memory() {
+fn missing_virtual_memory_fails_one_case() {
     let mut config = Config::mi300x(1);
     config.vmem = false;
     let report = conform(config, HipProfile::Hip7);
-    assert_eq!(named(&report, Status::Fail), ["runtime.virtual_memory.available"]);
+    assert_eq!(case_names(&report, Status::Fail), ["runtime.virtual_memory.available"]);
     assert!(
-        named(&report, Status::Pass).contains(&"runtime.virtual_memory.refused_if_absent"),
+        case_names(&report, Status::Pass).contains(&"runtime.virtual_memory.refused_if_absent"),
         "{report:?}"
     );
     assert!(report.summary.skipped > 150, "{}", report.summary);

@@ -1,4 +1,4 @@
-//! The library against the reference model, on the simulation in every ROCm generation.
+//! Compares the library with the reference model, on the simulation in every ROCm generation.
 
 mod sequences;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Simulated<const GENERATION: usize> {
     machine: Machine,
-    /// The minor version of AMD's extension, which some behaviour follows.
+    /// The minor version of AMD's extension, on which some behaviour depends.
     extension: u32,
     granule: u64,
     dmabuf_cpu_mapping: bool,
@@ -33,9 +33,9 @@ enum Machine {
 
 impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
     fn any() -> BoxedStrategy<Self> {
-        let cards = |(gpus, cpus)| Machine::Mi300x { gpus, cpus };
+        let mi300x = |(gpus, cpus)| Machine::Mi300x { gpus, cpus };
         let machine = prop_oneof![
-            6 => (1..=3usize, 1..=2usize).prop_map(cards),
+            6 => (1..=3usize, 1..=2usize).prop_map(mi300x),
             1 => Just(Machine::Apu),
             1 => Just(Machine::Consumer),
         ];
@@ -64,7 +64,7 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
         };
         let generation = Generation::ALL[GENERATION];
         let config = config.with_extension(self.extension);
-        assert_eq!(config.generation, generation, "of version {}", self.extension);
+        assert_eq!(config.generation, generation, "the generation of version {}", self.extension);
         let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
         Runtime::simulated(config).unwrap()
@@ -75,21 +75,21 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
 const CASES: u32 = 64;
 
 #[test]
-fn generation_a() {
+fn library_matches_model_in_generation_a() {
     sequences::run::<Simulated<0>>("generation_a", CASES);
 }
 
 #[test]
-fn generation_b() {
+fn library_matches_model_in_generation_b() {
     sequences::run::<Simulated<1>>("generation_b", CASES);
 }
 
 #[test]
-fn generation_c() {
+fn library_matches_model_in_generation_c() {
     sequences::run::<Simulated<2>>("generation_c", CASES);
 }
 
 #[test]
-fn generation_d() {
+fn library_matches_model_in_generation_d() {
     sequences::run::<Simulated<3>>("generation_d", CASES);
 }

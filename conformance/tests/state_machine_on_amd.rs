@@ -1,4 +1,4 @@
-//! The library against the reference model, on each release of AMD's own runtime over the emulated
+//! Compares the library with the reference model, on each release of AMD's own runtime over the emulated
 //! kernel driver.
 
 mod sequences;
@@ -22,7 +22,7 @@ impl Setup for Amd {
     }
 
     fn runtime(&self) -> Runtime {
-        RUNTIME.get().expect("it was loaded before the first sequence").clone()
+        RUNTIME.get().expect("the runtime is loaded before the first sequence").clone()
     }
 }
 
@@ -30,8 +30,8 @@ impl Setup for Amd {
 const CASES: u32 = 24;
 
 #[test]
-fn each_release() {
-    test::on_each_release("each_release", &Emulation::gpus(2), |setup| {
+fn library_matches_model() {
+    test::on_each_release("library_matches_model", &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);

@@ -10,7 +10,7 @@ fn read(bytes: &[u8]) -> Vec<Result<Trace, TraceError>> {
     Reader::new(bytes).unwrap().collect()
 }
 
-/// Returns the line number and the message of the error with which reading ends.
+/// Returns the line number and the message of the error that ends reading.
 fn error(bytes: &[u8]) -> (u64, String) {
     let error = read(bytes).pop().unwrap().unwrap_err();
     (error.line().unwrap(), error.to_string())
@@ -44,8 +44,8 @@ fn reader_detects_compression_by_content() {
     }
     assert!(read(b"").is_empty());
     // Several compressed files in a row.
-    let both = [gzip(&format!("{LINE}\n")), gzip(LINE)].concat();
-    assert_eq!(read(&both).len(), 2);
+    let concatenated = [gzip(&format!("{LINE}\n")), gzip(LINE)].concat();
+    assert_eq!(read(&concatenated).len(), 2);
 }
 
 #[test]
@@ -61,16 +61,16 @@ fn written_trace_is_read_back_identically() {
     let (plain, compressed) = (plain.finish().unwrap(), compressed.finish().unwrap());
     assert_eq!(plain.iter().filter(|&&byte| byte == b'\n').count(), 20);
     for written in [plain, compressed] {
-        let again: Vec<Trace> = read(&written).into_iter().map(Result::unwrap).collect();
-        assert_eq!(again, traces);
+        let read_back: Vec<Trace> = read(&written).into_iter().map(Result::unwrap).collect();
+        assert_eq!(read_back, traces);
     }
-    let one: Trace = serde_json::from_str(LINE).unwrap();
-    assert_eq!(serde_json::to_string(&one).unwrap(), LINE);
+    let trace: Trace = serde_json::from_str(LINE).unwrap();
+    assert_eq!(serde_json::to_string(&trace).unwrap(), LINE);
 }
 
 #[test]
 fn error_names_line_of_invalid_trace() {
-    for (wrong, words) in [
+    for (invalid, expected) in [
         ("garbage", "expected value"),
         ("[]", "trace"),
         ("{}", "missing field `seed`"),
@@ -83,9 +83,12 @@ fn error_names_line_of_invalid_trace() {
         (&LINE.replace(",\"result\":\"SUCCESS\"", ""), "missing field `result`"),
         (&format!("{LINE} {LINE}"), "trailing characters"),
     ] {
-        let (line, said) = error(format!("{LINE}\n\n{LINE}\n{wrong}\n{LINE}").as_bytes());
-        assert_eq!(line, 4, "{said}");
-        assert!(said.starts_with("line 4: ") && said.contains(words), "{wrong}: {said}");
+        let (line, message) = error(format!("{LINE}\n\n{LINE}\n{invalid}\n{LINE}").as_bytes());
+        assert_eq!(line, 4, "{message}");
+        assert!(
+            message.starts_with("line 4: ") && message.contains(expected),
+            "{invalid}: {message}"
+        );
     }
 }
 
@@ -98,19 +101,19 @@ fn reader_stops_after_an_error() {
 
 #[test]
 fn error_names_line_of_damaged_file() {
-    let whole = gzip(&format!("{LINE}\n").repeat(50));
-    let (line, said) = error(&whole[..whole.len() / 2]);
-    assert!((1..=50).contains(&line) && said.contains("cannot be read"), "{said}");
-    let mut damaged = whole.clone();
+    let complete = gzip(&format!("{LINE}\n").repeat(50));
+    let (line, message) = error(&complete[..complete.len() / 2]);
+    assert!((1..=50).contains(&line) && message.contains("cannot be read"), "{message}");
+    let mut damaged = complete.clone();
     let last = damaged.len() - 6;
     damaged[last] ^= 0xff;
-    let (_, said) = error(&damaged);
-    assert!(said.contains("cannot be read"), "{said}");
-    let (line, said) = error(&[0x1f, 0x8b]);
-    assert_eq!(line, 1, "{said}");
-    let (line, said) = error(b"\xff\xfe\n");
+    let (_, message) = error(&damaged);
+    assert!(message.contains("cannot be read"), "{message}");
+    let (line, message) = error(&[0x1f, 0x8b]);
+    assert_eq!(line, 1, "{message}");
+    let (line, message) = error(b"\xff\xfe\n");
     assert_eq!(line, 1);
-    assert!(said.contains("UTF-8"), "{said}");
+    assert!(message.contains("UTF-8"), "{message}");
 }
 
 #[test]

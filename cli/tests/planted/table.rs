@@ -328,7 +328,7 @@ pub const FAULTS: &[Fault] = &[
         "half of the data is copied",
         SIM,
         "hsa_amd_memory_async_copy=half",
-        Conform("pool.memory.copied_between_gpus", "not all was copied"),
+        Conform("pool.memory.copied_between_gpus", "the range was not copied completely"),
     ),
     fault(
         "available memory is reported twice as large",
@@ -406,5 +406,5 @@ pub const FAULTS: &[Fault] = &[
         "GEM_VA.UNMAP#5=hang",
         Fuzz("did not end within"),
     ),
-    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("what the process has")),
+    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("resources of the process")),
 ];

@@ -11,79 +11,79 @@ pub(super) const CASES: &[Case] = &[
         "access.set.is_what_get_answers",
         "hip-tests: hipMemSetAccess_SetGet",
         "get returns the access that was set, and none for other agents",
-        set_get,
+        get_returns_access_set,
     ),
     Case::new(
         "access.set.changes",
         "hip-tests: hipMemSetAccess_ChangeAccessProp",
-        "access changes from each value to each other",
-        changes,
+        "access can change from each value to each other value",
+        access_changes_between_all_values,
     ),
     Case::new(
         "access.set.twice_is_once",
         "reference 6.1: invariant 11",
         "setting the same access again changes nothing",
-        idempotent,
+        setting_again_changes_nothing,
     ),
     Case::new(
         "access.set.last_of_an_agent_wins",
         "recorded: cuda_h200_edges setaccess_same_device_twice",
-        "of an agent that is named twice the last entry counts",
-        last_wins,
+        "if an agent is named twice, the last entry applies",
+        last_entry_applies,
     ),
     Case::new(
         "access.set.others_keep_theirs",
         "reference 6.2 #47",
         "agents that are not named keep their access",
-        others_keep,
+        other_agents_keep_access,
     ),
     Case::new(
         "access.set.over_several_mappings",
         "hip-tests: hipMemSetAccess_GrowVMM",
         "one call sets the access of consecutive mappings",
-        several_mappings,
+        sets_several_mappings,
     ),
     Case::new(
         "access.set.on_one_of_several",
         "hip-tests: hipMemSetAccess_SegmentsAccess",
         "setting the access of one mapping does not change its neighbours",
-        one_of_several,
+        sets_one_of_several_mappings,
     ),
     Case::new(
         "access.set.of_one_alias",
         "HIP: hipMemSetAccess",
         "two mappings of one handle have independent access",
-        alias,
+        aliases_have_independent_access,
     ),
     Case::new(
         "access.get.anywhere_inside",
         "hip-tests: hipMemSetAccess_EntireVMMRangeSetGet",
-        "get returns the same for every address of a mapping",
-        anywhere,
+        "get returns the same access for every address of a mapping",
+        get_accepts_every_address,
     ),
     Case::new(
         "access.get.never_set",
         "recorded: cuda_h200_edges getaccess_before_set; reference 6.2 #49",
         "access is none before the first grant",
-        never_set,
+        access_is_none_at_first,
     ),
     Case::new(
         "access.get.of_a_cpu",
         "reference 6.2 #51: ROCR answers for CPUs since ROCm 10, HIP for GPUs only",
-        "get returns the CPU's access as it does a GPU's",
-        of_a_cpu,
+        "get returns the access of a CPU like that of a GPU",
+        get_returns_cpu_access,
     ),
     Case::new(
         "access.set.none",
         "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCR leaves it mapped",
         "a GPU whose access was revoked cannot copy or fill; the contents stay",
-        none,
+        gpu_without_access_cannot_copy,
     ),
 ];
 
 const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
 
-fn set_get(context: &Context) -> Verdict {
+fn get_returns_access_set(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x3131_3131)?;
     let gpu = context.gpu();
     for access in ALL {
@@ -99,7 +99,7 @@ fn set_get(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn changes(context: &Context) -> Verdict {
+fn access_changes_between_all_values(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x3232_3232)?;
     for from in ALL {
         for to in ALL {
@@ -116,7 +116,7 @@ fn changes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn idempotent(context: &Context) -> Verdict {
+fn setting_again_changes_nothing(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x3333_3333)?;
     let before = context.vmm().mappings();
     for _ in 0..4 {
@@ -126,7 +126,7 @@ fn idempotent(context: &Context) -> Verdict {
     context.holds(at, 1, 0x3333_3333)
 }
 
-fn last_wins(context: &Context) -> Verdict {
+fn last_entry_applies(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x3434_3434)?;
     let agent = context.gpu();
     let list = [Access::None, Access::Read, Access::ReadWrite, Access::Read]
@@ -136,7 +136,7 @@ fn last_wins(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn others_keep(context: &Context) -> Verdict {
+fn other_agents_keep_access(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(1, 0x3535_3535)?;
     context.grant(at, 1, &[context.host()], Access::Read)?;
@@ -148,7 +148,7 @@ fn others_keep(context: &Context) -> Verdict {
     context.holds(at, 1, 0x3535_3535)
 }
 
-fn several_mappings(context: &Context) -> Verdict {
+fn sets_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(6)?;
     for (start, granules) in [(0, 2), (2, 1), (3, 3)] {
         let handle = context.create(granules)?;
@@ -163,7 +163,7 @@ fn several_mappings(context: &Context) -> Verdict {
     context.holds(at, 6, 0x3636_3636)
 }
 
-fn one_of_several(context: &Context) -> Verdict {
+fn sets_one_of_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
@@ -178,7 +178,7 @@ fn one_of_several(context: &Context) -> Verdict {
     context.holds(context.on(at, 1), 1, 0x3737_3737)
 }
 
-fn alias(context: &Context) -> Verdict {
+fn aliases_have_independent_access(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x3838_3838)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
@@ -187,21 +187,21 @@ fn alias(context: &Context) -> Verdict {
     context.grant(alias, 1, &context.users(), Access::Read)?;
     context.holds(alias, 1, 0x3838_3838)?;
     let access = context.vmm().get_access(context.gpu(), at)?;
-    ensure_eq!(access, Access::ReadWrite, "access of the first");
+    ensure_eq!(access, Access::ReadWrite, "access of the first mapping");
     context.refuses_argument(Argument::Address, || context.vmm().write(alias, &[1]))
 }
 
-fn anywhere(context: &Context) -> Verdict {
+fn get_accepts_every_address(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x3939_3939)?;
     let size = 2 * context.granule();
     for bytes in [0, 1, context.granule() - 1, context.granule(), size - 1] {
         let access = context.vmm().get_access(context.gpu(), offset(at, bytes))?;
-        ensure_eq!(access, Access::ReadWrite, "access {bytes:#x} bytes on");
+        ensure_eq!(access, Access::ReadWrite, "access at offset {bytes:#x}");
     }
     Ok(())
 }
 
-fn never_set(context: &Context) -> Verdict {
+fn access_is_none_at_first(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -210,7 +210,7 @@ fn never_set(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn of_a_cpu(context: &Context) -> Verdict {
+fn get_returns_cpu_access(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(2, 0x3a3a_3a3a)?;
     let last = offset(at, 2 * context.granule() - 1);
@@ -224,7 +224,7 @@ fn of_a_cpu(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn none(context: &Context) -> Verdict {
+fn gpu_without_access_cannot_copy(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x3b3b_3b3b)?;
     let (other, _) = context.mapped(1, 0x3c3c_3c3c)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());

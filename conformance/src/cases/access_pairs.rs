@@ -12,69 +12,69 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_gpu.uses_its_own",
         "HIP: hipMemSetAccess; hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "each GPU fills and copies its own memory, and the CPU sees it if it has access",
-        every_own,
+        "each GPU fills and copies its own memory; a CPU with access reads the same",
+        each_gpu_uses_its_memory,
     ),
     Case::new(
         "access.every_agent.each_permission",
         "HIP: hipMemSetAccess, hipMemGetAccess, hipMemAccessFlags",
-        "each agent is granted each permission on memory of each GPU, and get returns it",
-        each_permission,
+        "each agent is granted each permission on memory of each GPU, and get returns the permission",
+        get_returns_each_permission,
     ),
     Case::new(
         "access.every_cpu_view.is_enforced",
         "recorded: cuda_h200_edges setaccess_read_only, setaccess_none",
         "on memory of each GPU the CPU has exactly the access that it was granted",
-        cpu_view,
+        cpu_access_is_enforced,
     ),
     Case::new(
         "access.every_pair.reads",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
         "each GPU with read access copies from memory of each GPU it can access",
-        pair_reads,
+        peer_reads,
     ),
     Case::new(
         "access.every_pair.writes",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "each GPU copies to memory of each GPU it can access; the owner and the CPU see it",
-        pair_writes,
+        "each GPU copies to memory of each GPU it can access; the owner and the CPU see the copy",
+        peer_writes,
     ),
     Case::new(
         "access.every_pair.not_granted",
         "HIP: hipMemSetAccess: no access at first",
-        "no GPU copies from or to memory of another without access",
-        pair_not_granted,
+        "no GPU copies from or to memory of another GPU without access",
+        peer_without_access_cannot_copy,
     ),
     Case::new(
         "access.every_pair.read_only",
         "HIP: hipMemAccessFlagsProtRead; reference 6.2 #43",
-        "a GPU with read access to memory of another cannot copy to it",
-        pair_read_only,
+        "a GPU with read access to memory of another GPU cannot copy to that memory",
+        peer_with_read_access_cannot_write,
     ),
     Case::new(
         "access.every_pair.taken_back",
         "documentation: Vmm::revoke",
-        "revoking one GPU's access keeps that of the others and the owner",
-        pair_taken_back,
+        "revoking one GPU's access does not change the access of other GPUs and the owner",
+        revoking_peer_keeps_others,
     ),
     Case::new(
         "access.every_pair.in_one_range",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range of memory of all GPUs is granted to all of them in one call, and each uses it",
-        one_range,
+        "one call grants all GPUs access to a range with memory of all GPUs, and each GPU uses it",
+        grants_one_range_to_all_gpus,
     ),
 ];
 
-/// The same for exported memory.
+/// The cases of exported memory.
 pub(super) const SHARED: &[Case] = &[Case::new(
     "share.every_pair.same_memory",
     "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
     "exported memory of each GPU is imported, and every GPU sees the same contents",
-    shared_by_pairs,
+    exported_memory_is_shared,
 )];
 
-/// Maps a granule of a GPU's memory for the GPU and, where possible, the CPU.
-fn owned_by(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
+/// Maps and fills a granule of a GPU's memory, for the GPU and, where possible, the CPU.
+fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
     context.map(at, 1, memory)?;
@@ -83,8 +83,8 @@ fn owned_by(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     Ok(at)
 }
 
-/// Calls `act` with memory of each GPU and each other GPU that can access it.
-fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
+/// Calls `check` for each pair of GPUs with peer access: with mapped memory, its owner, and the peer.
+fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {
         let others = context.gpus().iter().copied().filter(|&other| other != owner);
@@ -92,10 +92,10 @@ fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdi
             if !context.runtime().agent(other).is_some_and(|agent| agent.reaches(owner)) {
                 continue;
             }
-            let at = owned_by(context, owner, 0xe000)?;
-            act(at, owner, other).map_err(|why| match why {
-                NotPassed::Failed(why) => {
-                    NotPassed::Failed(format!("memory of GPU {owner}, used by {other}: {why}"))
+            let at = map_filled(context, owner, 0xe000)?;
+            check(at, owner, other).map_err(|reason| match reason {
+                NotPassed::Failed(reason) => {
+                    NotPassed::Failed(format!("memory of GPU {owner}, used by {other}: {reason}"))
                 }
                 skipped @ NotPassed::Skipped(_) => skipped,
             })?;
@@ -106,34 +106,34 @@ fn each_pair(context: &Context, act: impl Fn(Address, AgentId, AgentId) -> Verdi
     Ok(())
 }
 
-/// Checks the contents through the CPU if it can access the owner's memory.
-fn cpu_holds(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
+/// Checks the contents with the CPU, if the CPU can access the owner's memory.
+fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
     if context.cpu_sees(owner) { context.filled(at, 1, value) } else { Ok(()) }
 }
 
-fn every_own(context: &Context) -> Verdict {
+fn each_gpu_uses_its_memory(context: &Context) -> Verdict {
     for (index, &gpu) in context.gpus().iter().enumerate() {
         let value = 0xe100 + index as u32;
-        let at = owned_by(context, gpu, value)?;
-        cpu_holds(context, gpu, at, value)?;
+        let at = map_filled(context, gpu, value)?;
+        check_by_cpu(context, gpu, at, value)?;
         context.seen_by(gpu, at, 1, value)?;
     }
     Ok(())
 }
 
-fn each_permission(context: &Context) -> Verdict {
+fn get_returns_each_permission(context: &Context) -> Verdict {
     for &owner in context.gpus() {
-        let at = owned_by(context, owner, 0)?;
+        let at = map_filled(context, owner, 0)?;
         for agent in context.runtime().agents() {
-            let is_one = context.gpus().contains(&agent.id()) || agent.id() == context.host();
-            if !is_one || !agent.reaches(owner) {
+            let is_tested = context.gpus().contains(&agent.id()) || agent.id() == context.host();
+            if !is_tested || !agent.reaches(owner) {
                 continue;
             }
             for access in [Access::Read, Access::None, Access::ReadWrite, Access::Read] {
                 context.grant(at, 1, &[agent.id()], access)?;
-                for inside in [0, context.granule() - 1] {
+                for offset in [0, context.granule() - 1] {
                     let found =
-                        context.vmm().get_access(agent.id(), context::offset(at, inside))?;
+                        context.vmm().get_access(agent.id(), context::offset(at, offset))?;
                     ensure_eq!(found, access, "agent {} on memory of {owner}", agent.id());
                 }
             }
@@ -142,10 +142,10 @@ fn each_permission(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_view(context: &Context) -> Verdict {
+fn cpu_access_is_enforced(context: &Context) -> Verdict {
     context.needs_cpu()?;
     for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_sees(gpu)) {
-        let at = owned_by(context, owner, 0xe200)?;
+        let at = map_filled(context, owner, 0xe200)?;
         let (vmm, host) = (context.vmm(), [context.host()]);
         vmm.write(at, &[0x5e; 64])?;
         context.grant(at, 1, &host, Access::Read)?;
@@ -162,7 +162,7 @@ fn cpu_view(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn pair_reads(context: &Context) -> Verdict {
+fn peer_reads(context: &Context) -> Verdict {
     each_pair(context, |at, _, other| {
         context.grant(at, 1, &[other], Access::Read)?;
         context.seen_by(other, at, 1, 0xe000)?;
@@ -171,40 +171,42 @@ fn pair_reads(context: &Context) -> Verdict {
     })
 }
 
-fn pair_writes(context: &Context) -> Verdict {
+fn peer_writes(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         context.grant(at, 1, &[other], Access::ReadWrite)?;
-        let from = owned_by(context, other, 0xe400)?;
+        let from = map_filled(context, other, 0xe400)?;
         context.vmm().copy(other, at, from, context.granule())?;
-        cpu_holds(context, owner, at, 0xe400)?;
+        check_by_cpu(context, owner, at, 0xe400)?;
         context.seen_by(owner, at, 1, 0xe400)
     })
 }
 
-fn pair_not_granted(context: &Context) -> Verdict {
+fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
-        let own = owned_by(context, other, 0xe500)?;
+        let peer_memory = map_filled(context, other, 0xe500)?;
         let (vmm, size) = (context.vmm(), context.granule());
-        context.refuses_argument(Argument::Source, || vmm.copy(other, own, at, size))?;
-        context.refuses_argument(Argument::Destination, || vmm.copy(other, at, own, size))?;
-        cpu_holds(context, owner, at, 0xe000)?;
-        cpu_holds(context, other, own, 0xe500)
+        context.refuses_argument(Argument::Source, || vmm.copy(other, peer_memory, at, size))?;
+        context
+            .refuses_argument(Argument::Destination, || vmm.copy(other, at, peer_memory, size))?;
+        check_by_cpu(context, owner, at, 0xe000)?;
+        check_by_cpu(context, other, peer_memory, 0xe500)
     })
 }
 
-fn pair_read_only(context: &Context) -> Verdict {
+fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         context.grant(at, 1, &[other], Access::Read)?;
-        let own = owned_by(context, other, 0xe600)?;
+        let peer_memory = map_filled(context, other, 0xe600)?;
         let (vmm, size) = (context.vmm(), context.granule());
-        context.refuses_argument(Argument::Destination, || vmm.copy(other, at, own, size))?;
-        cpu_holds(context, owner, at, 0xe000)?;
-        vmm.copy(other, own, at, size)?;
-        cpu_holds(context, other, own, 0xe000)
+        context
+            .refuses_argument(Argument::Destination, || vmm.copy(other, at, peer_memory, size))?;
+        check_by_cpu(context, owner, at, 0xe000)?;
+        vmm.copy(other, peer_memory, at, size)?;
+        check_by_cpu(context, other, peer_memory, 0xe000)
     })
 }
 
-fn pair_taken_back(context: &Context) -> Verdict {
+fn revoking_peer_keeps_others(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         context.grant(at, 1, &[other], Access::ReadWrite)?;
         context.seen_by(other, at, 1, 0xe000)?;
@@ -212,42 +214,42 @@ fn pair_taken_back(context: &Context) -> Verdict {
         vmm.revoke(at, size, &[other])?;
         ensure_eq!(vmm.get_access(other, at)?, Access::None, "revoked access");
         ensure_eq!(vmm.get_access(owner, at)?, Access::ReadWrite, "the owner's access");
-        let own = owned_by(context, other, 0xe700)?;
-        context.refuses(HipError::InvalidValue, || vmm.copy(other, own, at, size))?;
-        cpu_holds(context, owner, at, 0xe000)?;
+        let peer_memory = map_filled(context, other, 0xe700)?;
+        context.refuses(HipError::InvalidValue, || vmm.copy(other, peer_memory, at, size))?;
+        check_by_cpu(context, owner, at, 0xe000)?;
         context.seen_by(owner, at, 1, 0xe000)
     })
 }
 
-fn one_range(context: &Context) -> Verdict {
+fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
     context.other_gpu()?;
     let gpus = context.gpus();
-    let mutual = |&gpu: &AgentId| {
-        let reaches = |other: &AgentId| {
+    let can_access_all = |&gpu: &AgentId| {
+        let can_access = |other: &AgentId| {
             context.runtime().agent(gpu).is_some_and(|agent| agent.reaches(*other))
         };
-        gpus.iter().all(reaches)
+        gpus.iter().all(can_access)
     };
-    let all: Vec<_> = gpus.iter().copied().filter(mutual).collect();
-    let at = context.reserve(all.len())?;
-    for (index, &gpu) in all.iter().enumerate() {
+    let gpus_with_access: Vec<_> = gpus.iter().copied().filter(can_access_all).collect();
+    let at = context.reserve(gpus_with_access.len())?;
+    for (index, &gpu) in gpus_with_access.iter().enumerate() {
         let memory = context.create_on(gpu, 1)?;
         context.map(context.on(at, index), 1, memory)?;
     }
-    context.grant(at, all.len(), &all, Access::ReadWrite)?;
-    for index in 0..all.len() {
+    context.grant(at, gpus_with_access.len(), &gpus_with_access, Access::ReadWrite)?;
+    for index in 0..gpus_with_access.len() {
         context.fill(context.on(at, index), 1, 0xe800 + index as u32)?;
     }
-    for &gpu in &all {
-        for index in 0..all.len() {
+    for &gpu in &gpus_with_access {
+        for index in 0..gpus_with_access.len() {
             context.seen_by(gpu, context.on(at, index), 1, 0xe800 + index as u32)?;
         }
     }
-    ensure!(context.vmm().usage().mappings == all.len(), "one mapping per GPU");
+    ensure!(context.vmm().usage().mappings == gpus_with_access.len(), "one mapping per GPU");
     Ok(())
 }
 
-fn shared_by_pairs(context: &Context) -> Verdict {
+fn exported_memory_is_shared(context: &Context) -> Verdict {
     for &owner in context.gpus() {
         let exported = context.create_shareable_on(owner, 1)?;
         let at = context.reserve(1)?;
@@ -257,16 +259,16 @@ fn shared_by_pairs(context: &Context) -> Verdict {
         let descriptor = export(context, exported)?;
         let imported = context.vmm().import_from_shareable_handle(&descriptor, KIND)?;
         let imported = context.keep(imported);
-        let there = context.reserve(1)?;
-        context.map(there, 1, imported)?;
-        let reach = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(owner));
-        for &gpu in context.gpus().iter().filter(|&&gpu| reach(gpu)) {
-            context.grant(there, 1, &[gpu], Access::ReadWrite)?;
-            context.seen_by(gpu, there, 1, 0xe900)?;
+        let imported_at = context.reserve(1)?;
+        context.map(imported_at, 1, imported)?;
+        let can_access = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(owner));
+        for &gpu in context.gpus().iter().filter(|&&gpu| can_access(gpu)) {
+            context.grant(imported_at, 1, &[gpu], Access::ReadWrite)?;
+            context.seen_by(gpu, imported_at, 1, 0xe900)?;
         }
         context.fill(at, 1, 0xe901)?;
-        for &gpu in context.gpus().iter().filter(|&&gpu| reach(gpu)) {
-            context.seen_by(gpu, there, 1, 0xe901)?;
+        for &gpu in context.gpus().iter().filter(|&&gpu| can_access(gpu)) {
+            context.seen_by(gpu, imported_at, 1, 0xe901)?;
         }
     }
     Ok(())

@@ -12,141 +12,147 @@ pub(super) const CASES: &[Case] = &[
         "access.set.null",
         "recorded: cuda_h200_edges setaccess_null",
         "null is refused",
-        |c| refused_at(c, Address::NULL, c.granule(), Argument::Address),
+        |c| rejects_set_access(c, Address::NULL, c.granule(), Argument::Address),
     ),
     Case::new(
         "access.set.size_zero",
         "recorded: cuda_h200_edges setaccess_size_zero",
         "a size of 0 is refused",
-        |c| within(c, 0, 0, Some(Argument::Size)),
+        |c| rejects_range(c, 0, 0, Some(Argument::Size)),
     ),
     Case::new(
         "access.set.list_empty",
         "hip-tests: hipMemSetAccess_negative; reference 6.2 #46",
         "an empty list is refused",
-        list_empty,
+        rejects_empty_list,
     ),
     Case::new(
         "access.set.agent_invented",
         "recorded: cuda_h200_edges setaccess_bad_device",
         "an agent that does not exist is refused",
-        |c| bad_agent(c, c.invented_agent()),
+        |c| rejects_agent(c, c.invented_agent()),
     ),
     Case::new(
         "access.set.agent_of_another_runtime",
         "HIP: hipMemSetAccess",
         "an agent of another runtime is refused",
-        |c| bad_agent(c, AgentId::from_bits(c.gpu().to_bits() ^ 1 << 62)),
+        |c| rejects_agent(c, AgentId::from_bits(c.gpu().to_bits() ^ 1 << 62)),
     ),
     Case::new(
         "access.set.good_then_bad",
         "recorded: cuda_h200_edges setaccess_good_then_bad; reference 6.2 #41",
-        "one invalid agent in the list, and no entry takes effect",
-        good_then_bad,
+        "with one invalid agent in the list, no entry takes effect",
+        invalid_agent_rejects_whole_list,
     ),
     Case::new(
         "access.set.agent_out_of_reach",
         "reference 6.2 #45",
         "a GPU that cannot access the memory is refused",
-        out_of_reach,
+        rejects_gpu_without_peer_access,
     ),
     Case::new(
         "access.set.cpu_without_large_bar",
         "HIP: hipDeviceAttributeIsLargeBar",
         "the CPU is refused if it cannot access the memory",
-        no_large_bar,
+        rejects_cpu_without_large_bar,
     ),
     Case::new(
         "access.set.size_shorter",
         "recorded: cuda_h200_edges setaccess_half_mapping; reference 6.2 #38",
         "half a mapping is refused",
-        |c| within(c, 0, c.granule(), None),
+        |c| rejects_range(c, 0, c.granule(), None),
     ),
     Case::new(
         "access.set.size_minus_one",
         "hip-tests: hipMemSetAccess_negative",
         "a size one byte too small is refused",
-        |c| within(c, 0, 2 * c.granule() - 1, None),
+        |c| rejects_range(c, 0, 2 * c.granule() - 1, None),
     ),
     Case::new(
         "access.set.size_longer",
         "hip-tests: hipMemSetAccess_negative",
         "a size larger than the mapping is refused",
-        |c| within(c, 0, 3 * c.granule(), None),
+        |c| rejects_range(c, 0, 3 * c.granule(), None),
     ),
     Case::new(
         "access.set.size_beyond_the_reservation",
         "recorded: cuda_h200_edges setaccess_beyond_reservation; reference 6.2 #37",
         "a size larger than the reservation is refused",
-        |c| within(c, 0, 5 * c.granule(), None),
+        |c| rejects_range(c, 0, 5 * c.granule(), None),
     ),
     Case::new(
         "access.set.start_inside",
         "recorded: cuda_h200_edges setaccess_second_half_only; reference 6.2 #39",
         "a range that begins inside a mapping is refused",
-        |c| within(c, c.granule(), c.granule(), None),
+        |c| rejects_range(c, c.granule(), c.granule(), None),
     ),
     Case::new(
         "access.set.unmapped",
         "recorded: cuda_h200_edges setaccess_unmapped; reference 6.2 #36",
         "a range without mappings is refused",
-        |c| within(c, 2 * c.granule(), c.granule(), None),
+        |c| rejects_range(c, 2 * c.granule(), c.granule(), None),
     ),
     Case::new(
         "access.set.over_a_hole",
         "recorded: cuda_h200_edges setaccess_partly_unmapped",
         "a range with a hole is refused, and no mapping changes",
-        hole,
+        rejects_range_with_hole,
     ),
     Case::new(
         "access.set.not_reserved",
         "hip-tests: hipMemSetAccess_negative; reference 6.2 #37",
         "addresses that are not reserved are refused",
-        not_reserved,
+        rejects_unreserved,
     ),
     Case::new(
         "access.set.after_unmap",
         "HIP: hipMemSetAccess",
         "an unmapped range is refused",
-        after_unmap,
+        rejects_unmapped_range,
     ),
     Case::new("access.get.null", "hip-tests: hipMemGetAccess_NegTst", "null is refused", |c| {
-        refused_get(c, Address::NULL)
+        rejects_get_access(c, Address::NULL)
     }),
     Case::new(
         "access.get.unmapped",
         "recorded: cuda_h200_edges getaccess_unmapped",
         "addresses without a mapping are refused",
-        |c| refused_get(c, c.reserve(1)?),
+        |c| rejects_get_access(c, c.reserve(1)?),
     ),
     Case::new(
         "access.get.not_reserved",
         "recorded: cuda_h200_edges getaccess_not_reserved",
         "addresses that are not reserved are refused",
-        get_not_reserved,
+        get_rejects_unreserved,
     ),
     Case::new(
         "access.get.end",
         "hip-tests: hipMemGetAccess_NegTst; reference 6.2 #50: ROCR answers",
         "the address after a mapping is refused",
-        get_end,
+        get_rejects_end_of_mapping,
     ),
     Case::new(
         "access.get.agent_invented",
         "HIP: hipMemGetAccess",
         "an agent that does not exist is refused",
-        get_invented,
+        get_rejects_invented_agent,
     ),
 ];
 
-/// Checks that `set_access` for the first GPU refuses a range.
-fn refused_at(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
+/// Checks that `set_access` for the first GPU rejects a range.
+fn rejects_set_access(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
     context.refuses_argument(argument, || context.vmm().set_access(at, size, &list))
 }
 
-/// Checks that a range inside a mapping of two granules, in a reservation of four, is refused.
-fn within(context: &Context, start: usize, size: usize, argument: Option<Argument>) -> Verdict {
+/// Checks that `set_access` rejects a range, for a mapping of two granules at the start of a reservation
+/// of four. `start` is an offset in the reservation.
+fn rejects_range(
+    context: &Context,
+    start: usize,
+    size: usize,
+    argument: Option<Argument>,
+) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -161,20 +167,20 @@ fn within(context: &Context, start: usize, size: usize, argument: Option<Argumen
     context.holds(at, 2, 0x6b6b_6b6b)
 }
 
-fn list_empty(context: &Context) -> Verdict {
+fn rejects_empty_list(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x6c6c_6c6c)?;
     let set = || context.vmm().set_access(at, context.granule(), &[]);
     context.refuses_argument(Argument::Descriptors, set)
 }
 
-fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
+fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
     let (at, _) = context.mapped(1, 0x6d6d_6d6d)?;
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
     context.refuses_argument(Argument::Agent, set)
 }
 
-fn good_then_bad(context: &Context) -> Verdict {
+fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -183,19 +189,19 @@ fn good_then_bad(context: &Context) -> Verdict {
     let set = || context.vmm().set_access(at, context.granule(), &list);
     context.refuses_argument(Argument::Agent, set)?;
     let access = context.vmm().get_access(context.gpu(), at)?;
-    ensure_eq!(access, Access::None, "access of the good one");
+    ensure_eq!(access, Access::None, "access of the valid agent");
     Ok(())
 }
 
-fn out_of_reach(context: &Context) -> Verdict {
+fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
     let runtime = context.runtime();
     let pairs = context.gpus().iter().flat_map(|&a| context.gpus().iter().map(move |&b| (a, b)));
-    let apart = |&(from, owner): &(AgentId, AgentId)| {
+    let has_no_access = |&(from, owner): &(AgentId, AgentId)| {
         runtime.agent(from).is_some_and(|agent| !agent.reaches(owner))
     };
-    let Some((agent, owner)) = pairs.into_iter().find(apart) else {
-        let why = "every GPU can access every other's memory".to_owned();
-        return Err(NotPassed::Skipped(why));
+    let Some((agent, owner)) = pairs.into_iter().find(has_no_access) else {
+        let reason = "every GPU can access every other's memory".to_owned();
+        return Err(NotPassed::Skipped(reason));
     };
     let at = context.reserve(1)?;
     let handle = context.create_on(owner, 1)?;
@@ -207,7 +213,7 @@ fn out_of_reach(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn no_large_bar(context: &Context) -> Verdict {
+fn rejects_cpu_without_large_bar(context: &Context) -> Verdict {
     if context.cpu_sees(context.gpu()) {
         return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
@@ -217,13 +223,13 @@ fn no_large_bar(context: &Context) -> Verdict {
     context.refuses(HipError::NotSupported, set).map(|_| ())
 }
 
-fn hole(context: &Context) -> Verdict {
+fn rejects_range_with_hole(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in [0, 2] {
         let handle = context.create(1)?;
         context.map(context.on(at, index), 1, handle)?;
     }
-    refused_at(context, at, 3 * context.granule(), Argument::Address)?;
+    rejects_set_access(context, at, 3 * context.granule(), Argument::Address)?;
     for index in [0, 2] {
         let access = context.vmm().get_access(context.gpu(), context.on(at, index))?;
         ensure_eq!(access, Access::None, "access in granule {index}");
@@ -231,36 +237,36 @@ fn hole(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn not_reserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
-    let here = Address::from(&raw const local);
-    refused_at(context, here, context.granule(), Argument::Address)
+    let address = Address::from(&raw const local);
+    rejects_set_access(context, address, context.granule(), Argument::Address)
 }
 
-fn after_unmap(context: &Context) -> Verdict {
+fn rejects_unmapped_range(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x6f6f_6f6f)?;
     context.vmm().unmap(at, context.granule())?;
-    refused_at(context, at, context.granule(), Argument::Address)
+    rejects_set_access(context, at, context.granule(), Argument::Address)
 }
 
-fn refused_get(context: &Context, at: Address) -> Verdict {
+fn rejects_get_access(context: &Context, at: Address) -> Verdict {
     context.refuses_argument(Argument::Address, || context.vmm().get_access(context.gpu(), at))
 }
 
-fn get_not_reserved(context: &Context) -> Verdict {
+fn get_rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
-    refused_get(context, Address::from(&raw const local))
+    rejects_get_access(context, Address::from(&raw const local))
 }
 
-fn get_end(context: &Context) -> Verdict {
+fn get_rejects_end_of_mapping(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
     context.grant(at, 1, &[context.gpu()], Access::ReadWrite)?;
-    refused_get(context, context.on(at, 1))
+    rejects_get_access(context, context.on(at, 1))
 }
 
-fn get_invented(context: &Context) -> Verdict {
+fn get_rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x7070_7070)?;
     let agent = context.invented_agent();
     context.refuses_argument(Argument::Agent, || context.vmm().get_access(agent, at))

@@ -11,37 +11,37 @@ pub(super) const CASES: &[Case] = &[
         "access.cpu.read_and_write",
         "hip-tests: hipMemSetAccess_AccessDirectlyFromHost",
         "the CPU loads and stores with read and write access",
-        cpu_writes,
+        cpu_reads_and_writes,
     ),
     Case::new(
         "access.cpu.read_only",
         "recorded: cuda_h200_edges setaccess_read_only",
         "with read access the CPU can read but not write",
-        cpu_reads,
+        cpu_with_read_access_cannot_write,
     ),
     Case::new(
         "access.cpu.none",
         "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42",
         "without access the CPU can neither read nor write; the contents stay",
-        cpu_none,
+        cpu_without_access_cannot_read,
     ),
     Case::new(
         "access.cpu.comes_and_goes",
         "reference 6.2 #63: ROCR leaves a hole",
         "access of the CPU can be revoked and granted many times",
-        cpu_comes_and_goes,
+        cpu_access_is_revoked_and_granted,
     ),
     Case::new(
         "access.cpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoH",
         "loads and stores that extend past the mapping are refused and transfer nothing",
-        cpu_beyond,
+        cpu_cannot_cross_mapping_end,
     ),
     Case::new(
         "access.cpu.across_mappings",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
         "loads and stores cross adjacent mappings if all of them are granted",
-        cpu_across,
+        cpu_crosses_adjacent_mappings,
     ),
     Case::new(
         "access.gpu.copies",
@@ -53,59 +53,59 @@ pub(super) const CASES: &[Case] = &[
         "access.gpu.needs_both_sides",
         "HIP: hipMemSetAccess",
         "a copy by a GPU without access to source or destination is refused",
-        gpu_needs_both,
+        gpu_needs_access_to_both_sides,
     ),
     Case::new(
         "access.gpu.read_only",
         "reference 6.2 #43",
         "with read access a GPU copies from memory but not to it",
-        gpu_reads,
+        gpu_with_read_access_cannot_write,
     ),
     Case::new(
         "access.gpu.beyond_the_mapping",
         "HIP: hipMemcpyDtoD",
         "copies and fills that extend past the mapping are refused and transfer nothing",
-        gpu_beyond,
+        gpu_cannot_cross_mapping_end,
     ),
     Case::new(
         "access.gpu.agent_invented",
         "HIP: hipMemcpyDtoD",
         "a copy by an agent that does not exist is refused",
-        gpu_invented,
+        rejects_invented_agent,
     ),
     Case::new(
         "access.gpu.fill_off_the_words",
         "HSA: hsa_amd_memory_async_copy",
         "filling a size that is not a multiple of four bytes is refused",
-        gpu_off_words,
+        gpu_fill_rejects_partial_words,
     ),
     Case::new(
         "access.gpus.both_see_the_same",
         "hip-tests: hipMemSetAccess_MultDevSetGet",
-        "two GPUs that get access in one call see the same memory",
-        |c| two_gpus(c, false),
+        "two GPUs that are granted access in one call see the same memory",
+        |c| gpus_see_same_memory(c, false),
     ),
     Case::new(
         "access.gpus.peer_after_the_owner",
         "reference 6.2 #47, #48",
-        "a peer that gets access after the owner sees the memory too",
-        |c| two_gpus(c, true),
+        "a peer that is granted access after the owner sees the memory, too",
+        |c| gpus_see_same_memory(c, true),
     ),
     Case::new(
         "access.gpus.peer_before_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
-        "the owner can get access after a peer",
-        peer_first,
+        "the owner can be granted access after a peer",
+        owner_after_peer,
     ),
     Case::new(
         "access.gpus.over_memory_of_several",
         "reference 6.2 #40",
         "one call sets the access to adjacent memory of different GPUs",
-        over_several_gpus,
+        grants_memory_of_several_gpus,
     ),
 ];
 
-fn cpu_writes(context: &Context) -> Verdict {
+fn cpu_reads_and_writes(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, handle) = context.mapped(2, 0)?;
     let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
@@ -113,7 +113,7 @@ fn cpu_writes(context: &Context) -> Verdict {
     let mut found = vec![0; pattern.len()];
     context.vmm().read(at, &mut found)?;
     ensure_bytes!(found, pattern, "the CPU reads something other than it wrote");
-    // A GPU sees it too.
+    // A GPU reads the same bytes.
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;
@@ -126,7 +126,7 @@ fn cpu_writes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_reads(context: &Context) -> Verdict {
+fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(1, 0x4141_4141)?;
     context.grant(at, 1, &[context.host()], Access::Read)?;
@@ -136,7 +136,7 @@ fn cpu_reads(context: &Context) -> Verdict {
     context.holds(at, 1, 0x4242_4242)
 }
 
-fn cpu_none(context: &Context) -> Verdict {
+fn cpu_without_access_cannot_read(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(1, 0x4343_4343)?;
     context.grant(at, 1, &[context.host()], Access::None)?;
@@ -146,7 +146,7 @@ fn cpu_none(context: &Context) -> Verdict {
     context.holds(at, 1, 0x4343_4343)
 }
 
-fn cpu_comes_and_goes(context: &Context) -> Verdict {
+fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(2, 0x4444_4444)?;
     for round in 0..16 {
@@ -163,23 +163,23 @@ fn cpu_comes_and_goes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn cpu_beyond(context: &Context) -> Verdict {
+fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
-    let there = context.on(at, 1);
-    context.map(there, 1, handle)?;
-    context.grant(there, 1, &context.users(), Access::ReadWrite)?;
-    context.fill(there, 1, 0x4e4e_4e4e)?;
-    let last = offset(there, context.granule() - 4);
-    for start in [last, offset(there, usize::MAX - 3)] {
+    let mapping = context.on(at, 1);
+    context.map(mapping, 1, handle)?;
+    context.grant(mapping, 1, &context.users(), Access::ReadWrite)?;
+    context.fill(mapping, 1, 0x4e4e_4e4e)?;
+    let last = offset(mapping, context.granule() - 4);
+    for start in [last, offset(mapping, usize::MAX - 3)] {
         context.refuses_argument(Argument::Address, || context.vmm().read(start, &mut [0; 8]))?;
         context.refuses_argument(Argument::Address, || context.vmm().write(start, &[0; 8]))?;
     }
-    context.holds(there, 1, 0x4e4e_4e4e)
+    context.holds(mapping, 1, 0x4e4e_4e4e)
 }
 
-fn cpu_across(context: &Context) -> Verdict {
+fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(2)?;
     for index in 0..2 {
@@ -195,7 +195,7 @@ fn cpu_across(context: &Context) -> Verdict {
     context.grant(context.on(at, 1), 1, &[context.host()], Access::Read)?;
     context.refuses_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
     context.vmm().read(middle, &mut found)?;
-    ensure_eq!(found, text, "the bytes after them");
+    ensure_eq!(found, text, "the bytes after the rejected write");
     Ok(())
 }
 
@@ -208,7 +208,7 @@ fn gpu_copies(context: &Context) -> Verdict {
     context.holds(from, 2, 0x4545_4545)
 }
 
-fn gpu_needs_both(context: &Context) -> Verdict {
+fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
     let (from, _) = context.mapped(1, 0x4747_4747)?;
     let to = context.reserve(1)?;
     let handle = context.create(1)?;
@@ -219,7 +219,7 @@ fn gpu_needs_both(context: &Context) -> Verdict {
     context.holds(from, 1, 0x4747_4747)
 }
 
-fn gpu_reads(context: &Context) -> Verdict {
+fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     let (from, _) = context.mapped(1, 0x4848_4848)?;
     let (to, _) = context.mapped(1, 0x4949_4949)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
@@ -230,7 +230,7 @@ fn gpu_reads(context: &Context) -> Verdict {
     context.holds(to, 1, 0x4848_4848)
 }
 
-fn gpu_beyond(context: &Context) -> Verdict {
+fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
     let (from, _) = context.mapped(2, 0x4f4f_4f4f)?;
     let to = context.reserve(2)?;
@@ -245,21 +245,21 @@ fn gpu_beyond(context: &Context) -> Verdict {
     context.holds(to, 1, 0x5050_5050)
 }
 
-fn gpu_invented(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x5151_5151)?;
     let agent = context.invented_agent();
     let copy = || context.vmm().copy(agent, context.on(at, 1), at, context.granule());
     context.refuses_argument(Argument::Agent, copy)
 }
 
-fn gpu_off_words(context: &Context) -> Verdict {
+fn gpu_fill_rejects_partial_words(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x5252_5252)?;
     context.refuses_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
     context.refuses_argument(Argument::Address, || context.vmm().fill(offset(at, 2), 0, 8))?;
     context.holds(at, 1, 0x5252_5252)
 }
 
-fn two_gpus(context: &Context, one_by_one: bool) -> Verdict {
+fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
     let other = context.other_gpu()?;
     let owner = context.gpu();
     let at = context.reserve(2)?;
@@ -267,15 +267,15 @@ fn two_gpus(context: &Context, one_by_one: bool) -> Verdict {
         let handle = context.create(1)?;
         context.map(context.on(at, index), 1, handle)?;
     }
-    if one_by_one {
+    if owner_first {
         context.grant(at, 2, &context.users(), Access::ReadWrite)?;
         context.fill(at, 2, 0x4a4a_4a4a)?;
         context.grant(at, 2, &[other], Access::ReadWrite)?;
         context.holds(at, 2, 0x4a4a_4a4a)?;
     } else {
-        let mut everyone = context.users();
-        everyone.push(other);
-        context.grant(at, 2, &everyone, Access::ReadWrite)?;
+        let mut agents = context.users();
+        agents.push(other);
+        context.grant(at, 2, &agents, Access::ReadWrite)?;
     }
     context.fill(at, 1, 0x4b4b_4b4b)?;
     context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
@@ -287,7 +287,7 @@ fn two_gpus(context: &Context, one_by_one: bool) -> Verdict {
     Ok(())
 }
 
-fn peer_first(context: &Context) -> Verdict {
+fn owner_after_peer(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
@@ -299,7 +299,7 @@ fn peer_first(context: &Context) -> Verdict {
     context.holds(at, 2, 0x4c4c_4c4c)
 }
 
-fn over_several_gpus(context: &Context) -> Verdict {
+fn grants_memory_of_several_gpus(context: &Context) -> Verdict {
     let (owner, other) = (context.gpu(), context.other_gpu()?);
     let at = context.reserve(2)?;
     for (index, gpu) in [owner, other].into_iter().enumerate() {

@@ -13,48 +13,53 @@ pub(super) const CASES: &[Case] = &[
         "area.create.device_out_of_range",
         "AML: aml_area_hip_create, AML_EINVAL",
         "an area of a device that does not exist is refused",
-        device_out_of_range,
+        rejects_device_out_of_range,
     ),
     Case::new(
         "area.create.not_a_device",
         "AML: aml_area_hip_create, AML_EINVAL",
         "an area of a CPU or of an invented agent is refused",
-        not_a_device,
+        rejects_non_gpu,
     ),
     Case::new(
         "area.create.unknown_flags",
         "decision: unknown flags are refused",
         "unknown flags are refused",
-        unknown_flags,
+        rejects_unknown_flags,
     ),
     Case::new(
         "area.mmap.existing_memory_missing",
         "AML: \"ptr\" must not be NULL, AML_EINVAL",
-        "MAPPED without HOST needs existing memory of the full size; other flags refuse it",
-        existing_memory_missing,
+        "MAPPED without HOST needs existing memory of the full size; other flags refuse existing memory",
+        rejects_missing_memory,
     ),
     Case::new(
         "area.mmap.zero_size",
         "decision: a size of 0 is refused",
         "a size of 0 is refused",
-        zero_size,
+        rejects_zero_size,
     ),
     Case::new(
         "area.mmap.too_large",
         "AML: AML_ENOMEM, hipErrorOutOfMemory",
-        "more memory than exists is refused, of any kind",
-        too_large,
+        "more device, host or unified memory than exists is refused",
+        rejects_huge_size,
     ),
     Case::new(
         "area.transfer.beyond",
         "decision: an error, never a fault",
         "bytes past the requested size can be neither read nor written",
-        beyond,
+        rejects_access_beyond_end,
     ),
 ];
 
-fn refused<T>(context: &Context, expected: HipError, answer: Result<T, Error>) -> Verdict<Error> {
-    match answer {
+/// Checks that a call failed with an error of HIP, and records the error.
+fn expect_error<T>(
+    context: &Context,
+    expected: HipError,
+    result: Result<T, Error>,
+) -> Verdict<Error> {
+    match result {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
@@ -64,100 +69,101 @@ fn refused<T>(context: &Context, expected: HipError, answer: Result<T, Error>) -
     }
 }
 
-fn device_out_of_range(context: &Context) -> Verdict {
+fn rejects_device_out_of_range(context: &Context) -> Verdict {
     let devices = context.runtime().gpus().count();
     for number in [devices, devices + 1, usize::MAX] {
         let problem = Some(Problem::OutOfRange(devices));
-        let answer = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
-        let error = refused(context, HipError::InvalidDevice, answer)?;
+        let result = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
+        let error = expect_error(context, HipError::InvalidDevice, result)?;
         ensure_eq!((error.problem(), error.aml()), (problem, 3), "{error}");
         let area = area(context, AreaFlags::DEFAULT)?;
-        let answer = area.mmap(1, MmapOptions::new().with_device(number));
-        let error = refused(context, HipError::InvalidDevice, answer)?;
+        let result = area.mmap(1, MmapOptions::new().with_device(number));
+        let error = expect_error(context, HipError::InvalidDevice, result)?;
         ensure_eq!(error.problem(), problem, "{error}");
     }
     Ok(())
 }
 
-fn not_a_device(context: &Context) -> Verdict {
+fn rejects_non_gpu(context: &Context) -> Verdict {
     for agent in [context.host(), context.invented_agent()] {
-        let answer = Area::new(context.vmm(), agent, AreaFlags::DEFAULT);
-        let error = refused(context, HipError::InvalidDevice, answer)?;
+        let result = Area::new(context.vmm(), agent, AreaFlags::DEFAULT);
+        let error = expect_error(context, HipError::InvalidDevice, result)?;
         ensure_eq!(error.problem(), Some(Problem::NotAGpu), "{error}");
     }
     Ok(())
 }
 
-fn unknown_flags(context: &Context) -> Verdict {
+fn rejects_unknown_flags(context: &Context) -> Verdict {
     for bits in [0x10, 0x1f, u32::MAX] {
         let flags = AreaFlags::from_bits_retain(bits);
-        let answer = Area::new(context.vmm(), context.gpu(), flags);
-        let error = refused(context, HipError::InvalidValue, answer)?;
+        let result = Area::new(context.vmm(), context.gpu(), flags);
+        let error = expect_error(context, HipError::InvalidValue, result)?;
         ensure_eq!(error.problem(), Some(Problem::UndefinedFlags(0xf)), "{error}");
     }
     Ok(())
 }
 
-fn existing_memory_missing(context: &Context) -> Verdict {
-    let mut own = [0; 10];
+fn rejects_missing_memory(context: &Context) -> Verdict {
+    let mut host_memory = [0; 10];
     for flags in all_flags() {
         let area = area(context, flags)?;
-        let (answer, argument) = if flags.maps_existing_memory() {
-            let none = area.mmap(10, MmapOptions::new());
-            let error = refused(context, HipError::InvalidValue, none)?;
+        let (result, argument) = if flags.maps_existing_memory() {
+            let without_memory = area.mmap(10, MmapOptions::new());
+            let error = expect_error(context, HipError::InvalidValue, without_memory)?;
             ensure_eq!(error.problem(), Some(Problem::MissingHostMemory), "{error}");
-            (area.mmap(11, MmapOptions::new().with_host_memory(&mut own)), Argument::Size)
+            (area.mmap(11, MmapOptions::new().with_host_memory(&mut host_memory)), Argument::Size)
         } else {
-            (area.mmap(10, MmapOptions::new().with_host_memory(&mut own)), Argument::Host)
+            (area.mmap(10, MmapOptions::new().with_host_memory(&mut host_memory)), Argument::Host)
         };
-        let error = refused(context, HipError::InvalidValue, answer)?;
+        let error = expect_error(context, HipError::InvalidValue, result)?;
         ensure_eq!(error.argument(), Some(argument), "{flags}: {error}");
     }
     Ok(())
 }
 
-fn zero_size(context: &Context) -> Verdict {
-    let mut own = [0; 10];
+fn rejects_zero_size(context: &Context) -> Verdict {
+    let mut host_memory = [0; 10];
     for flags in all_flags() {
         let options = match flags.maps_existing_memory() {
-            true => MmapOptions::new().with_host_memory(&mut own),
+            true => MmapOptions::new().with_host_memory(&mut host_memory),
             false => MmapOptions::new(),
         };
-        let answer = area(context, flags)?.mmap(0, options);
-        let error = refused(context, HipError::InvalidValue, answer)?;
+        let result = area(context, flags)?.mmap(0, options);
+        let error = expect_error(context, HipError::InvalidValue, result)?;
         ensure_eq!(error.problem(), Some(Problem::Zero), "{error}");
     }
     Ok(())
 }
 
-fn too_large(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> Verdict {
     let pools = context.runtime().agents().iter().flat_map(|agent| &agent.pools);
-    let most = pools.map(|pool| pool.size).max().unwrap_or(0);
+    let largest_pool = pools.map(|pool| pool.size).max().unwrap_or(0);
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
-        for size in [most + (1 << 30), usize::MAX] {
-            let answer = area(context, flags)?.mmap(size, MmapOptions::new());
-            let error = refused(context, HipError::OutOfMemory, answer)?;
+        for size in [largest_pool + (1 << 30), usize::MAX] {
+            let result = area(context, flags)?.mmap(size, MmapOptions::new());
+            let error = expect_error(context, HipError::OutOfMemory, result)?;
             ensure_eq!(error.aml(), 2, "{error}");
         }
     }
     Ok(())
 }
 
-fn beyond(context: &Context) -> Verdict {
-    let mut own = [0; 100];
+fn rejects_access_beyond_end(context: &Context) -> Verdict {
+    let mut host_memory = [0; 100];
     for flags in all_flags() {
-        let memory = mmap(&area(context, flags)?, 100, &mut own)?;
-        let answers = [
+        let memory = mmap(&area(context, flags)?, 100, &mut host_memory)?;
+        let results = [
             memory.read(100, &mut [0]),
             memory.read(96, &mut [0; 5]),
             memory.write(usize::MAX, &[0]),
             memory.fill(0, 0, 104),
             memory.copy(97, &memory, 0, 4),
         ];
-        for answer in answers {
-            let error = refused(context, HipError::InvalidValue, answer)?;
-            let beyond = matches!(error.problem(), Some(Problem::OutOfBounds { end: 100, .. }));
-            ensure!(beyond, "{flags}: {error}");
+        for result in results {
+            let error = expect_error(context, HipError::InvalidValue, result)?;
+            let is_out_of_bounds =
+                matches!(error.problem(), Some(Problem::OutOfBounds { end: 100, .. }));
+            ensure!(is_out_of_bounds, "{flags}: {error}");
         }
     }
     Ok(())

@@ -12,67 +12,67 @@ pub(super) const CASES: &[Case] = &[
         "buffer.growable.grows_in_place",
         "hip-tests: hipMemSetAccess_GrowVMM; HIP's guide: increase memory size",
         "a buffer grows in place step by step and keeps its contents",
-        grows,
+        grows_in_place,
     ),
     Case::new(
         "buffer.growable.size_is_what_was_asked",
         "documentation: GrowableBuffer::size, mapped",
         "the size is exact to the byte, the memory a multiple of the step",
-        size,
+        size_is_exact,
     ),
     Case::new(
         "buffer.growable.shrinks",
         "HIP: hipMemUnmap, hipMemRelease",
         "shrinking releases memory and keeps the rest; the buffer can grow again",
-        shrinks,
+        shrinking_releases_memory,
     ),
     Case::new(
         "buffer.growable.seen_by_all_gpus",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
         "agents that were granted access can also use memory added later",
-        seen_by_all,
+        new_memory_keeps_grants,
     ),
     Case::new(
         "buffer.growable.revoked",
         "documentation: GrowableBuffer::revoke",
         "an agent whose access was revoked can use neither existing nor added memory",
-        revoked,
+        new_memory_keeps_revocation,
     ),
     Case::new(
         "buffer.growable.with_stock",
-        "documentation: GrowableBuilder::with_stock",
-        "memory prepared in advance behaves like any other and is all released",
-        with_stock,
+        "documentation: GrowableBuilder::with_handle_pool",
+        "memory prepared in advance behaves like other memory, and all of it is released",
+        prepared_memory_is_released,
     ),
     Case::new(
         "buffer.growable.beyond_maximum",
         "documentation: Problem::TooLarge",
         "growth past the reservation is refused and leaves the buffer unchanged",
-        beyond_maximum,
+        rejects_growth_beyond_maximum,
     ),
     Case::new(
         "buffer.growable.beyond_end",
         "documentation: Problem::OutOfBounds",
         "bytes past the size cannot be read, written, filled or released",
-        beyond_end,
+        rejects_access_beyond_end,
     ),
     Case::new(
         "buffer.growable.size_zero",
         "HIP: hipMemAddressReserve",
         "a buffer with no capacity is refused",
-        size_zero,
+        rejects_zero_capacity,
     ),
     Case::new(
         "buffer.growable.address_taken",
         "documentation: GrowableBuilder::exactly_at; HIP may choose another address",
         "a buffer at a fixed address that is in use is refused",
-        address_taken,
+        rejects_taken_address,
     ),
     Case::new(
         "buffer.growable.typed",
         "documentation: GrowableVec",
         "values are pushed, read, written and popped as in a vector",
-        typed,
+        vector_of_values,
     ),
 ];
 
@@ -85,21 +85,21 @@ fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
     Ok(buffer)
 }
 
-fn grows(context: &Context) -> Verdict {
+fn grows_in_place(context: &Context) -> Verdict {
     let mut buffer = growable(context, 6)?;
     let (at, granule) = (buffer.address(), context.granule());
     for step in 0..6 {
         buffer.grow(granule)?;
         buffer.fill(step * granule, 0xc100 + step as u32, granule)?;
         ensure_eq!(buffer.address(), at, "the address after {} steps", step + 1);
-        for before in 0..=step {
-            context.holds(context.on(at, before), 1, 0xc100 + before as u32)?;
+        for earlier in 0..=step {
+            context.holds(context.on(at, earlier), 1, 0xc100 + earlier as u32)?;
         }
     }
     context.seen_by(context.gpu(), context.on(at, 5), 1, 0xc105)
 }
 
-fn size(context: &Context) -> Verdict {
+fn size_is_exact(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let mut buffer = growable(context, 2)?;
     let granule = context.granule();
@@ -117,15 +117,15 @@ fn size(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shrinks(context: &Context) -> Verdict {
+fn shrinking_releases_memory(context: &Context) -> Verdict {
     let mut buffer = growable(context, 4)?;
     let (at, granule) = (buffer.address(), context.granule());
     buffer.grow(4 * granule)?;
     buffer.fill(0, 0xc200, 4 * granule)?;
-    for left in [3, 1] {
-        buffer.resize(left * granule)?;
-        ensure_eq!(context.vmm().usage().handles, left, "handles");
-        context.holds(at, left, 0xc200)?;
+    for remaining in [3, 1] {
+        buffer.resize(remaining * granule)?;
+        ensure_eq!(context.vmm().usage().handles, remaining, "handles");
+        context.holds(at, remaining, 0xc200)?;
     }
     buffer.grow(granule)?;
     buffer.fill(granule, 0xc201, granule)?;
@@ -137,11 +137,12 @@ fn shrinks(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn seen_by_all(context: &Context) -> Verdict {
+fn new_memory_keeps_grants(context: &Context) -> Verdict {
     context.other_gpu()?;
     let mut buffer = growable(context, 3)?;
-    let reach = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
-    let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| reach(gpu)).collect();
+    let can_access =
+        |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
+    let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| can_access(gpu)).collect();
     buffer.grow(context.granule())?;
     buffer.grant(&gpus, Access::ReadWrite)?;
     buffer.grow(2 * context.granule())?;
@@ -153,7 +154,7 @@ fn seen_by_all(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn revoked(context: &Context) -> Verdict {
+fn new_memory_keeps_revocation(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let mut buffer = growable(context, 2)?;
     buffer.grow(context.granule())?;
@@ -170,7 +171,7 @@ fn revoked(context: &Context) -> Verdict {
     context.holds(context.on(buffer.address(), 1), 1, 0xc401)
 }
 
-fn with_stock(context: &Context) -> Verdict {
+fn prepared_memory_is_released(context: &Context) -> Verdict {
     let granule = context.granule();
     let options = GrowableBuffer::builder(8 * granule).with_step(granule).with_handle_pool(3);
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -187,41 +188,41 @@ fn with_stock(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn beyond_maximum(context: &Context) -> Verdict {
+fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
     let mut buffer = growable(context, 2)?;
     let granule = context.granule();
     buffer.grow(granule)?;
     buffer.fill(0, 0xc600, granule)?;
-    for more in [granule + 1, 2 * granule, usize::MAX] {
-        let error = context.refuses(HipError::InvalidValue, || buffer.grow(more))?;
-        let exceeds = matches!(error.problem(), Some(Problem::TooLarge { .. }));
-        ensure!(exceeds, "{error}");
-        ensure_eq!(buffer.size(), granule, "the size after {more:#x} bytes were refused");
+    for additional in [granule + 1, 2 * granule, usize::MAX] {
+        let error = context.refuses(HipError::InvalidValue, || buffer.grow(additional))?;
+        let is_too_large = matches!(error.problem(), Some(Problem::TooLarge { .. }));
+        ensure!(is_too_large, "{error}");
+        ensure_eq!(buffer.size(), granule, "the size after {additional:#x} bytes were refused");
     }
     context.holds(buffer.address(), 1, 0xc600)
 }
 
-fn beyond_end(context: &Context) -> Verdict {
+fn rejects_access_beyond_end(context: &Context) -> Verdict {
     let mut buffer = growable(context, 2)?;
     let size = context.granule() - 8;
     buffer.grow(size)?;
-    let beyond = |error: Error| {
+    let check_beyond = |error: Error| {
         let problem = error.problem();
-        let beyond =
+        let is_beyond =
             matches!(problem, Some(Problem::OutOfBounds { .. } | Problem::TooLarge { .. }));
-        ensure!(beyond, "{error}");
+        ensure!(is_beyond, "{error}");
         Ok(())
     };
-    let refused = HipError::InvalidValue;
+    let expected = HipError::InvalidValue;
     for offset in [size - 3, size, usize::MAX] {
-        beyond(context.refuses(refused, || buffer.read(offset, &mut [0; 4]))?)?;
-        beyond(context.refuses(refused, || buffer.write(offset, &[0; 4]))?)?;
+        check_beyond(context.refuses(expected, || buffer.read(offset, &mut [0; 4]))?)?;
+        check_beyond(context.refuses(expected, || buffer.write(offset, &[0; 4]))?)?;
     }
-    beyond(context.refuses(refused, || buffer.fill(size - 4, 0, 8))?)?;
-    beyond(context.refuses(refused, || buffer.shrink(size + 1))?)
+    check_beyond(context.refuses(expected, || buffer.fill(size - 4, 0, 8))?)?;
+    check_beyond(context.refuses(expected, || buffer.shrink(size + 1))?)
 }
 
-fn size_zero(context: &Context) -> Verdict {
+fn rejects_zero_capacity(context: &Context) -> Verdict {
     // HIP 6 returns out of memory for every invalid reservation.
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
@@ -232,21 +233,22 @@ fn size_zero(context: &Context) -> Verdict {
     context.refuses(expected, reserve).map(|_| ())
 }
 
-fn address_taken(context: &Context) -> Verdict {
+fn rejects_taken_address(context: &Context) -> Verdict {
     let options = GrowableBuffer::builder(2 * context.granule()).with_step(context.granule());
     let expected = match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
     };
-    let at = |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());
-    // Another thread can reserve freed addresses first, so try again.
+    let reserve_at =
+        |address| options.exactly_at(address).reserve(context.vmm(), &context.properties());
+    // Tries again, because another thread can reserve the freed addresses first.
     for _ in 0..1000 {
         let taken = context.reserve(2)?;
-        let error = context.refuses(expected, || at(taken).map(|_| ()))?;
-        ensure!(is_taken(&error), "{error}");
+        let error = context.refuses(expected, || reserve_at(taken).map(|_| ()))?;
+        ensure!(is_address_taken(&error), "{error}");
         context.vmm().address_free(taken, 2 * context.granule())?;
-        match at(taken) {
-            Err(error) if is_taken(&error) => {}
+        match reserve_at(taken) {
+            Err(error) if is_address_taken(&error) => {}
             buffer => {
                 ensure_eq!(buffer?.address(), taken, "the requested address");
                 return Ok(());
@@ -257,11 +259,11 @@ fn address_taken(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn is_taken(error: &Error) -> bool {
+fn is_address_taken(error: &Error) -> bool {
     (error.argument(), error.problem()) == (Some(Argument::Address), Some(Problem::AddressTaken))
 }
 
-fn typed(context: &Context) -> Verdict {
+fn vector_of_values(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let mut values = GrowableVec::<u64>::new(growable(context, 2)?);
     let count = context.granule() as u64 / 8 + 3;
@@ -269,11 +271,11 @@ fn typed(context: &Context) -> Verdict {
     values.push(count)?;
     ensure_eq!(values.len() as u64, count + 1, "the number of values");
     values.set(3, 77)?;
-    ensure_eq!((values.get(3)?, values.get(4)?), (77, 4), "the fourth and fifth");
-    ensure_eq!(values.pop()?, Some(count), "the last");
+    ensure_eq!((values.get(3)?, values.get(4)?), (77, 4), "the fourth and fifth value");
+    ensure_eq!(values.pop()?, Some(count), "the last value");
     values.truncate(2)?;
-    ensure_eq!(values.to_vec()?, [0, 1], "the first two");
-    let refused = context.refuses(HipError::InvalidValue, || values.get(2))?;
-    ensure!(matches!(refused.problem(), Some(Problem::OutOfBounds { .. })), "{refused}");
+    ensure_eq!(values.to_vec()?, [0, 1], "the first two values");
+    let error = context.refuses(HipError::InvalidValue, || values.get(2))?;
+    ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

@@ -11,43 +11,43 @@ pub(super) const CASES: &[Case] = &[
         "buffer.pausable.contents_come_back",
         "vLLM: sleep mode, level 1; torch_memory_saver",
         "a paused buffer resumes with its contents at the same address",
-        |c| unless_lost(c, contents_come_back),
+        |c| retry_if_lost(c, resumes_with_contents),
     ),
     Case::new(
         "buffer.pausable.memory_goes",
         "vllm#46203, torch_memory_saver#83",
         "a paused buffer has addresses but no memory, and no agent has access",
-        |c| unless_lost(c, memory_goes),
+        |c| retry_if_lost(c, pausing_releases_memory),
     ),
     Case::new(
         "buffer.pausable.addresses_stay",
         "vLLM: sleep mode; pointers in recorded graphs",
-        "the addresses of a paused buffer are not given to other reservations",
-        |c| unless_lost(c, addresses_stay),
+        "the addresses of a paused buffer are not used by other reservations",
+        |c| retry_if_lost(c, pausing_keeps_addresses),
     ),
     Case::new(
         "buffer.pausable.contents_dropped",
         "vLLM: sleep mode, level 2",
         "a buffer that discarded its contents can be used again",
-        |c| unless_lost(c, contents_dropped),
+        |c| retry_if_lost(c, resumes_without_contents),
     ),
     Case::new(
         "buffer.pausable.access_comes_back",
         "HIP: hipMemSetAccess is needed after every hipMemMap",
         "access granted before or during the pause applies after it",
-        |c| unless_lost(c, access_comes_back),
+        |c| retry_if_lost(c, resumes_with_access),
     ),
     Case::new(
         "buffer.pausable.twice",
         "documentation: ErrorKind::Paused, NotPaused",
         "a paused buffer cannot be paused again, and one that is not paused cannot resume",
-        |c| unless_lost(c, twice),
+        |c| retry_if_lost(c, rejects_second_pause_and_resume),
     ),
     Case::new(
         "buffer.pausable.any_size",
         "documentation: PausableBuffer::create",
         "a buffer can have any size from one byte, and bytes past it cannot be used",
-        |c| unless_lost(c, any_size),
+        |c| retry_if_lost(c, accepts_any_size),
     ),
 ];
 
@@ -60,11 +60,12 @@ fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableB
     Ok(buffer)
 }
 
-/// The error after which a case runs again.
+/// The skip reason after which [`retry_if_lost`] runs a case again.
 const LOST: &str = "another thread of this process took the addresses, again and again";
 
-/// Pauses a buffer. If the runtime releases memory only together with its addresses, another thread
-/// of this process can reserve them. Only a process without such threads can guarantee otherwise.
+/// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
+/// which a runtime may release together with the memory. In a process without other threads, lost
+/// addresses are a failure.
 fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> Verdict {
     match buffer.pause(contents) {
         Err(error)
@@ -73,17 +74,17 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> 
         {
             Err(NotPassed::Skipped(LOST.to_owned()))
         }
-        answer => Ok(answer?),
+        result => Ok(result?),
     }
 }
 
 /// Runs a case until no other thread has reserved the buffer's addresses.
-fn unless_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
+fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())
 }
 
-fn contents_come_back(context: &Context) -> Verdict {
+fn resumes_with_contents(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 2, 0xd900)?;
     let at = buffer.address();
     context.fill(context.on(at, 1), 1, 0xd901)?;
@@ -98,31 +99,34 @@ fn contents_come_back(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn memory_goes(context: &Context) -> Verdict {
+fn pausing_releases_memory(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 2, 0xda00)?;
     let at = buffer.address();
     pause(context, &mut buffer, Contents::Save)?;
-    ensure!(buffer.is_paused() && buffer.holds_addresses(), "paused, with its addresses");
+    ensure!(
+        buffer.is_paused() && buffer.holds_addresses(),
+        "the buffer is not paused, or has lost its addresses"
+    );
     let usage = context.vmm().usage();
-    ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 0, 0), "in use");
-    let refused = HipError::InvalidValue;
-    context.refuses(refused, || context.vmm().read(at, &mut [0; 4]))?;
-    context.refuses(refused, || context.vmm().fill(at, 0, context.granule()))?;
-    let error = context.refuses(refused, || buffer.write(0, &[0; 4]))?;
+    ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 0, 0), "objects in use");
+    let expected = HipError::InvalidValue;
+    context.refuses(expected, || context.vmm().read(at, &mut [0; 4]))?;
+    context.refuses(expected, || context.vmm().fill(at, 0, context.granule()))?;
+    let error = context.refuses(expected, || buffer.write(0, &[0; 4]))?;
     ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
     context.holds(at, 2, 0xda00)
 }
 
-fn addresses_stay(context: &Context) -> Verdict {
+fn pausing_keeps_addresses(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 4, 0xdb00)?;
     let at = buffer.address();
     pause(context, &mut buffer, Contents::Drop)?;
     let size = 4 * context.granule();
     for _ in 0..8 {
         let other = context.vmm().address_reserve(size, 0, Some(at))?;
-        let apart = other.get() >= at.get() + size || other.get() + size <= at.get();
-        ensure!(apart, "{other} was reserved while {at} is paused");
+        let is_outside = other.get() >= at.get() + size || other.get() + size <= at.get();
+        ensure!(is_outside, "{other} was reserved while {at} is paused");
     }
     buffer.resume()?;
     ensure_eq!(buffer.address(), at, "the address");
@@ -130,7 +134,7 @@ fn addresses_stay(context: &Context) -> Verdict {
     context.holds(at, 4, 0xdb01)
 }
 
-fn contents_dropped(context: &Context) -> Verdict {
+fn resumes_without_contents(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xdc00)?;
     pause(context, &mut buffer, Contents::Drop)?;
     ensure_eq!(buffer.saved(), 0, "saved bytes");
@@ -139,7 +143,7 @@ fn contents_dropped(context: &Context) -> Verdict {
     context.holds(buffer.address(), 1, 0xdc01)
 }
 
-fn access_comes_back(context: &Context) -> Verdict {
+fn resumes_with_access(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let mut buffer = pausable(context, 1, 0xdd00)?;
     pause(context, &mut buffer, Contents::Save)?;
@@ -155,21 +159,21 @@ fn access_comes_back(context: &Context) -> Verdict {
     context.seen_by(other, buffer.address(), 1, 0xdd00)
 }
 
-fn twice(context: &Context) -> Verdict {
+fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xde00)?;
-    let refused = HipError::InvalidValue;
-    let error = context.refuses(refused, || buffer.resume())?;
+    let expected = HipError::InvalidValue;
+    let error = context.refuses(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
     pause(context, &mut buffer, Contents::Save)?;
     for contents in [Contents::Save, Contents::Drop] {
-        let error = context.refuses(refused, || buffer.pause(contents))?;
+        let error = context.refuses(expected, || buffer.pause(contents))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;
     context.holds(buffer.address(), 1, 0xde00)
 }
 
-fn any_size(context: &Context) -> Verdict {
+fn accepts_any_size(context: &Context) -> Verdict {
     context.needs_cpu()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
@@ -184,7 +188,7 @@ fn any_size(context: &Context) -> Verdict {
         buffer.read(size - 1, &mut last)?;
         ensure_eq!(last, [0xdf], "the last of {size} bytes");
     }
-    let nothing = PausableBuffer::create(context.vmm(), 0, &context.properties());
-    ensure!(nothing.is_err(), "a buffer of size 0 was created");
+    let empty = PausableBuffer::create(context.vmm(), 0, &context.properties());
+    ensure!(empty.is_err(), "a buffer of size 0 was created");
     Ok(())
 }

@@ -14,91 +14,91 @@ pub(super) const CASES: &[Case] = &[
         "create.size.multiples_of_the_granule",
         "hip-tests: hipMemCreate_BasicAllocateDeAlloc_MultGranularity",
         "memory of 1 to 16 granules is created and released",
-        multiples,
+        creates_multiples_of_granule,
     ),
     Case::new(
         "create.handles.are_distinct",
         "HIP: hipMemCreate",
         "live handles are distinct and not 0",
-        distinct,
+        handles_are_distinct,
     ),
     Case::new(
         "create.handles.more_than_descriptors",
         "reference 6.2 #62: ROCR 7.14 keeps a descriptor for each handle",
         "1100 handles can be live at once, or the error names the lack of descriptors",
-        many_handles,
+        creates_many_handles,
     ),
     Case::new(
         "create.memory.is_its_own",
         "reference 6.1: invariant 15",
-        "writes to one handle's memory do not change another's",
-        own_memory,
+        "writes to one handle's memory do not change another handle's",
+        handles_have_separate_memory,
     ),
     Case::new(
         "create.gpus.all",
         "HIP: hipMemCreate",
         "every GPU creates memory, and is its owner",
-        all_gpus,
+        every_gpu_creates_memory,
     ),
     Case::new(
         "create.size.zero",
         "hip-tests: hipMemCreate_Negative",
         "a size of 0 is refused",
-        |c| refused_size(c, 0),
+        |c| rejects_size(c, 0),
     ),
     Case::new(
         "create.size.off_the_granule",
         "hip-tests: hipMemCreate_Negative; reference 6.2 #12",
         "a size that is not a multiple of the granule is refused",
-        |c| refused_size(c, c.granule() + c.granule() / 2),
+        |c| rejects_size(c, c.granule() + c.granule() / 2),
     ),
     Case::new(
         "create.size.too_large",
         "recorded: cuda_h200_edges create_too_big; reference 6.2 #17",
         "more memory than the GPU has returns out of memory",
-        too_large,
+        rejects_huge_size,
     ),
     Case::new(
         "create.flags.refused",
         "recorded: cuda_h200_edges create_flags_nonzero",
         "flags are refused",
-        flags,
+        rejects_flags,
     ),
     Case::new(
         "create.agent.invented",
         "recorded: cuda_h200_edges create_bad_device; reference 6.2 #13",
         "an agent that does not exist returns invalid device, in HIP 6 invalid value",
-        invented,
+        rejects_invented_agent,
     ),
     Case::new(
         "create.agent.of_another_runtime",
         "recorded: cuda_h200_edges create_negative_device; reference 6.2 #13",
         "an agent of another runtime returns invalid device, in HIP 6 invalid value",
-        foreign,
+        rejects_foreign_agent,
     ),
     Case::new(
         "create.agent.cpu",
         "HIP: hipMemCreate; ROCR 6.4.3 observed; reference 6.2 #16",
         "memory of a CPU is not supported",
-        cpu,
+        rejects_cpu,
     ),
     Case::new(
         "create.location.unknown",
         "recorded: cuda_h200_edges create_location_type_invalid",
         "an unknown location type returns invalid value",
-        nowhere,
+        rejects_unknown_location,
     ),
     Case::new(
         "create.handle_type.windows",
         "HIP: hipMemCreate; reference 6.2 #14",
         "memory with a shareable handle for Windows is not supported",
-        |c| unsupported_type(c, HandleType::WIN32 | HandleType::WIN32_KMT),
+        |c| rejects_handle_type(c, HandleType::WIN32 | HandleType::WIN32_KMT),
     ),
     Case::new(
         "create.handle_type.unknown",
         "HIP: hipMemCreate",
         "memory with an unknown shareable handle type is not supported",
-        |c| unsupported_type(c, HandleType::from_bits_retain(1 << 20)),
+        |c| rejects_handle_type(c, HandleType::from_bits_retain(1 << 20)),
     ),
     Case::new(
         "create.handle_type.descriptor",
@@ -110,11 +110,11 @@ pub(super) const CASES: &[Case] = &[
         "create.kind.uncached",
         "HIP: hipMemAllocationTypeUncached",
         "uncached memory is created with extension 1.18 or newer, and not supported before",
-        uncached,
+        creates_uncached_memory,
     ),
 ];
 
-fn multiples(context: &Context) -> Verdict {
+fn creates_multiples_of_granule(context: &Context) -> Verdict {
     for granules in 1..=16 {
         let handle = context.create(granules)?;
         let size = context.vmm().allocation_size(handle)?;
@@ -125,22 +125,22 @@ fn multiples(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn distinct(context: &Context) -> Verdict {
-    let mut known = HashSet::from([0]);
+fn handles_are_distinct(context: &Context) -> Verdict {
+    let mut returned = HashSet::from([0]);
     for _ in 0..16 {
         let handle = context.create(1)?;
-        ensure!(known.insert(handle.to_bits()), "{handle} was returned twice");
+        ensure!(returned.insert(handle.to_bits()), "{handle} was returned twice");
     }
     Ok(())
 }
 
-/// More handles than the usual limit of open descriptors.
+/// A number of handles above the usual limit of open descriptors.
 const MANY: usize = 1100;
 
-fn many_handles(context: &Context) -> Verdict {
+fn creates_many_handles(context: &Context) -> Verdict {
     if !context.counts_descriptors() {
-        let why = "other threads of this process may need descriptors at the same time";
-        return Err(NotPassed::Skipped(why.to_owned()));
+        let reason = "other threads of this process may need descriptors at the same time";
+        return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     if pool.is_none_or(|pool| pool.size / 2 < MANY * context.granule()) {
@@ -153,8 +153,8 @@ fn many_handles(context: &Context) -> Verdict {
         match context.vmm().create(context.granule(), &properties) {
             Ok(handle) => drop(context.keep(handle)),
             Err(error) => {
-                let said = *error.kind() == ErrorKind::OutOfDescriptors;
-                ensure!(said, "with {count} handles: {error}");
+                let is_expected = *error.kind() == ErrorKind::OutOfDescriptors;
+                ensure!(is_expected, "with {count} handles: {error}");
                 ensure_eq!(context.vmm().usage().handles, count, "handles");
                 return Ok(());
             }
@@ -163,14 +163,14 @@ fn many_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn own_memory(context: &Context) -> Verdict {
-    let (one, _) = context.mapped(2, 0x1111_1111)?;
-    let (other, _) = context.mapped(2, 0x2222_2222)?;
-    context.holds(one, 2, 0x1111_1111)?;
-    context.holds(other, 2, 0x2222_2222)
+fn handles_have_separate_memory(context: &Context) -> Verdict {
+    let (first, _) = context.mapped(2, 0x1111_1111)?;
+    let (second, _) = context.mapped(2, 0x2222_2222)?;
+    context.holds(first, 2, 0x1111_1111)?;
+    context.holds(second, 2, 0x2222_2222)
 }
 
-fn all_gpus(context: &Context) -> Verdict {
+fn every_gpu_creates_memory(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
         let handle = context.create_on(gpu, 1)?;
         let properties = context.vmm().allocation_properties(handle)?;
@@ -179,12 +179,12 @@ fn all_gpus(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn refused_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     context.refuses_argument(Argument::Size, || context.vmm().create(size, &properties))
 }
 
-fn too_large(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(1 << 50, |pool| pool.size);
     let beyond = (2 * size).next_multiple_of(context.granule());
@@ -193,7 +193,7 @@ fn too_large(context: &Context) -> Verdict {
     context.refuses(HipError::OutOfMemory, create).map(|_| ())
 }
 
-fn flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     for flags in [1, 1 << 63] {
         let create = || context.vmm().create_with_flags(context.granule(), &properties, flags);
@@ -202,7 +202,7 @@ fn flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
+fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
     let expected = match context.profile() {
         HipProfile::Hip6 => HipError::InvalidValue,
         _ => HipError::InvalidDevice,
@@ -214,28 +214,28 @@ fn bad_agent(context: &Context, agent: AgentId) -> Verdict {
     Ok(())
 }
 
-fn invented(context: &Context) -> Verdict {
-    bad_agent(context, context.invented_agent())
+fn rejects_invented_agent(context: &Context) -> Verdict {
+    rejects_agent(context, context.invented_agent())
 }
 
-fn foreign(context: &Context) -> Verdict {
-    bad_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
+fn rejects_foreign_agent(context: &Context) -> Verdict {
+    rejects_agent(context, AgentId::from_bits(context.gpu().to_bits() ^ 1 << 63))
 }
 
-fn cpu(context: &Context) -> Verdict {
+fn rejects_cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
     let create = || context.vmm().create(context.granule(), &properties);
     context.refuses(HipError::NotSupported, create).map(|_| ())
 }
 
-fn nowhere(context: &Context) -> Verdict {
+fn rejects_unknown_location(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
     let create = || context.vmm().create(context.granule(), &properties);
     context.refuses_argument(Argument::Location, create)
 }
 
-fn unsupported_type(context: &Context, types: HandleType) -> Verdict {
+fn rejects_handle_type(context: &Context, types: HandleType) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.handle_types = types;
     let create = || context.vmm().create(context.granule(), &properties);
@@ -245,7 +245,7 @@ fn unsupported_type(context: &Context, types: HandleType) -> Verdict {
     context.refuses(HipError::NotSupported, create).map(|_| ())
 }
 
-fn uncached(context: &Context) -> Verdict {
+fn creates_uncached_memory(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.kind = AllocationKind::Uncached;
     let create = || context.vmm().create(context.granule(), &properties);

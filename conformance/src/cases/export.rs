@@ -1,6 +1,6 @@
 //! `hipMemExportToShareableHandle`.
 
-use super::sharing::{KIND, create_filled, export, import, map_for_all};
+use super::sharing::{KIND, create_filled, export, import, map_for_users};
 use crate::case::{Case, Verdict, ensure};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
@@ -16,87 +16,87 @@ pub(super) const CASES: &[Case] = &[
         "share.export.gives_a_descriptor",
         "hip-tests: hipMemExportToShareableHandle_Positive_Basic",
         "an export is an open file descriptor that is closed on exec",
-        gives_descriptor,
+        returns_cloexec_descriptor,
     ),
     Case::new(
         "share.export.twice",
         "recorded: cuda_h200_edges export_distinct_fds; reference 6.2 #55",
         "every export returns a new descriptor",
-        export_twice,
+        each_export_is_new_descriptor,
     ),
     Case::new(
         "share.export.leaves_the_memory_alone",
         "reference 6.1: invariant 16",
         "closing the descriptor does not affect the memory",
-        closing,
+        closing_keeps_memory,
     ),
     Case::new(
         "share.export.not_requested",
         "recorded: cuda_h200_edges export_not_requested; reference 6.2 #54",
         "memory that was not created as shareable is refused",
-        not_requested,
+        rejects_unshareable_memory,
     ),
     Case::new(
         "share.export.wrong_type",
         "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
-        "another handle type than the requested one is refused",
-        wrong_type,
+        "a handle type other than the requested one is refused",
+        rejects_other_handle_type,
     ),
     Case::new(
         "share.export.flags",
         "hip-tests: hipMemExportToShareableHandle_Negative_Parameters",
         "flags are refused",
-        export_flags,
+        rejects_flags,
     ),
     Case::new(
         "share.export.handle_zero",
         "HIP: hipMemExportToShareableHandle",
         "handle 0 is refused",
-        |c| refused_export(c, Handle::from_bits(0)),
+        |c| rejects_handle(c, Handle::from_bits(0)),
     ),
     Case::new(
         "share.export.handle_released",
         "recorded: cuda_h200_edges risky_5 (CUDA crashes)",
         "a released handle is refused",
-        export_released,
+        rejects_released_handle,
     ),
     Case::new(
         "share.export.no_descriptor_left",
         "reference 6.2 #62: ROCR calls it out of resources",
         "a lack of descriptors returns operating system error, not out of memory",
-        no_descriptor,
+        fails_without_descriptors,
     ),
     Case::new(
         "share.export.of_an_import",
         "reference 6.2 #56",
         "imported memory can be exported again",
-        export_of_import,
+        exports_an_import,
     ),
 ];
 
-fn gives_descriptor(context: &Context) -> Verdict {
+fn returns_cloexec_descriptor(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let descriptor = export(context, handle)?;
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
     // This is `O_CLOEXEC`.
-    let closes = flags.is_some_and(|flags| flags & 0o2_000_000 != 0);
-    ensure!(closes, "the descriptor stays open on exec: {info:?}");
+    let is_cloexec = flags.is_some_and(|flags| flags & 0o2_000_000 != 0);
+    ensure!(is_cloexec, "the descriptor stays open on exec: {info:?}");
     Ok(())
 }
 
-fn export_twice(context: &Context) -> Verdict {
+fn each_export_is_new_descriptor(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let descriptors = [export(context, handle)?, export(context, handle)?];
-    let [one, other] = descriptors.each_ref().map(AsRawFd::as_raw_fd);
-    ensure!(one != other, "both exports are descriptor {one}");
-    let [one, other] = descriptors;
-    drop(one);
-    import(context, &other).map(|_| ())
+    let [first, second] = descriptors.each_ref().map(AsRawFd::as_raw_fd);
+    ensure!(first != second, "both exports are descriptor {first}");
+    let [first, second] = descriptors;
+    drop(first);
+    import(context, &second).map(|_| ())
 }
 
-fn closing(context: &Context) -> Verdict {
+fn closing_keeps_memory(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xa1a1_a1a1)?;
     for _ in 0..4 {
         drop(export(context, handle)?);
@@ -105,13 +105,13 @@ fn closing(context: &Context) -> Verdict {
     import(context, &export(context, handle)?).map(|_| ())
 }
 
-fn not_requested(context: &Context) -> Verdict {
+fn rejects_unshareable_memory(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let export = || context.vmm().export_to_shareable_handle(handle, KIND);
     context.refuses_argument(Argument::HandleType, export)
 }
 
-fn wrong_type(context: &Context) -> Verdict {
+fn rejects_other_handle_type(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let export = || context.vmm().export_to_shareable_handle(handle, kind);
@@ -120,81 +120,81 @@ fn wrong_type(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn export_flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let export = || context.vmm().export_with_flags(handle, KIND, 1);
     context.refuses_argument(Argument::Flags, export)
 }
 
-fn refused_export(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let export = || context.vmm().export_to_shareable_handle(handle, KIND);
     context.refuses_argument(Argument::Handle, export)
 }
 
-fn export_released(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     context.vmm().release(handle)?;
-    refused_export(context, handle)?;
+    rejects_handle(context, handle)?;
     let (_, mapped) = create_filled(context, 1, 0xa2a2_a2a2)?;
     context.vmm().release(mapped)?;
-    refused_export(context, mapped)
+    rejects_handle(context, mapped)
 }
 
-fn no_descriptor(context: &Context) -> Verdict {
+fn fails_without_descriptors(context: &Context) -> Verdict {
     if !context.counts_descriptors() {
-        let why = "other threads of this process may need descriptors at the same time";
-        return Err(NotPassed::Skipped(why.to_owned()));
+        let reason = "other threads of this process may need descriptors at the same time";
+        return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
-    // `ulimit -n` can allow a million descriptors. The kernel takes longer to grow a larger table:
-    // half a minute for 20,000 on a busy machine. So lower the limit instead of opening that many.
-    let few = FewDescriptors::begin()?;
+    // Lowers the limit, because `ulimit -n` can allow a million descriptors. The kernel needs half a
+    // minute for a table of 20,000 on a busy machine.
+    let limit = DescriptorLimit::lower()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         files.push(file);
     }
-    let refused = context.refuses(HipError::OperatingSystem, || {
+    let result = context.refuses(HipError::OperatingSystem, || {
         context.vmm().export_to_shareable_handle(handle, KIND)
     });
     drop(files);
-    drop(few);
-    let error = refused?;
+    drop(limit);
+    let error = result?;
     ensure!(*error.kind() == ErrorKind::OutOfDescriptors, "{error}");
     context.holds(at, 1, 0xb0b0_b0b0)?;
     export(context, handle).map(|_| ())
 }
 
-/// Lowers the limit of open descriptors to just above those that are open. Restores it when
+/// A limit of open descriptors just above the highest open one. Restores the previous limit when
 /// dropped.
-struct FewDescriptors {
-    before: Rlimit,
+struct DescriptorLimit {
+    previous: Rlimit,
 }
 
-impl FewDescriptors {
-    fn begin() -> Result<Self, NotPassed> {
-        // This descriptor has the lowest free number. A limit below most open descriptors would
-        // cause another error where the standard library duplicates a descriptor.
+impl DescriptorLimit {
+    fn lower() -> Result<Self, NotPassed> {
+        // Opens the lowest free number. With a limit below that of most open descriptors, the standard
+        // library would fail with another error when it duplicates a descriptor.
         let next = File::open("/dev/null")?.as_raw_fd().unsigned_abs().max(8);
-        let before = getrlimit(Resource::Nofile);
-        let few = Rlimit { current: Some(u64::from(next) + 2), ..before };
-        setrlimit(Resource::Nofile, few).map_err(std::io::Error::from)?;
-        Ok(Self { before })
+        let previous = getrlimit(Resource::Nofile);
+        let limit = Rlimit { current: Some(u64::from(next) + 2), ..previous };
+        setrlimit(Resource::Nofile, limit).map_err(std::io::Error::from)?;
+        Ok(Self { previous })
     }
 }
 
-impl Drop for FewDescriptors {
+impl Drop for DescriptorLimit {
     fn drop(&mut self) {
         // Restoring the previous limit cannot fail.
-        let _ = setrlimit(Resource::Nofile, self.before);
+        let _ = setrlimit(Resource::Nofile, self.previous);
     }
 }
 
-fn export_of_import(context: &Context) -> Verdict {
+fn exports_an_import(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xa3a3_a3a3)?;
     let first = import(context, &export(context, handle)?)?;
     let second = import(context, &export(context, first)?)?;
-    let again = map_for_all(context, second, 1)?;
-    context.holds(again, 1, 0xa3a3_a3a3)?;
+    let at_second_import = map_for_users(context, second, 1)?;
+    context.holds(at_second_import, 1, 0xa3a3_a3a3)?;
     context.fill(at, 1, 0xa4a4_a4a4)?;
-    context.holds(again, 1, 0xa4a4_a4a4)
+    context.holds(at_second_import, 1, 0xa4a4_a4a4)
 }

@@ -12,49 +12,49 @@ pub(super) const CASES: &[Case] = &[
         "granularity.minimum.is_the_granule",
         "hip-tests: hipMemGetAllocationGranularity_MinGranularity",
         "the minimum is the granule of the pool, and is not 0",
-        minimum,
+        minimum_is_pool_granule,
     ),
     Case::new(
         "granularity.recommended.is_a_multiple",
         "hip-tests: hipMemGetAllocationGranularity_RecommendedGranularity",
         "the recommended granularity is a multiple of the minimum; in HIP 6 it is the minimum",
-        recommended,
+        recommended_is_multiple,
     ),
     Case::new(
         "granularity.gpus.all_answer",
         "hip-tests: hipMemGetAllocationGranularity_AllGPUs",
         "every GPU has a granularity",
-        all_gpus,
+        every_gpu_has_granularity,
     ),
     Case::new(
         "granularity.minimum.suffices",
         "HIP: hipMemGetAllocationGranularity",
         "memory and addresses of one granule can be allocated and used",
-        suffices,
+        one_granule_is_usable,
     ),
     Case::new(
         "granularity.agent.invented",
         "hip-tests: hipMemGetAllocationGranularity_NegativeTests",
         "an agent that does not exist returns invalid value",
-        invented,
+        rejects_invented_agent,
     ),
     Case::new(
         "granularity.agent.cpu",
         "HIP: hipMemGetAllocationGranularity",
         "memory of a CPU is not supported",
-        cpu,
+        rejects_cpu,
     ),
     Case::new(
         "granularity.location.unknown",
         "hip-tests: hipMemGetAllocationGranularity_NegativeTests",
         "an unknown location type returns invalid value",
-        nowhere,
+        rejects_unknown_location,
     ),
 ];
 
 const BOTH: [Granularity; 2] = [Granularity::Minimum, Granularity::Recommended];
 
-fn minimum(context: &Context) -> Verdict {
+fn minimum_is_pool_granule(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let properties = AllocationProperties::on(gpu);
     let granule = context.vmm().allocation_granularity(&properties, Granularity::Minimum)?;
@@ -64,56 +64,56 @@ fn minimum(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn recommended(context: &Context) -> Verdict {
+fn recommended_is_multiple(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     let [minimum, recommended] =
-        BOTH.map(|which| context.vmm().allocation_granularity(&properties, which));
+        BOTH.map(|kind| context.vmm().allocation_granularity(&properties, kind));
     let (minimum, recommended) = (minimum?, recommended?);
-    let multiple = minimum > 0 && recommended >= minimum && recommended % minimum == 0;
-    ensure!(multiple, "minimum {minimum:#x}, recommended {recommended:#x}");
+    let is_multiple = minimum > 0 && recommended >= minimum && recommended % minimum == 0;
+    ensure!(is_multiple, "minimum {minimum:#x}, recommended {recommended:#x}");
     if context.profile() == HipProfile::Hip6 {
         ensure_eq!(recommended, minimum, "recommended granularity in HIP 6");
     }
     Ok(())
 }
 
-fn all_gpus(context: &Context) -> Verdict {
+fn every_gpu_has_granularity(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        for which in BOTH {
+        for kind in BOTH {
             let properties = AllocationProperties::on(gpu);
-            let granule = context.vmm().allocation_granularity(&properties, which)?;
-            ensure!(granule > 0, "{which:?} granularity of {gpu} is 0");
+            let granule = context.vmm().allocation_granularity(&properties, kind)?;
+            ensure!(granule > 0, "{kind:?} granularity of {gpu} is 0");
         }
     }
     Ok(())
 }
 
-fn suffices(context: &Context) -> Verdict {
+fn one_granule_is_usable(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x0101_0101)?;
     context.holds(at, 1, 0x0101_0101)
 }
 
-fn invented(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.invented_agent());
-    for which in BOTH {
-        let ask = || context.vmm().allocation_granularity(&properties, which);
-        context.refuses_argument(Argument::Location, ask)?;
+    for kind in BOTH {
+        let query = || context.vmm().allocation_granularity(&properties, kind);
+        context.refuses_argument(Argument::Location, query)?;
     }
     Ok(())
 }
 
-fn cpu(context: &Context) -> Verdict {
+fn rejects_cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
-    for which in BOTH {
-        let ask = || context.vmm().allocation_granularity(&properties, which);
-        context.refuses(HipError::NotSupported, ask)?;
+    for kind in BOTH {
+        let query = || context.vmm().allocation_granularity(&properties, kind);
+        context.refuses(HipError::NotSupported, query)?;
     }
     Ok(())
 }
 
-fn nowhere(context: &Context) -> Verdict {
+fn rejects_unknown_location(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
-    let ask = || context.vmm().allocation_granularity(&properties, Granularity::Minimum);
-    context.refuses_argument(Argument::Location, ask)
+    let query = || context.vmm().allocation_granularity(&properties, Granularity::Minimum);
+    context.refuses_argument(Argument::Location, query)
 }

@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
         "hip.errors.have_hips_numbers",
         "HIP: hipError_t",
         "errors have HIP's numbers and names",
-        numbers,
+        errors_have_hip_codes,
     ),
     Case::new(
         "hip.map_array.not_supported",
@@ -31,13 +31,13 @@ pub(super) const CASES: &[Case] = &[
         "hip.profile.bad_reservation",
         "hip-tests: hipMemAddressReserve_Negative (6.x and develop)",
         "an invalid reservation returns out of memory in HIP 6, invalid value in HIP 7",
-        bad_reservation,
+        invalid_reservation,
     ),
     Case::new(
         "hip.profile.bad_device",
         "hip-tests: hipMemCreate_Negative (6.x and develop); reference 6.2 #13",
         "an invalid device returns invalid value in HIP 6, invalid device in HIP 7",
-        bad_device,
+        invalid_device,
     ),
     Case::new(
         "hip.profile.free_while_mapped",
@@ -49,47 +49,47 @@ pub(super) const CASES: &[Case] = &[
         "hip.profile.granularity",
         "HIP: hipMemGetAllocationGranularity",
         "the recommended granularity is the minimum in HIP 6",
-        granularity,
+        recommended_granularity,
     ),
     Case::new(
         "hip.use.grows_in_place",
         "hip-tests: hipMemSetAccess_GrowVMM",
         "a range grows in steps, keeps its contents, and is unmapped in one call",
-        grows,
+        grows_in_place,
     ),
     Case::new(
         "hip.use.shrinks_from_the_end",
         "HIP: hipMemUnmap",
         "a range releases its last steps and keeps the others",
-        shrinks,
+        shrinks_from_end,
     ),
     Case::new(
         "hip.use.memory_moves",
         "HIP: hipMemMap",
         "memory moves from one range to another without a copy",
-        moves,
+        moves_memory,
     ),
     Case::new(
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range has memory of every GPU with access for its owner; the CPU accesses it all",
-        tiled,
+        "a range has memory of every GPU, which its owner can access; the CPU accesses the whole range",
+        shares_range_between_gpus,
     ),
     Case::new(
         "hip.use.copy_between_gpus",
         "hip-tests: hipMemSetAccess_Vmm2VMMInterDevMemCpy",
-        "memory of one GPU is copied to another's",
-        copy_between,
+        "memory of one GPU is copied to memory of another GPU",
+        copies_between_gpus,
     ),
     Case::new(
         "hip.use.many_threads",
         "hip-tests: hipMemSetAccess_Multithreaded",
-        "five threads use memory of their own at the same time",
-        many_threads,
+        "five threads use separate memory at the same time",
+        runs_in_many_threads,
     ),
 ];
 
-fn numbers(_: &Runtime) -> Verdict {
+fn errors_have_hip_codes(_: &Runtime) -> Verdict {
     for (error, code, name) in [
         (HipError::InvalidValue, 1, "hipErrorInvalidValue"),
         (HipError::OutOfMemory, 2, "hipErrorOutOfMemory"),
@@ -104,44 +104,44 @@ fn numbers(_: &Runtime) -> Verdict {
     Ok(())
 }
 
-/// Checks the result of one mistake in each profile.
-fn both(
+/// Checks the error of an invalid call in each profile.
+fn check_both_profiles(
     context: &Context,
-    mistake: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::Error>>,
+    invalid_call: impl Fn(&Vmm) -> Verdict<Option<hsa_vmm::Error>>,
     expected: [HipError; 2],
 ) -> Verdict {
     for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
         let vmm = context.another(profile)?;
-        let error = mistake(&vmm)?;
+        let error = invalid_call(&vmm)?;
         let found = error.map(|error| error.hip(profile));
         ensure_eq!(found, Some(expected), "in {profile}");
     }
     Ok(())
 }
 
-fn bad_reservation(context: &Context) -> Verdict {
-    let mistake = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
-    both(context, mistake, [HipError::OutOfMemory, HipError::InvalidValue])
+fn invalid_reservation(context: &Context) -> Verdict {
+    let invalid_call = |vmm: &Vmm| Ok(vmm.address_reserve(0, 0, None).err());
+    check_both_profiles(context, invalid_call, [HipError::OutOfMemory, HipError::InvalidValue])
 }
 
-fn bad_device(context: &Context) -> Verdict {
+fn invalid_device(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.invented_agent());
-    let mistake = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
-    both(context, mistake, [HipError::InvalidValue, HipError::InvalidDevice])
+    let invalid_call = |vmm: &Vmm| Ok(vmm.create(context.granule(), &properties).err());
+    check_both_profiles(context, invalid_call, [HipError::InvalidValue, HipError::InvalidDevice])
 }
 
 fn free_while_mapped(context: &Context) -> Verdict {
     let size = context.granule();
-    let mistake = |vmm: &Vmm| {
+    let invalid_call = |vmm: &Vmm| {
         let at = vmm.address_reserve(size, 0, None)?;
         let handle = vmm.create(size, &AllocationProperties::on(context.gpu()))?;
         vmm.map(at, size, 0, handle)?;
         Ok(vmm.address_free(at, size).err())
     };
-    both(context, mistake, [HipError::Unknown, HipError::InvalidValue])
+    check_both_profiles(context, invalid_call, [HipError::Unknown, HipError::InvalidValue])
 }
 
-fn granularity(context: &Context) -> Verdict {
+fn recommended_granularity(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let Some(pool) = pool else { return Ok(()) };
@@ -155,7 +155,7 @@ fn granularity(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn grows(context: &Context) -> Verdict {
+fn grows_in_place(context: &Context) -> Verdict {
     let at = context.reserve(8)?;
     for size in 1..=8 {
         let handle = context.create(1)?;
@@ -173,7 +173,7 @@ fn grows(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn shrinks(context: &Context) -> Verdict {
+fn shrinks_from_end(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     for index in 0..4 {
         let handle = context.create(1)?;
@@ -182,15 +182,15 @@ fn shrinks(context: &Context) -> Verdict {
     }
     context.grant(at, 4, &context.users(), Access::ReadWrite)?;
     context.fill(at, 4, 0xb2b2_b2b2)?;
-    for left in (1..4).rev() {
-        context.vmm().unmap(context.on(at, left), context.granule())?;
-        ensure_eq!(context.vmm().usage().handles, left, "handles");
-        context.holds(at, left, 0xb2b2_b2b2)?;
+    for remaining in (1..4).rev() {
+        context.vmm().unmap(context.on(at, remaining), context.granule())?;
+        ensure_eq!(context.vmm().usage().handles, remaining, "handles");
+        context.holds(at, remaining, 0xb2b2_b2b2)?;
     }
     Ok(())
 }
 
-fn moves(context: &Context) -> Verdict {
+fn moves_memory(context: &Context) -> Verdict {
     let (from, handle) = context.mapped(2, 0xb3b3_b3b3)?;
     let to = context.reserve(2)?;
     context.vmm().unmap(from, 2 * context.granule())?;
@@ -200,16 +200,16 @@ fn moves(context: &Context) -> Verdict {
     Ok(context.vmm().address_free(from, 2 * context.granule())?)
 }
 
-fn tiled(context: &Context) -> Verdict {
+fn shares_range_between_gpus(context: &Context) -> Verdict {
     context.other_gpu()?;
     let gpus = context.gpus();
     let at = context.reserve(gpus.len())?;
     for (index, &gpu) in gpus.iter().enumerate() {
         let handle = context.create_on(gpu, 1)?;
-        let here = context.on(at, index);
-        context.map(here, 1, handle)?;
-        context.grant(here, 1, &[gpu], Access::ReadWrite)?;
-        context.fill(here, 1, 0xb4b4_b4b4)?;
+        let granule = context.on(at, index);
+        context.map(granule, 1, handle)?;
+        context.grant(granule, 1, &[gpu], Access::ReadWrite)?;
+        context.fill(granule, 1, 0xb4b4_b4b4)?;
     }
     if !gpus.iter().all(|&gpu| context.cpu_sees(gpu)) {
         return Ok(());
@@ -221,17 +221,17 @@ fn tiled(context: &Context) -> Verdict {
     context.holds(at, gpus.len(), 0x5b5b_5b5b)
 }
 
-fn copy_between(context: &Context) -> Verdict {
-    let (one, other) = (context.gpu(), context.other_gpu()?);
+fn copies_between_gpus(context: &Context) -> Verdict {
+    let (first, other) = (context.gpu(), context.other_gpu()?);
     let size = context.granule();
     let (from, _) = context.mapped(1, 0xb5b5_b5b5)?;
     let to = context.reserve(1)?;
     let handle = context.create_on(other, 1)?;
     context.map(to, 1, handle)?;
-    let everyone = |owner: AgentId| [context.users_of(owner), vec![one, other]].concat();
-    context.grant(from, 1, &everyone(one), Access::ReadWrite)?;
-    context.grant(to, 1, &everyone(other), Access::ReadWrite)?;
-    context.vmm().copy(one, to, from, size)?;
+    let agents = |owner: AgentId| [context.users_of(owner), vec![first, other]].concat();
+    context.grant(from, 1, &agents(first), Access::ReadWrite)?;
+    context.grant(to, 1, &agents(other), Access::ReadWrite)?;
+    context.vmm().copy(first, to, from, size)?;
     if context.cpu_sees(other) {
         context.holds(to, 1, 0xb5b5_b5b5)?;
     }
@@ -240,11 +240,11 @@ fn copy_between(context: &Context) -> Verdict {
     context.holds(from, 1, 0xb6b6_b6b6)
 }
 
-fn many_threads(context: &Context) -> Verdict {
+fn runs_in_many_threads(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     let users = context.users();
-    let sees = context.cpu_sees(gpu);
-    let life = |thread: u8| -> Verdict {
+    let cpu_reads = context.cpu_sees(gpu);
+    let run_thread = |thread: u8| -> Verdict {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
             let handle = vmm.create(size, &AllocationProperties::on(gpu))?;
@@ -256,10 +256,13 @@ fn many_threads(context: &Context) -> Verdict {
             vmm.set_access(at, size, &list)?;
             let value = thread * 16 + round;
             vmm.fill(at, u32::from_le_bytes([value; 4]), size)?;
-            if sees {
+            if cpu_reads {
                 let mut found = vec![0; size];
                 vmm.read(at, &mut found)?;
-                ensure!(found.iter().all(|&byte| byte == value), "thread {thread} reads another's");
+                ensure!(
+                    found.iter().all(|&byte| byte == value),
+                    "thread {thread} reads another thread's data"
+                );
             }
             vmm.unmap(at, size)?;
             vmm.release(handle)?;
@@ -268,7 +271,8 @@ fn many_threads(context: &Context) -> Verdict {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..5).map(|thread| scope.spawn(move || life(thread))).collect();
+        let threads: Vec<_> =
+            (0..5).map(|thread| scope.spawn(move || run_thread(thread))).collect();
         threads.into_iter().try_for_each(|thread| {
             let panicked = || crate::NotPassed::Failed("a thread panicked".to_owned());
             thread.join().unwrap_or_else(|_| Err(panicked()))

@@ -1,6 +1,6 @@
 //! `hipMemImportFromShareableHandle`.
 
-use super::sharing::{KIND, create_filled, export, import, map_for_all};
+use super::sharing::{KIND, create_filled, export, import, map_for_users};
 use crate::case::{Case, Verdict, ensure, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -16,157 +16,157 @@ pub(super) const CASES: &[Case] = &[
         "share.import.same_memory",
         "hip-tests: hipMemImportFromShareableHandle_Positive_Basic; reference 6.2 #60",
         "an import in the same process returns another handle of the same memory",
-        same_memory,
+        import_is_same_memory,
     ),
     Case::new(
         "share.import.twice",
         "recorded: cuda_h200_edges import_twice_same_handle; reference 6.2 #58",
-        "importing a descriptor twice gives two handles of the same memory",
-        import_twice,
+        "importing a descriptor twice returns two handles of the same memory",
+        imports_twice,
     ),
     Case::new(
         "share.import.descriptor_closed_at_once",
         "reference 6.2 #59",
         "the descriptor can be closed right after the import",
-        closed_at_once,
+        descriptor_can_be_closed,
     ),
     Case::new(
         "share.import.descriptor_stays_ours",
         "reference 6.1: invariant 17",
         "the import does not consume the descriptor",
-        not_consumed,
+        descriptor_stays_open,
     ),
     Case::new(
         "share.import.outlives_its_exporter",
         "reference 6.1: invariant 16",
         "the memory stays when the exporting handle is released",
-        outlives,
+        import_outlives_exporter,
     ),
     Case::new(
         "share.import.size_of_the_whole",
         "HIP: hipMemImportFromShareableHandle",
         "the whole memory can be mapped, but not more",
-        size_of_whole,
+        import_has_full_size,
     ),
     Case::new(
         "share.import.by_another_vmm",
         "hip-tests: hipMemImportFromShareableHandle",
         "an import into another Vmm is the same memory",
-        another_vmm,
+        imports_into_another_vmm,
     ),
     Case::new(
         "share.import.filled",
         "HSA: hsa_amd_memory_async_copy; reference 6.2 #61",
-        "an import is filled by its owner, or if unknown by a GPU with access",
-        filled,
+        "an import is filled by its owner, or by a GPU with access if the owner is unknown",
+        owner_fills_import,
     ),
     Case::new(
         "share.import.peer",
         "hip-tests: hipMemSetAccessImportedHandle",
         "access to an import can be granted to a GPU that is not its owner",
-        peer,
+        grants_peer,
     ),
     Case::new(
         "share.import.peer_after_the_owner",
         "reference 6.2 #48; rocm-systems#9908",
         "access to an import can be granted to a peer after its owner",
-        peer_after_owner,
+        grants_peer_after_owner,
     ),
     Case::new(
         "share.import.not_memory",
         "recorded: cuda_h200_edges import_not_a_memory_fd; reference 6.2 #57",
         "a file that is not GPU memory is refused",
-        not_memory,
+        rejects_plain_file,
     ),
     Case::new(
         "share.import.not_memory_never_granted",
         "reference 6.2 #57: ROCR 7.14 checks it in set_access",
         "access to a file that is not GPU memory cannot be granted, and nothing is leaked",
-        not_memory_granted,
+        never_grants_plain_file,
     ),
     Case::new(
         "share.import.no_file",
         "recorded: cuda_h200_edges import_bad_fd; reference 6.2 #57",
         "a device, a pipe and a directory are refused",
-        no_file,
+        rejects_devices_and_pipes,
     ),
     Case::new(
         "share.import.wrong_type",
         "recorded: cuda_h200_edges import_wrong_type",
         "handle types other than a descriptor are not supported",
-        import_wrong_type,
+        rejects_other_handle_types,
     ),
     Case::new(
         "share.again_and_again.leaves_nothing",
         "reference 6.1: invariant 13",
         "repeated export, import and map leak nothing",
-        many_times,
+        repeats_without_leak,
     ),
 ];
 
-fn same_memory(context: &Context) -> Verdict {
+fn import_is_same_memory(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 2, 0xa5a5_a5a5)?;
     let imported = import(context, &export(context, handle)?)?;
     ensure!(imported != handle, "the import is the same handle");
-    let there = map_for_all(context, imported, 2)?;
-    context.holds(there, 2, 0xa5a5_a5a5)?;
-    context.vmm().copy(context.gpu(), context.on(there, 1), at, context.granule())?;
+    let imported_at = map_for_users(context, imported, 2)?;
+    context.holds(imported_at, 2, 0xa5a5_a5a5)?;
+    context.vmm().copy(context.gpu(), context.on(imported_at, 1), at, context.granule())?;
     context.fill(at, 2, 0xa6a6_a6a6)?;
-    context.holds(there, 2, 0xa6a6_a6a6)
+    context.holds(imported_at, 2, 0xa6a6_a6a6)
 }
 
-fn import_twice(context: &Context) -> Verdict {
+fn imports_twice(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xa7a7_a7a7)?;
     let descriptor = export(context, handle)?;
-    let (one, other) = (import(context, &descriptor)?, import(context, &descriptor)?);
-    ensure!(one != other, "both imports are {one}");
-    let there = map_for_all(context, one, 1)?;
-    context.vmm().unmap(there, context.granule())?;
-    context.vmm().release(one)?;
-    let there = map_for_all(context, other, 1)?;
-    context.holds(there, 1, 0xa7a7_a7a7)
+    let (first, second) = (import(context, &descriptor)?, import(context, &descriptor)?);
+    ensure!(first != second, "both imports are {first}");
+    let imported_at = map_for_users(context, first, 1)?;
+    context.vmm().unmap(imported_at, context.granule())?;
+    context.vmm().release(first)?;
+    let imported_at = map_for_users(context, second, 1)?;
+    context.holds(imported_at, 1, 0xa7a7_a7a7)
 }
 
-fn closed_at_once(context: &Context) -> Verdict {
+fn descriptor_can_be_closed(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xa8a8_a8a8)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
     drop(descriptor);
-    // Reuse the descriptor's number at once for a file that is not memory.
+    // Reuses the descriptor's number for a file that is not memory.
     let _other = File::open("/dev/null")?;
-    let there = map_for_all(context, imported, 1)?;
-    context.holds(there, 1, 0xa8a8_a8a8)
+    let imported_at = map_for_users(context, imported, 1)?;
+    context.holds(imported_at, 1, 0xa8a8_a8a8)
 }
 
-fn not_consumed(context: &Context) -> Verdict {
+fn descriptor_stays_open(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xa9a9_a9a9)?;
     let descriptor = export(context, handle)?;
     let first = import(context, &descriptor)?;
-    let at = map_for_all(context, first, 1)?;
+    let at = map_for_users(context, first, 1)?;
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(first)?;
     let open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
     ensure!(open, "the descriptor was closed");
-    let again = import(context, &descriptor)?;
-    let there = map_for_all(context, again, 1)?;
-    context.holds(there, 1, 0xa9a9_a9a9)
+    let second = import(context, &descriptor)?;
+    let imported_at = map_for_users(context, second, 1)?;
+    context.holds(imported_at, 1, 0xa9a9_a9a9)
 }
 
-fn outlives(context: &Context) -> Verdict {
+fn import_outlives_exporter(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xaaaa_aaaa)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
-    let there = map_for_all(context, imported, 1)?;
+    let imported_at = map_for_users(context, imported, 1)?;
     drop(descriptor);
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(handle)?;
-    context.holds(there, 1, 0xaaaa_aaaa)?;
+    context.holds(imported_at, 1, 0xaaaa_aaaa)?;
     let (other, _) = context.mapped(1, 0xabab_abab)?;
-    context.vmm().copy(context.gpu(), there, other, context.granule())?;
-    context.holds(there, 1, 0xabab_abab)
+    context.vmm().copy(context.gpu(), imported_at, other, context.granule())?;
+    context.holds(imported_at, 1, 0xabab_abab)
 }
 
-fn size_of_whole(context: &Context) -> Verdict {
+fn import_has_full_size(context: &Context) -> Verdict {
     let handle = context.create_shareable(3)?;
     let imported = import(context, &export(context, handle)?)?;
     let size = context.vmm().allocation_size(imported)?;
@@ -177,66 +177,66 @@ fn size_of_whole(context: &Context) -> Verdict {
     context.map(at, 3, imported)
 }
 
-fn another_vmm(context: &Context) -> Verdict {
+fn imports_into_another_vmm(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xacac_acac)?;
     let descriptor = export(context, handle)?;
     let size = context.granule();
     let other = context.another(context.profile())?;
     let imported = other.import_from_shareable_handle(&descriptor, KIND)?;
-    let there = other.address_reserve(size, 0, None)?;
-    other.map(there, size, 0, imported)?;
+    let imported_at = other.address_reserve(size, 0, None)?;
+    other.map(imported_at, size, 0, imported)?;
     let list: Vec<_> = context
         .users()
         .into_iter()
         .map(|agent| hsa_vmm::AccessDescriptor { agent, access: Access::ReadWrite })
         .collect();
-    other.set_access(there, size, &list)?;
+    other.set_access(imported_at, size, &list)?;
     if context.cpu_sees(context.gpu()) {
         let mut found = [0; 4];
-        other.read(there, &mut found)?;
+        other.read(imported_at, &mut found)?;
         ensure_eq!(found, [0xac; 4], "the value in the other Vmm");
     }
-    other.unmap(there, size)?;
+    other.unmap(imported_at, size)?;
     other.release(imported)?;
-    other.address_free(there, size)?;
+    other.address_free(imported_at, size)?;
     let quarantine = other.quarantine();
     ensure!(quarantine.is_empty(), "{}", quarantined(&quarantine));
     Ok(())
 }
 
-fn filled(context: &Context) -> Verdict {
+fn owner_fills_import(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xafaf_afaf)?;
     let imported = import(context, &export(context, handle)?)?;
-    let there = map_for_all(context, imported, 1)?;
-    context.vmm().fill(there, 0xa0a0_a0a0, context.granule())?;
+    let imported_at = map_for_users(context, imported, 1)?;
+    context.vmm().fill(imported_at, 0xa0a0_a0a0, context.granule())?;
     context.holds(at, 1, 0xa0a0_a0a0)
 }
 
-fn peer(context: &Context) -> Verdict {
+fn grants_peer(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let (_, handle) = create_filled(context, 2, 0xadad_adad)?;
     let imported = import(context, &export(context, handle)?)?;
-    let there = context.reserve(2)?;
-    context.map(there, 2, imported)?;
+    let imported_at = context.reserve(2)?;
+    context.map(imported_at, 2, imported)?;
     let mut users = context.users();
     users.insert(0, other);
-    context.grant(there, 2, &users, Access::ReadWrite)?;
-    context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
-    context.holds(there, 2, 0xadad_adad)
+    context.grant(imported_at, 2, &users, Access::ReadWrite)?;
+    context.vmm().copy(other, context.on(imported_at, 1), imported_at, context.granule())?;
+    context.holds(imported_at, 2, 0xadad_adad)
 }
 
-fn peer_after_owner(context: &Context) -> Verdict {
+fn grants_peer_after_owner(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let (_, handle) = create_filled(context, 2, 0xb7b7_b7b7)?;
     let imported = import(context, &export(context, handle)?)?;
-    let there = map_for_all(context, imported, 2)?;
-    context.grant(there, 2, &[other], Access::ReadWrite)?;
-    context.vmm().copy(other, context.on(there, 1), there, context.granule())?;
-    context.holds(there, 2, 0xb7b7_b7b7)
+    let imported_at = map_for_users(context, imported, 2)?;
+    context.grant(imported_at, 2, &[other], Access::ReadWrite)?;
+    context.vmm().copy(other, context.on(imported_at, 1), imported_at, context.granule())?;
+    context.holds(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates a file of one granule that is not GPU memory. Needs no directory.
-fn file(context: &Context) -> Verdict<OwnedFd> {
+/// Creates an anonymous file of one granule, which is not GPU memory.
+fn plain_file(context: &Context) -> Verdict<OwnedFd> {
     let file = File::from(
         memfd_create("hsa-vmm no memory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,
     );
@@ -244,14 +244,14 @@ fn file(context: &Context) -> Verdict<OwnedFd> {
     Ok(file.into())
 }
 
-fn not_memory(context: &Context) -> Verdict {
-    let file = file(context)?;
+fn rejects_plain_file(context: &Context) -> Verdict {
+    let file = plain_file(context)?;
     let import = || context.vmm().import_from_shareable_handle(&file, KIND);
     context.refuses_argument(Argument::Descriptor, import)
 }
 
-fn not_memory_granted(context: &Context) -> Verdict {
-    let file = file(context)?;
+fn never_grants_plain_file(context: &Context) -> Verdict {
+    let file = plain_file(context)?;
     let Ok(handle) = context.vmm().import_from_shareable_handle(&file, KIND) else {
         return Ok(());
     };
@@ -263,7 +263,7 @@ fn not_memory_granted(context: &Context) -> Verdict {
     context.refuses(HipError::InvalidValue, grant).map(|_| ())
 }
 
-fn no_file(context: &Context) -> Verdict {
+fn rejects_devices_and_pipes(context: &Context) -> Verdict {
     let (reader, _writer) = std::io::pipe()?;
     let descriptors: [OwnedFd; 3] =
         [File::open("/dev/null")?.into(), reader.into(), File::open("/")?.into()];
@@ -274,7 +274,7 @@ fn no_file(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn import_wrong_type(context: &Context) -> Verdict {
+fn rejects_other_handle_types(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let descriptor = export(context, handle)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
@@ -284,18 +284,18 @@ fn import_wrong_type(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn many_times(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xaeae_aeae)?;
-    let there = context.reserve(1)?;
+    let imported_at = context.reserve(1)?;
     for _ in 0..32 {
         let imported = import(context, &export(context, handle)?)?;
-        context.map(there, 1, imported)?;
-        context.grant(there, 1, &context.users(), Access::ReadWrite)?;
-        context.holds(there, 1, 0xaeae_aeae)?;
-        context.vmm().unmap(there, context.granule())?;
+        context.map(imported_at, 1, imported)?;
+        context.grant(imported_at, 1, &context.users(), Access::ReadWrite)?;
+        context.holds(imported_at, 1, 0xaeae_aeae)?;
+        context.vmm().unmap(imported_at, context.granule())?;
         context.vmm().release(imported)?;
         if context.vmm().usage().handles != 1 {
-            return Err(NotPassed::Failed(format!("left: {:?}", context.vmm().usage())));
+            return Err(NotPassed::Failed(format!("leaked: {:?}", context.vmm().usage())));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! IPC handles of pool memory between two processes: the peer exports, this process opens.
 
-use super::ipc::{ipc, refuses};
+use super::ipc::{expect_error, ipc};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
@@ -11,76 +11,76 @@ pub(super) const CASES: &[Case] = &[
         "ipc.open.same_memory",
         "HIP: hipIpcOpenMemHandle; hip-tests: hipIpcMemAccess_Semaphores",
         "each process reads what the other writes",
-        same_memory,
+        processes_share_memory,
     ),
     Case::new(
         "ipc.open.twice",
         "reference 6.2 #72; hip-tests: hipIpcCloseMemHandle_Positive_Reference_Counting",
         "memory that is opened twice has one address, and stays until it is closed twice",
-        twice,
+        counts_opens,
     ),
     Case::new(
         "ipc.open.freed_memory",
         "reference 6.2 #70; HIP: hipIpcOpenMemHandle",
         "a handle of freed memory is refused without waiting",
-        freed_memory,
+        rejects_freed_memory,
     ),
     Case::new(
         "ipc.open.dead_process",
         "HIP: hipIpcOpenMemHandle, hipErrorInvalidDevicePointer; AMD's runtime waits",
         "a handle of a process that was killed is refused",
-        dead_process,
+        rejects_dead_process,
     ),
 ];
 
 /// A size for which AMD's runtime does not keep freed memory for reuse.
 const SIZE: usize = 64 << 20;
-const HELLO: &str = "written by the exporter";
-const ANSWER: &str = "written by the importer";
+const EXPORTER_TEXT: &str = "written by the exporter";
+const IMPORTER_TEXT: &str = "written by the importer";
 
-fn same_memory(context: &Context) -> Verdict {
+fn processes_share_memory(context: &Context) -> Verdict {
     let mut peer = context.peer()?;
-    let handle = peer.export(SIZE, HELLO)?;
+    let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     let opened = OpenedMemory::open(&ipc(context)?, &handle)?;
-    let mut text = vec![0; HELLO.len()];
+    let mut text = vec![0; EXPORTER_TEXT.len()];
     opened.read(0, &mut text)?;
-    ensure_bytes!(text, HELLO.as_bytes(), "the exporter's text");
-    opened.write(0, ANSWER.as_bytes())?;
-    ensure_bytes!(peer.read(ANSWER.len())?, ANSWER.as_bytes(), "the importer's text");
+    ensure_bytes!(text, EXPORTER_TEXT.as_bytes(), "the exporter's text");
+    opened.write(0, IMPORTER_TEXT.as_bytes())?;
+    ensure_bytes!(peer.read(IMPORTER_TEXT.len())?, IMPORTER_TEXT.as_bytes(), "the importer's text");
     Ok(())
 }
 
-fn twice(context: &Context) -> Verdict {
+fn counts_opens(context: &Context) -> Verdict {
     let mut peer = context.peer()?;
-    let handle = peer.export(SIZE, HELLO)?;
+    let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     let ipc = ipc(context)?;
-    let (first, again) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
-    ensure_eq!(again, first, "the address of the second");
+    let (first, second) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
+    ensure_eq!(second, first, "the address of the second opening");
     ipc.close_mem_handle(first)?;
-    // Opening it now shares the second opening's mapping.
+    // This opening shares the mapping of the second one.
     let opened = OpenedMemory::open(&ipc, &handle)?;
     ensure_eq!(opened.address(), first, "the address after closing once");
-    let mut text = vec![0; HELLO.len()];
+    let mut text = vec![0; EXPORTER_TEXT.len()];
     opened.read(0, &mut text)?;
-    ensure_bytes!(text, HELLO.as_bytes(), "closed once");
+    ensure_bytes!(text, EXPORTER_TEXT.as_bytes(), "the contents after closing once");
     drop(opened);
     ipc.close_mem_handle(first)?;
-    ensure!(ipc.close_mem_handle(first).is_err(), "closed more often than it was opened");
+    ensure!(ipc.close_mem_handle(first).is_err(), "memory was closed more often than opened");
     Ok(())
 }
 
-fn freed_memory(context: &Context) -> Verdict {
+fn rejects_freed_memory(context: &Context) -> Verdict {
     let mut peer = context.peer()?;
-    let handle = peer.export(SIZE, HELLO)?;
+    let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.free()?;
-    let answer = ipc(context)?.open_mem_handle(&handle, 0);
-    refuses(context, HipError::InvalidDevicePointer, answer).map(drop)
+    let result = ipc(context)?.open_mem_handle(&handle, 0);
+    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }
 
-fn dead_process(context: &Context) -> Verdict {
+fn rejects_dead_process(context: &Context) -> Verdict {
     let mut peer = context.peer()?;
-    let handle = peer.export(SIZE, HELLO)?;
+    let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.kill();
-    let answer = ipc(context)?.open_mem_handle(&handle, 0);
-    refuses(context, HipError::InvalidDevicePointer, answer).map(drop)
+    let result = ipc(context)?.open_mem_handle(&handle, 0);
+    expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }

@@ -57,7 +57,7 @@ fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
     })
 }
 
-fn granules(context: &Context, bytes: usize) -> usize {
+fn granules_for(context: &Context, bytes: usize) -> usize {
     bytes.div_ceil(context.granule()).max(1)
 }
 
@@ -68,25 +68,25 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
     let before = available(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes may free GPU memory meanwhile, but not this much in every round.
-    let mut seen = before;
+    let mut remaining = before;
     for _ in 0..ROUNDS {
         let before = available(context, gpu)?;
-        let handle = context.create(granules(context, ALLOCATION))?;
-        seen = available(context, gpu)?;
+        let handle = context.create(granules_for(context, ALLOCATION))?;
+        remaining = available(context, gpu)?;
         context.vmm().release(handle)?;
         // A runtime that counts half of each allocation is wrong, too.
-        if seen + ALLOCATION / 4 * 3 <= before {
+        if remaining + ALLOCATION / 4 * 3 <= before {
             return Ok(());
         }
     }
     Err(NotPassed::Failed(format!(
-        "{seen} bytes are available with {ALLOCATION} bytes allocated; {before} before"
+        "{remaining} bytes are available with {ALLOCATION} bytes allocated; {before} before"
     )))
 }
 
 fn memory_is_freed(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        let (count, before) = (granules(context, ALLOCATION), available(context, gpu)?);
+        let (count, before) = (granules_for(context, ALLOCATION), available(context, gpu)?);
         for _ in 0..ROUNDS {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
@@ -109,54 +109,56 @@ fn memory_is_freed(context: &Context) -> Verdict {
 
 fn addresses_are_freed(context: &Context) -> Verdict {
     let size = context.granule() << 10;
-    let mut kept = Vec::new();
+    let mut still_mapped = Vec::new();
     for _ in 0..ROUNDS {
         let at = context.vmm().address_reserve(size, 0, None)?;
         context.vmm().address_free(at, size)?;
         let range = at.get()..at.get() + size;
-        let lines = process_maps::within(&range).ok_or_else(no_maps)?;
+        let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
         // Another thread may have mapped memory there meanwhile, but not half of the range.
         if lines.iter().map(|(part, _)| part.len()).sum::<usize>() < size / 2 {
             return Ok(());
         }
-        kept.push(at);
+        still_mapped.push(at);
     }
-    Err(NotPassed::Failed(format!("freed, but still in use: {size:#x} bytes each at {kept:?}")))
+    Err(NotPassed::Failed(format!(
+        "freed, but still in use: {size:#x} bytes each at {still_mapped:?}"
+    )))
 }
 
-fn no_maps() -> NotPassed {
+fn maps_unreadable() -> NotPassed {
     NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
 }
 
 fn cpu_permissions(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(4)?;
-    // The last granule keeps its access: changes to the others must not affect it.
-    let (here, beyond) = (context.on(at, 1), context.on(at, 3));
+    // The first and last granule keep their access while the middle changes.
+    let (changed, last) = (context.on(at, 1), context.on(at, 3));
     let host = context.host();
-    let parts = [(at, 1), (here, 2), (beyond, 1)];
+    let parts = [(at, 1), (changed, 2), (last, 1)];
     for (start, count) in parts {
         let handle = context.create(count)?;
         context.map(start, count, handle)?;
     }
     context.grant(at, 4, &[host], Access::ReadWrite)?;
     for access in [Access::Read, Access::None, Access::ReadWrite, Access::None, Access::Read] {
-        context.grant(here, 2, &[host], access)?;
+        context.grant(changed, 2, &[host], access)?;
         for (start, count, granted) in
-            [(at, 1, Access::ReadWrite), (here, 2, access), (beyond, 1, Access::ReadWrite)]
+            [(at, 1, Access::ReadWrite), (changed, 2, access), (last, 1, Access::ReadWrite)]
         {
-            let wanted = match granted {
+            let expected = match granted {
                 Access::None => "---",
                 Access::Read => "r--",
                 Access::ReadWrite => "rw-",
             };
             let range = start.get()..start.get() + count * context.granule();
-            let lines = process_maps::within(&range).ok_or_else(no_maps)?;
+            let lines = process_maps::within(&range).ok_or_else(maps_unreadable)?;
             let mapped: usize = lines.iter().map(|(part, _)| part.len()).sum();
             ensure_eq!(mapped, range.len(), "mapped bytes at {start}, granted {granted:?}");
             for (part, permissions) in lines {
                 ensure!(
-                    permissions.starts_with(wanted),
+                    permissions.starts_with(expected),
                     "{granted:?} was granted, and the kernel has {permissions} at {part:x?}"
                 );
             }
@@ -165,7 +167,7 @@ fn cpu_permissions(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Returns a GPU's page table; the case is skipped if it cannot be read.
+/// Returns a GPU's page table. Skips the case if it cannot be read.
 fn page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
     let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), index);
@@ -193,16 +195,16 @@ fn gpu_page_table(context: &Context) -> Verdict {
     for (offset, page) in pages(context, gpu, at, 3)? {
         ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after map");
     }
-    let config = context.runtime().simulation().map(|it| it.config().gpu_permissions);
-    let enforced = config == Some(GpuPermissions::Enforced);
+    let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
+    let enforced = gpu_permissions == Some(GpuPermissions::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
         context.grant(at, 3, &[gpu], access)?;
         for (offset, page) in pages(context, gpu, at, 3)? {
             let Some(page) = page else {
-                let why = format!(
+                let reason = format!(
                     "no page-table entry at offset {offset:#x} after {access:?} was granted"
                 );
-                return Err(NotPassed::Failed(why));
+                return Err(NotPassed::Failed(reason));
             };
             ensure_eq!(
                 page.offset,
@@ -210,10 +212,13 @@ fn gpu_page_table(context: &Context) -> Verdict {
                 "the offset in the memory at offset {offset:#x}"
             );
             ensure!(page.readable, "{access:?} was granted, but the page is not readable");
-            let must = access == Access::ReadWrite;
-            ensure!(page.writable || !must, "{access:?} was granted, but the page is not writable");
+            let must_be_writable = access == Access::ReadWrite;
             ensure!(
-                !page.writable || must || !enforced,
+                page.writable || !must_be_writable,
+                "{access:?} was granted, but the page is not writable"
+            );
+            ensure!(
+                !page.writable || must_be_writable || !enforced,
                 "{access:?} was granted, but the page is writable"
             );
         }

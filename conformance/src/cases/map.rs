@@ -9,83 +9,83 @@ pub(super) const CASES: &[Case] = &[
         "map.memory.whole_handle",
         "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap",
         "mapped memory keeps what CPU and GPU write",
-        whole,
+        keeps_written_data,
     ),
     Case::new(
         "map.memory.no_access_at_first",
         "reference 6.1: invariant 9; reference 6.2 #49",
         "no agent has access after mapping",
-        no_access,
+        grants_no_access,
     ),
     Case::new(
         "map.memory.part_of_a_handle",
         "hip-tests: hipMemMap_MapPartialPhysicalMem; reference 6.2 #19",
         "a size smaller than the handle's maps the first part",
-        part,
+        maps_part_of_handle,
     ),
     Case::new(
         "map.memory.part_of_the_reservation",
         "hip-tests: hipMemMap_MapPartialVMMMem",
         "the rest of the reservation stays unmapped",
-        part_of_reservation,
+        maps_part_of_reservation,
     ),
     Case::new(
         "map.handle.at_two_places",
         "recorded: cuda_h200_edges map_same_handle_elsewhere; reference 6.2 #25",
         "one handle mapped twice in one reservation is the same memory",
-        |c| aliases(c, 2, true),
+        |c| maps_aliases(c, 2, true),
     ),
     Case::new(
         "map.handle.at_three_reservations",
         "hip-tests: hipMemMap_PhysicalMemory_Map2MultVMMs",
         "one handle mapped in three reservations is the same memory",
-        |c| aliases(c, 3, false),
+        |c| maps_aliases(c, 3, false),
     ),
     Case::new(
         "map.handle.one_place_after_another",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_SingleGPU",
         "one handle mapped in three reservations in turn keeps its contents",
-        one_after_another,
+        maps_at_changing_addresses,
     ),
     Case::new(
         "map.chunks.in_any_order",
         "hip-tests: hipMemCreate_MapNonContiguousChunks",
         "handles mapped side by side in any order form one range",
-        any_order,
+        maps_in_any_order,
     ),
     Case::new(
         "map.chunks.of_different_sizes",
         "HIP: hipMemMap",
         "handles of different sizes fill a reservation without a gap",
-        different_sizes,
+        maps_different_sizes,
     ),
     Case::new(
         "map.again.same_handle",
         "hip-tests: hipMemMap_SameMemoryReuse",
         "mapping and unmapping the same memory twenty times keeps its contents",
-        same_again,
+        remaps_same_handle,
     ),
     Case::new(
         "map.again.other_handles",
         "hip-tests: hipMemMap_VMMMemoryReuse_SingleGPU",
         "one address shows the memory of each handle that is mapped there in turn",
-        other_handles,
+        remaps_other_handles,
     ),
     Case::new(
         "map.gpus.all_in_one_reservation",
         "hip-tests: hipMemMap_VMMMemoryReuse_MultiGPU",
         "memory of several GPUs can be mapped side by side",
-        several_gpus,
+        maps_memory_of_all_gpus,
     ),
     Case::new(
         "map.gpus.each_uses_memory_of_one",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_MultiDev",
         "memory of one GPU can be made accessible to another GPU only",
-        peer_only,
+        grants_peer_only,
     ),
 ];
 
-fn whole(context: &Context) -> Verdict {
+fn keeps_written_data(context: &Context) -> Verdict {
     let (at, _) = context.mapped(4, 0x1122_3344)?;
     context.holds(at, 4, 0x1122_3344)?;
     if context.cpu_sees(context.gpu()) {
@@ -100,7 +100,7 @@ fn whole(context: &Context) -> Verdict {
     context.holds(at, 4, 0x5566_7788)
 }
 
-fn no_access(context: &Context) -> Verdict {
+fn grants_no_access(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
@@ -113,7 +113,7 @@ fn no_access(context: &Context) -> Verdict {
     context.refuses_argument(argument, || context.vmm().fill(at, 1, 64))
 }
 
-fn part(context: &Context) -> Verdict {
+fn maps_part_of_handle(context: &Context) -> Verdict {
     let (all, handle) = context.mapped(4, 0x0a0a_0a0a)?;
     let half = context.reserve(2)?;
     context.map(half, 2, handle)?;
@@ -124,7 +124,7 @@ fn part(context: &Context) -> Verdict {
     context.holds(context.on(all, 2), 2, 0x0a0a_0a0a)
 }
 
-fn part_of_reservation(context: &Context) -> Verdict {
+fn maps_part_of_reservation(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     let middle = context.on(at, 1);
@@ -133,36 +133,37 @@ fn part_of_reservation(context: &Context) -> Verdict {
     context.fill(middle, 2, 0x0c0c_0c0c)?;
     context.holds(middle, 2, 0x0c0c_0c0c)?;
     let argument = hsa_vmm::error::Argument::Address;
-    for empty in [at, context.on(at, 3)] {
-        context.refuses_argument(argument, || context.vmm().get_access(context.gpu(), empty))?;
+    for unmapped in [at, context.on(at, 3)] {
+        context.refuses_argument(argument, || context.vmm().get_access(context.gpu(), unmapped))?;
     }
     Ok(())
 }
 
-fn aliases(context: &Context, places: usize, together: bool) -> Verdict {
+/// Maps one handle `count` times, in one reservation or in separate ones.
+fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdict {
     let handle = context.create(1)?;
-    let whole = if together { Some(context.reserve(places)?) } else { None };
-    let mut at = Vec::new();
-    for place in 0..places {
-        let here = match whole {
-            Some(base) => context.on(base, place),
+    let base = if one_reservation { Some(context.reserve(count)?) } else { None };
+    let mut aliases = Vec::new();
+    for index in 0..count {
+        let alias = match base {
+            Some(base) => context.on(base, index),
             None => context.reserve(1)?,
         };
-        context.map(here, 1, handle)?;
-        context.grant(here, 1, &context.users(), Access::ReadWrite)?;
-        at.push(here);
+        context.map(alias, 1, handle)?;
+        context.grant(alias, 1, &context.users(), Access::ReadWrite)?;
+        aliases.push(alias);
     }
-    for (index, &writer) in at.iter().enumerate() {
+    for (index, &writer) in aliases.iter().enumerate() {
         let value = 0x0d0d_0d00 + index as u32;
         context.fill(writer, 1, value)?;
-        for &reader in &at {
+        for &reader in &aliases {
             context.holds(reader, 1, value)?;
         }
     }
     Ok(())
 }
 
-fn one_after_another(context: &Context) -> Verdict {
+fn maps_at_changing_addresses(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     for round in 0..3u32 {
         let at = context.reserve(2)?;
@@ -177,7 +178,7 @@ fn one_after_another(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn any_order(context: &Context) -> Verdict {
+fn maps_in_any_order(context: &Context) -> Verdict {
     let at = context.reserve(5)?;
     for index in [3, 0, 4, 1, 2] {
         let handle = context.create(1)?;
@@ -194,7 +195,7 @@ fn any_order(context: &Context) -> Verdict {
     context.holds(at, 5, 0x1010_1010)
 }
 
-fn different_sizes(context: &Context) -> Verdict {
+fn maps_different_sizes(context: &Context) -> Verdict {
     let at = context.reserve(6)?;
     for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
         let handle = context.create(size)?;
@@ -207,7 +208,7 @@ fn different_sizes(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn same_again(context: &Context) -> Verdict {
+fn remaps_same_handle(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x1313_1313)?;
     for _ in 0..20 {
         context.vmm().unmap(at, context.granule())?;
@@ -220,7 +221,7 @@ fn same_again(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn other_handles(context: &Context) -> Verdict {
+fn remaps_other_handles(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handles = [context.create(1)?, context.create(1)?, context.create(1)?];
     for round in 0..2 {
@@ -238,15 +239,15 @@ fn other_handles(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn several_gpus(context: &Context) -> Verdict {
+fn maps_memory_of_all_gpus(context: &Context) -> Verdict {
     context.other_gpu()?;
     let at = context.reserve(context.gpus().len())?;
     for (index, &gpu) in context.gpus().iter().enumerate() {
         let handle = context.create_on(gpu, 1)?;
-        let here = context.on(at, index);
-        context.map(here, 1, handle)?;
-        context.grant(here, 1, &context.users_of(gpu), Access::ReadWrite)?;
-        context.fill(here, 1, 0x1515_1500 + index as u32)?;
+        let granule = context.on(at, index);
+        context.map(granule, 1, handle)?;
+        context.grant(granule, 1, &context.users_of(gpu), Access::ReadWrite)?;
+        context.fill(granule, 1, 0x1515_1500 + index as u32)?;
     }
     for (index, &gpu) in context.gpus().iter().enumerate() {
         if context.cpu_sees(gpu) {
@@ -256,13 +257,13 @@ fn several_gpus(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn peer_only(context: &Context) -> Verdict {
+fn grants_peer_only(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.grant(at, 2, &[other], Access::ReadWrite)?;
-    // The peer's own copy engine uses it.
+    // Copies with the peer's copy engine.
     context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
     let owner = context.vmm().get_access(context.gpu(), at)?;

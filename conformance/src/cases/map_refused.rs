@@ -9,141 +9,141 @@ use hsa_vmm::hip::HipError;
 use hsa_vmm::{Address, AllocationProperties, Handle};
 
 pub(super) const CASES: &[Case] = &[
-    Case::new("map.address.null", "hip-tests: hipMemMap_negative", "null is refused", null),
+    Case::new("map.address.null", "hip-tests: hipMemMap_negative", "null is refused", rejects_null),
     Case::new(
         "map.address.not_reserved",
         "recorded: cuda_h200_edges map_not_reserved; reference 6.2 #21",
         "addresses that are not reserved are refused",
-        not_reserved,
+        rejects_unreserved,
     ),
     Case::new(
         "map.address.off_the_granule",
         "recorded: cuda_h200_edges map_addr_not_granular; reference 6.2 #24",
         "an address that is not a multiple of the granule is refused",
-        off_granule,
+        rejects_unaligned_address,
     ),
     Case::new("map.size.zero", "hip-tests: hipMemMap_negative", "a size of 0 is refused", |c| {
-        refused_size(c, 0)
+        rejects_size(c, 0)
     }),
     Case::new(
         "map.size.off_the_granule",
         "recorded: cuda_h200_edges map_size_not_granular",
         "a size that is not a multiple of the granule is refused",
-        |c| refused_size(c, c.granule() / 2),
+        |c| rejects_size(c, c.granule() / 2),
     ),
     Case::new(
         "map.size.beyond_the_handle",
         "recorded: cuda_h200_edges map_size_beyond_handle; reference 6.2 #20",
         "a size larger than the handle is refused",
-        |c| refused_size(c, 3 * c.granule()),
+        |c| rejects_size(c, 3 * c.granule()),
     ),
     Case::new(
         "map.size.wraps_around",
         "HIP: hipMemMap",
         "a range that exceeds the address space is refused",
-        |c| refused_size(c, usize::MAX - c.granule() + 1),
+        |c| rejects_size(c, usize::MAX - c.granule() + 1),
     ),
     Case::new(
         "map.range.beyond_the_reservation",
         "reference 6.2 #21",
         "a range that extends past the reservation is refused",
-        beyond,
+        rejects_range_beyond_reservation,
     ),
     Case::new(
         "map.range.across_reservations",
         "reference 6.2 #22",
         "a range over two adjacent reservations is refused",
-        across,
+        rejects_range_across_reservations,
     ),
     Case::new(
         "map.range.same_as_a_mapping",
         "recorded: cuda_h200_edges map_again_same_place; reference 6.2 #23",
         "a range that is already mapped is refused",
-        |c| over_mapping(c, 1, 2),
+        |c| rejects_overlap(c, 1, 2),
     ),
     Case::new(
         "map.range.over_the_start_of_a_mapping",
         "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
         "a range that ends inside a mapping is refused",
-        |c| over_mapping(c, 0, 2),
+        |c| rejects_overlap(c, 0, 2),
     ),
     Case::new(
         "map.range.over_the_end_of_a_mapping",
         "recorded: cuda_h200_edges map_overlap_half; reference 6.2 #23",
         "a range that begins inside a mapping is refused",
-        |c| over_mapping(c, 2, 2),
+        |c| rejects_overlap(c, 2, 2),
     ),
     Case::new(
         "map.range.around_a_mapping",
         "HIP: hipMemMap; reference 6.2 #23",
         "a range around a mapping is refused",
-        |c| over_mapping(c, 0, 4),
+        |c| rejects_overlap(c, 0, 4),
     ),
     Case::new(
         "map.offset.one_granule",
         "HIP: hipMemMap; reference 6.2 #18: ROCR ignores it",
         "an offset into the handle is refused",
-        |c| refused_offset(c, c.granule()),
+        |c| rejects_offset(c, c.granule()),
     ),
     Case::new(
         "map.offset.minus_one",
         "hip-tests: hipMemMap_negative",
         "an offset past the handle is refused",
-        |c| refused_offset(c, usize::MAX),
+        |c| rejects_offset(c, usize::MAX),
     ),
     Case::new(
         "map.flags.refused",
         "recorded: cuda_h200_edges map_flags_nonzero",
         "flags are refused",
-        flags,
+        rejects_flags,
     ),
     Case::new(
         "map.handle.zero",
         "recorded: cuda_h200_edges map_handle_zero",
         "handle 0 is refused",
-        |c| refused_handle(c, Handle::from_bits(0)),
+        |c| rejects_handle(c, Handle::from_bits(0)),
     ),
     Case::new(
         "map.handle.invented",
         "recorded: cuda_h200_edges risky_1 (CUDA crashes)",
         "an invented handle is refused",
-        |c| refused_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 22)),
+        |c| rejects_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 22)),
     ),
     Case::new(
         "map.handle.released",
         "recorded: cuda_h200_edges risky_4 (CUDA crashes); reference 6.2 #27",
         "a released handle is refused",
-        released,
+        rejects_released_handle,
     ),
     Case::new(
         "map.handle.released_while_mapped",
         "reference 6.2 #26",
         "a released handle is refused while its memory is still mapped elsewhere",
-        released_while_mapped,
+        rejects_released_while_mapped,
     ),
     Case::new(
         "map.handle.of_another_vmm",
         "HIP: hipMemMap",
         "a handle of another Vmm is refused",
-        foreign,
+        rejects_foreign_handle,
     ),
 ];
 
-fn null(context: &Context) -> Verdict {
+fn rejects_null(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle);
     context.refuses_argument(Argument::Address, map)
 }
 
-fn not_reserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let local = 0u64;
-    let here = Address::new(&raw const local as usize & !(context.granule() - 1));
-    let map = || context.vmm().map(here, context.granule(), 0, handle);
+    let address = Address::new(&raw const local as usize & !(context.granule() - 1));
+    let map = || context.vmm().map(address, context.granule(), 0, handle);
     context.refuses_argument(Argument::Address, map)
 }
 
-fn off_granule(context: &Context) -> Verdict {
+fn rejects_unaligned_address(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(1)?;
     for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
@@ -153,43 +153,41 @@ fn off_granule(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn refused_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.refuses_argument(Argument::Size, || context.vmm().map(at, size, 0, handle))
 }
 
-fn beyond(context: &Context) -> Verdict {
+fn rejects_range_beyond_reservation(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     for granules in [1, 2] {
-        let here = context.on(at, granules);
-        let map = || context.vmm().map(here, 2 * context.granule(), 0, handle);
+        let address = context.on(at, granules);
+        let map = || context.vmm().map(address, 2 * context.granule(), 0, handle);
         context.refuses(HipError::InvalidValue, map)?;
     }
     Ok(())
 }
 
-fn across(context: &Context) -> Verdict {
+fn rejects_range_across_reservations(context: &Context) -> Verdict {
     let size = 2 * context.granule();
-    let Some(low) = lower_of_two_adjacent(context, size)? else {
-        let why = "no two adjacent reservations were available".to_owned();
-        return Err(crate::NotPassed::Skipped(why));
+    let Some(low) = reserve_adjacent(context, size)? else {
+        let reason = "no two adjacent reservations were available".to_owned();
+        return Err(crate::NotPassed::Skipped(reason));
     };
     let handle = context.create(2)?;
     let map = || context.vmm().map(context.on(low, 1), size, 0, handle);
     context.refuses(HipError::InvalidValue, map).map(|_| ())
 }
 
-/// Reserves two adjacent ranges. Tries again if another thread reserves the addresses first.
-fn lower_of_two_adjacent(
-    context: &Context,
-    size: usize,
-) -> Result<Option<Address>, crate::NotPassed> {
+/// Reserves two adjacent ranges, and returns the lower address. Tries again if another thread reserves
+/// the addresses first.
+fn reserve_adjacent(context: &Context, size: usize) -> Result<Option<Address>, crate::NotPassed> {
     for _ in 0..32 {
-        let both = context.vmm().address_reserve(2 * size, 0, None)?;
-        context.vmm().address_free(both, 2 * size)?;
-        let low = context.vmm().address_reserve(size, 0, Some(both))?;
+        let base = context.vmm().address_reserve(2 * size, 0, None)?;
+        context.vmm().address_free(base, 2 * size)?;
+        let low = context.vmm().address_reserve(size, 0, Some(base))?;
         let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)))?;
         if high == offset(low, size) {
             return Ok(Some(low));
@@ -200,28 +198,29 @@ fn lower_of_two_adjacent(
     Ok(None)
 }
 
-fn over_mapping(context: &Context, start: usize, granules: usize) -> Verdict {
+/// Maps over a mapping of granules 1 and 2 of a reservation of four.
+fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict {
     let at = context.reserve(4)?;
-    let there = context.on(at, 1);
-    let (one, other) = (context.create(2)?, context.create(4)?);
-    context.map(there, 2, one)?;
-    context.grant(there, 2, &context.users(), hsa_vmm::Access::ReadWrite)?;
-    context.fill(there, 2, 0x2121_2121)?;
+    let mapping = context.on(at, 1);
+    let (mapped, new) = (context.create(2)?, context.create(4)?);
+    context.map(mapping, 2, mapped)?;
+    context.grant(mapping, 2, &context.users(), hsa_vmm::Access::ReadWrite)?;
+    context.fill(mapping, 2, 0x2121_2121)?;
     let size = granules * context.granule();
-    let map = || context.vmm().map(context.on(at, start), size, 0, other);
+    let map = || context.vmm().map(context.on(at, start), size, 0, new);
     let error = context.refuses(HipError::InvalidValue, map)?;
-    ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(there)), "{error}");
-    context.holds(there, 2, 0x2121_2121)
+    ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(mapping)), "{error}");
+    context.holds(mapping, 2, 0x2121_2121)
 }
 
-fn refused_offset(context: &Context, bytes: usize) -> Verdict {
+fn rejects_offset(context: &Context, bytes: usize) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     let map = || context.vmm().map(at, context.granule(), bytes, handle);
     context.refuses_argument(Argument::Offset, map)
 }
 
-fn flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> Verdict {
     let at = context.reserve(1)?;
     let handle = context.create(1)?;
     for flags in [1, 1 << 32] {
@@ -231,31 +230,31 @@ fn flags(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn refused_handle(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let at = context.reserve(1)?;
     let map = || context.vmm().map(at, context.granule(), 0, handle);
     context.refuses_argument(Argument::Handle, map)
 }
 
-fn released(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
     // A new handle in the same slot must not be mapped instead.
     context.create(1)?;
-    refused_handle(context, handle)
+    rejects_handle(context, handle)
 }
 
-fn released_while_mapped(context: &Context) -> Verdict {
+fn rejects_released_while_mapped(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x2222_2222)?;
     context.vmm().release(handle)?;
-    refused_handle(context, handle)?;
+    rejects_handle(context, handle)?;
     context.holds(at, 1, 0x2222_2222)
 }
 
-fn foreign(context: &Context) -> Verdict {
+fn rejects_foreign_handle(context: &Context) -> Verdict {
     let other = context.another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
-    refused_handle(context, handle)?;
+    rejects_handle(context, handle)?;
     Ok(other.release(handle)?)
 }

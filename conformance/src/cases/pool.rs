@@ -10,41 +10,41 @@ pub(super) const CASES: &[Case] = &[
         "pool.handles.on_every_gpu",
         "HSA: hsa_amd_vmem_handle_create",
         "every GPU has an allocatable coarse-grained global pool of its own memory",
-        on_every_gpu,
+        every_gpu_has_pool,
     ),
     Case::of_runtime(
         "pool.handles.not_on_cpus",
         "HSA: hsa_amd_vmem_handle_create, of CPUs only since ROCm 10",
         "no pool of a CPU is available for handles",
-        not_on_cpus,
+        cpus_have_no_pool,
     ),
     Case::of_runtime(
         "pool.granule.power_of_two",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE",
         "the granule of an allocatable pool is a power of two and at least a page",
-        power_of_two,
+        granule_is_power_of_two,
     ),
     Case::of_runtime(
         "pool.granule.divides_recommended",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE",
         "the recommended granule is a multiple of the granule",
-        divides,
+        granule_divides_recommended,
     ),
     Case::of_runtime(
         "pool.size.told",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_SIZE",
         "a pool for handles reports its size and the largest allocation",
-        size_reported,
+        reports_sizes,
     ),
     Case::of_runtime(
         "pool.flags.one_grain",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS",
         "a global pool is coarse-grained or fine-grained, not both",
-        one_grain,
+        has_one_coherence,
     ),
 ];
 
-fn on_every_gpu(runtime: &Runtime) -> Verdict {
+fn every_gpu_has_pool(runtime: &Runtime) -> Verdict {
     for gpu in runtime.gpus() {
         let Some(pool) = gpu.vmem_pool() else {
             ensure!(false, "{} has no pool for handles", gpu.name());
@@ -57,32 +57,32 @@ fn on_every_gpu(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn not_on_cpus(runtime: &Runtime) -> Verdict {
+fn cpus_have_no_pool(runtime: &Runtime) -> Verdict {
     for cpu in runtime.agents().iter().filter(|agent| agent.kind() == AgentKind::Cpu) {
         ensure!(cpu.vmem_pool().is_none(), "{} has a pool for handles", cpu.name());
     }
     Ok(())
 }
 
-fn power_of_two(runtime: &Runtime) -> Verdict {
+fn granule_is_power_of_two(runtime: &Runtime) -> Verdict {
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools) {
         let granule = pool.granule;
-        let right = granule.is_power_of_two() && granule >= 4096;
-        ensure!(!pool.allocatable || right, "a granule is {granule:#x}");
+        let is_valid = granule.is_power_of_two() && granule >= 4096;
+        ensure!(!pool.allocatable || is_valid, "a granule is {granule:#x}");
     }
     Ok(())
 }
 
-fn divides(runtime: &Runtime) -> Verdict {
+fn granule_divides_recommended(runtime: &Runtime) -> Verdict {
     for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         let (granule, recommended) = (pool.granule, pool.recommended_granule);
-        let right = recommended >= granule && recommended % granule == 0;
-        ensure!(right, "granule {granule:#x}, recommended {recommended:#x}");
+        let is_valid = recommended >= granule && recommended % granule == 0;
+        ensure!(is_valid, "granule {granule:#x}, recommended {recommended:#x}");
     }
     Ok(())
 }
 
-fn size_reported(runtime: &Runtime) -> Verdict {
+fn reports_sizes(runtime: &Runtime) -> Verdict {
     for pool in runtime.gpus().filter_map(|gpu| gpu.vmem_pool()) {
         ensure!(pool.size >= pool.granule, "the pool holds {:#x} bytes", pool.size);
         ensure!(pool.largest_allocation >= pool.granule, "nothing can be allocated");
@@ -90,11 +90,11 @@ fn size_reported(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn one_grain(runtime: &Runtime) -> Verdict {
+fn has_one_coherence(runtime: &Runtime) -> Verdict {
     let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools).filter(global) {
-        let both = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
-        ensure!(!pool.flags.contains(both), "a pool is coarse-grained and fine-grained");
+        let both_flags = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;
+        ensure!(!pool.flags.contains(both_flags), "a pool is coarse-grained and fine-grained");
     }
     Ok(())
 }

@@ -11,51 +11,51 @@ pub(super) const CASES: &[Case] = &[
         "pool.memory.holds_what_is_written",
         "HIP: hipMalloc, hipMemcpy",
         "memory of any size, of every GPU and of the host, holds what is written",
-        holds,
+        holds_written_data,
     ),
     Case::new(
         "pool.memory.filled",
         "HIP: hipMemsetD32",
         "filling a part does not change the rest",
-        filled,
+        fills_part,
     ),
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU copies from another after peer access is enabled, and is refused before",
-        copied,
+        "a GPU copies from another GPU after peer access is enabled, and is refused before",
+        copies_between_gpus,
     ),
     Case::new(
         "pool.memory.zero_size",
         "HSA: hsa_amd_memory_pool_allocate",
         "a size of 0 is refused",
-        zero_size,
+        rejects_zero_size,
     ),
     Case::new(
         "pool.memory.too_large",
         "HIP: hipMalloc, hipErrorOutOfMemory",
         "more memory than exists is refused",
-        too_large,
+        rejects_huge_size,
     ),
     Case::new(
         "pool.memory.beyond",
         "decision: an error, never a fault",
         "bytes past the memory can be neither read nor written",
-        beyond,
+        rejects_access_beyond_end,
     ),
 ];
 
-fn on_gpu(context: &Context, size: usize) -> Verdict<PoolMemory> {
+fn allocate(context: &Context, size: usize) -> Verdict<PoolMemory> {
     Ok(PoolMemory::allocate(context.runtime(), context.gpu(), size)?)
 }
 
-fn holds(context: &Context) -> Verdict {
+fn holds_written_data(context: &Context) -> Verdict {
     let agents = context.gpus().iter().copied().chain([context.host()]);
     for agent in agents {
         for size in [1, 100, 4096, 4097, 3 << 20] {
             let memory = PoolMemory::allocate(context.runtime(), agent, size)?;
             ensure_eq!(memory.size(), size, "the size");
-            ensure!(memory.allocated_size() >= size, "less was allocated than asked for");
+            ensure!(memory.allocated_size() >= size, "less memory was allocated than requested");
             let written: Vec<u8> = (0..size).map(|index| (index * 7 + size) as u8).collect();
             memory.write(0, &written)?;
             let mut read = vec![0; size];
@@ -66,8 +66,8 @@ fn holds(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn filled(context: &Context) -> Verdict {
-    let memory = on_gpu(context, 3 << 20)?;
+fn fills_part(context: &Context) -> Verdict {
+    let memory = allocate(context, 3 << 20)?;
     memory.fill(0, 0x0101_0101, 3 << 20)?;
     memory.fill(4096, 0x0202_0202, 1 << 20)?;
     let mut bytes = vec![0; 3 << 20];
@@ -80,26 +80,31 @@ fn filled(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn copied(context: &Context) -> Verdict {
+fn copies_between_gpus(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
-    let to = on_gpu(context, 8192)?;
+    let to = allocate(context, 8192)?;
     let from = PoolMemory::allocate(context.runtime(), other, 8192)?;
     from.fill(0, 0x5a5a_5a5a, 8192)?;
     to.fill(0, 0, 8192)?;
-    let refused = to.copy(0, &from, 4096, 4096);
-    let problem = refused.as_ref().err().and_then(Error::problem);
-    ensure_eq!(problem, Some(Problem::NotAllowed(context.gpu())), "{refused:?}");
+    let call_result = to.copy(0, &from, 4096, 4096);
+    let problem = call_result.as_ref().err().and_then(Error::problem);
+    ensure_eq!(problem, Some(Problem::NotAllowed(context.gpu())), "{call_result:?}");
     from.allow(&[context.gpu()])?;
     to.copy(0, &from, 4096, 4096)?;
     let mut bytes = [0; 8192];
     to.read(0, &mut bytes)?;
-    ensure!(bytes[..4096].iter().all(|byte| *byte == 0x5a), "not all was copied");
-    ensure!(bytes[4096..].iter().all(|byte| *byte == 0), "too much was copied");
+    ensure!(bytes[..4096].iter().all(|byte| *byte == 0x5a), "the range was not copied completely");
+    ensure!(bytes[4096..].iter().all(|byte| *byte == 0), "bytes past the range were copied");
     Ok(())
 }
 
-fn refused<T>(context: &Context, answer: Result<T, Error>, expected: HipError) -> Verdict<Error> {
-    match answer {
+/// Checks that a call failed with an error of HIP.
+fn expect_error<T>(
+    context: &Context,
+    result: Result<T, Error>,
+    expected: HipError,
+) -> Verdict<Error> {
+    match result {
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
@@ -108,30 +113,30 @@ fn refused<T>(context: &Context, answer: Result<T, Error>, expected: HipError) -
     }
 }
 
-fn zero_size(context: &Context) -> Verdict {
-    let answer = PoolMemory::allocate(context.runtime(), context.gpu(), 0);
-    refused(context, answer, HipError::InvalidValue)?;
+fn rejects_zero_size(context: &Context) -> Verdict {
+    let result = PoolMemory::allocate(context.runtime(), context.gpu(), 0);
+    expect_error(context, result, HipError::InvalidValue)?;
     Ok(())
 }
 
-fn too_large(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(0, |pool| pool.size) + (1 << 30);
-    let answer = PoolMemory::allocate(context.runtime(), context.gpu(), size);
-    refused(context, answer, HipError::OutOfMemory)?;
+    let result = PoolMemory::allocate(context.runtime(), context.gpu(), size);
+    expect_error(context, result, HipError::OutOfMemory)?;
     Ok(())
 }
 
-fn beyond(context: &Context) -> Verdict {
-    let memory = on_gpu(context, 4096)?;
+fn rejects_access_beyond_end(context: &Context) -> Verdict {
+    let memory = allocate(context, 4096)?;
     for (offset, size) in [(0, 4097), (4096, 1), (usize::MAX, 2), (1, usize::MAX)] {
         let expected = Some(Problem::OutOfBounds { size, end: 4096 });
-        let error = refused(context, memory.fill(offset, 0, size), HipError::InvalidValue)?;
+        let error = expect_error(context, memory.fill(offset, 0, size), HipError::InvalidValue)?;
         ensure_eq!(error.problem(), expected, "{error}");
     }
-    let error = refused(context, memory.read(4090, &mut [0; 7]), HipError::InvalidValue)?;
+    let error = expect_error(context, memory.read(4090, &mut [0; 7]), HipError::InvalidValue)?;
     ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
-    let error = refused(context, memory.write(4090, &[0; 7]), HipError::InvalidValue)?;
+    let error = expect_error(context, memory.write(4090, &[0; 7]), HipError::InvalidValue)?;
     ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

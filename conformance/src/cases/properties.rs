@@ -10,54 +10,54 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "properties.created.round_trip",
         "hip-tests: hipMemGetAllocationPropertiesFromHandle_functional",
-        "the properties are those the memory was created with, on every GPU",
-        round_trip,
+        "on every GPU, the properties are those that the memory was created with",
+        returns_creation_properties,
     ),
     Case::new(
         "properties.created.stay",
         "recorded: cuda_h200_edges props_roundtrip",
         "mapping and granting access do not change properties and size",
-        stay,
+        mapping_keeps_properties,
     ),
     Case::new(
         "properties.imported.told",
         "recorded: cuda_h200_edges props_imported; reference 6.2 #61",
         "an import is pinned, has the handle type of the import, and the full size",
-        imported,
+        returns_import_properties,
     ),
     Case::new(
         "properties.handle.zero",
         "hip-tests: hipMemGetAllocationPropertiesFromHandle_Negative",
         "handle 0 is refused",
-        |c| refused(c, Handle::from_bits(0)),
+        |c| rejects_handle(c, Handle::from_bits(0)),
     ),
     Case::new(
         "properties.handle.invented",
         "recorded: cuda_h200_edges risky_0 (CUDA crashes)",
         "an invented handle is refused",
-        |c| refused(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 21)),
+        |c| rejects_handle(c, Handle::from_bits(c.create(1)?.to_bits() ^ 1 << 21)),
     ),
     Case::new(
         "properties.handle.released",
         "HIP: hipMemGetAllocationPropertiesFromHandle",
         "a released handle is refused",
-        released,
+        rejects_released_handle,
     ),
     Case::new(
         "properties.handle.released_while_mapped",
         "reference 6.1: invariant 5",
         "a handle without references is refused while its memory is mapped",
-        released_while_mapped,
+        rejects_released_while_mapped,
     ),
 ];
 
-fn refused(context: &Context, handle: Handle) -> Verdict {
+fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let vmm = context.vmm();
     context.refuses_argument(Argument::Handle, || vmm.allocation_properties(handle))?;
     context.refuses_argument(Argument::Handle, || vmm.allocation_size(handle))
 }
 
-fn round_trip(context: &Context) -> Verdict {
+fn returns_creation_properties(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
         let plain = AllocationProperties::on(gpu);
         for properties in [plain, plain.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)] {
@@ -69,7 +69,7 @@ fn round_trip(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn stay(context: &Context) -> Verdict {
+fn mapping_keeps_properties(context: &Context) -> Verdict {
     let (_, handle) = context.mapped(2, 0x7171_7171)?;
     let properties = context.vmm().allocation_properties(handle)?;
     ensure_eq!(properties, AllocationProperties::on(context.gpu()), "properties");
@@ -77,7 +77,7 @@ fn stay(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn imported(context: &Context) -> Verdict {
+fn returns_import_properties(context: &Context) -> Verdict {
     let handle = context.create_shareable(3)?;
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let descriptor = context.vmm().export_to_shareable_handle(handle, kind)?;
@@ -89,14 +89,14 @@ fn imported(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn released(context: &Context) -> Verdict {
+fn rejects_released_handle(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
-    refused(context, handle)
+    rejects_handle(context, handle)
 }
 
-fn released_while_mapped(context: &Context) -> Verdict {
+fn rejects_released_while_mapped(context: &Context) -> Verdict {
     let (_, handle) = context.mapped(1, 0x7272_7272)?;
     context.vmm().release(handle)?;
-    refused(context, handle)
+    rejects_handle(context, handle)
 }

@@ -6,58 +6,63 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, AllocationProperties, Handle};
 
 pub(super) const CASES: &[Case] = &[
-    Case::new("release.handle.goes", "HIP: hipMemRelease", "a released handle is invalid", goes),
+    Case::new(
+        "release.handle.goes",
+        "HIP: hipMemRelease",
+        "a released handle is invalid",
+        released_handle_is_invalid,
+    ),
     Case::new(
         "release.handle.twice",
         "recorded: cuda_h200_edges release_twice; reference 6.2 #29",
         "a second release is refused",
-        twice,
+        rejects_second_release,
     ),
     Case::new(
         "release.handle.zero",
         "hip-tests: hipMemRelease_negative",
         "handle 0 is refused",
-        zero,
+        rejects_handle_zero,
     ),
     Case::new(
         "release.handle.invented",
         "recorded: cuda_h200_edges risky_2 (CUDA crashes)",
         "an invented handle is refused",
-        invented,
+        rejects_invented_handles,
     ),
     Case::new(
         "release.handle.of_another_vmm",
         "HIP: hipMemRelease",
         "a handle of another Vmm is refused",
-        foreign,
+        rejects_foreign_handle,
     ),
     Case::new(
         "release.handle.stale_after_reuse",
         "reference 6.2 #29: ROCR's handles are used again",
         "a released handle stays invalid when its slot is used again",
-        stale,
+        rejects_stale_handle,
     ),
     Case::new(
         "release.mapped.memory_stays",
         "hip-tests: hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse; reference 6.2 #28",
         "memory released while mapped can be used until it is unmapped",
-        memory_stays,
+        mapped_memory_stays,
     ),
     Case::new(
         "release.mapped.twice",
         "recorded: cuda_h200_edges release_twice_while_mapped",
         "a second release is refused while the memory is still mapped",
-        twice_while_mapped,
+        rejects_second_release_while_mapped,
     ),
     Case::new(
         "release.mapped.order_is_free",
         "reference 6.1: invariant 19",
         "releasing before or after unmapping gives the same result",
-        order,
+        allows_any_order,
     ),
 ];
 
-fn goes(context: &Context) -> Verdict {
+fn released_handle_is_invalid(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     ensure_eq!(context.vmm().usage().handles, 1, "handles before");
     context.vmm().release(handle)?;
@@ -65,17 +70,17 @@ fn goes(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Handle, || context.vmm().allocation_size(handle))
 }
 
-fn twice(context: &Context) -> Verdict {
+fn rejects_second_release(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
     context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
-fn zero(context: &Context) -> Verdict {
+fn rejects_handle_zero(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Handle, || context.vmm().release(Handle::from_bits(0)))
 }
 
-fn invented(context: &Context) -> Verdict {
+fn rejects_invented_handles(context: &Context) -> Verdict {
     let bits = context.create(1)?.to_bits();
     for bits in [bits ^ 1 << 20, bits ^ 1 << 40, 0xdead_beef, u64::MAX] {
         let handle = Handle::from_bits(bits);
@@ -84,7 +89,7 @@ fn invented(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn foreign(context: &Context) -> Verdict {
+fn rejects_foreign_handle(context: &Context) -> Verdict {
     let other = context.another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
@@ -94,7 +99,7 @@ fn foreign(context: &Context) -> Verdict {
     Ok(other.release(handle)?)
 }
 
-fn stale(context: &Context) -> Verdict {
+fn rejects_stale_handle(context: &Context) -> Verdict {
     let old = context.create(1)?;
     context.vmm().release(old)?;
     for _ in 0..8 {
@@ -106,7 +111,7 @@ fn stale(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn memory_stays(context: &Context) -> Verdict {
+fn mapped_memory_stays(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -119,14 +124,14 @@ fn memory_stays(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn twice_while_mapped(context: &Context) -> Verdict {
+fn rejects_second_release_while_mapped(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x5252_5252)?;
     context.vmm().release(handle)?;
     context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
     context.holds(at, 1, 0x5252_5252)
 }
 
-fn order(context: &Context) -> Verdict {
+fn allows_any_order(context: &Context) -> Verdict {
     for release_first in [true, false] {
         let (at, handle) = context.mapped(1, 0x5353_5353)?;
         if release_first {

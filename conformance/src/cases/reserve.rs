@@ -13,164 +13,164 @@ pub(super) const CASES: &[Case] = &[
         "reserve.address.on_the_granule",
         "HIP: hipMemAddressReserve",
         "a reservation begins at a multiple of the granule and is listed",
-        on_the_granule,
+        is_aligned_and_listed,
     ),
     Case::new(
         "reserve.many.are_disjoint",
         "reference 6.1: invariant 1",
         "reservations do not overlap",
-        disjoint,
+        ranges_do_not_overlap,
     ),
     Case::new(
         "reserve.size.zero",
         "hip-tests: hipMemAddressReserve_Negative; reference 6.2 #1",
         "a size of 0 is refused",
-        |c| refused_size(c, 0),
+        |c| rejects_size(c, 0),
     ),
     Case::new(
         "reserve.size.off_the_granule",
         "hip-tests: hipMemAddressReserve_Negative; reference 6.2 #2",
         "a size that is not a multiple of the granule is refused",
-        |c| refused_size(c, c.granule() - 1),
+        |c| rejects_size(c, c.granule() - 1),
     ),
     Case::new(
         "reserve.size.one_byte",
         "recorded: cuda_h200_edges reserve_size_one; reference 6.2 #2",
         "a size of one byte is refused",
-        |c| refused_size(c, 1),
+        |c| rejects_size(c, 1),
     ),
     Case::new(
         "reserve.size.too_large",
         "recorded: cuda_h200_edges reserve_huge_1pib",
         "more address space than exists returns out of memory",
-        too_large,
+        rejects_huge_size,
     ),
     Case::new(
         "reserve.alignment.honoured",
         "recorded: cuda_h200_edges reserve_align_big_honoured",
         "an alignment larger than the granule is honoured",
-        aligned,
+        honours_large_alignment,
     ),
     Case::new(
         "reserve.alignment.below_the_granule",
         "hip-tests: hipMemAddressReserve_AlignmentTest; reference 6.2 #4",
         "smaller powers of two are accepted as alignment, and the memory can be used",
-        small_alignment,
+        accepts_small_alignment,
     ),
     Case::new(
         "reserve.alignment.not_power_of_two",
         "recorded: cuda_h200_edges reserve_align_not_pow2; reference 6.2 #3",
         "an alignment that is not a power of two is refused",
-        odd_alignment,
+        rejects_odd_alignment,
     ),
     Case::new(
         "reserve.flags.refused",
         "HIP: hipMemAddressReserve; reference 6.2 #7",
         "flags are refused",
-        flags,
+        rejects_flags,
     ),
     Case::new(
         "reserve.hint.free",
         "recorded: cuda_h200_edges reserve_hint_after",
         "a hint at free addresses succeeds without overlap",
-        hint_free,
+        accepts_free_hint,
     ),
     Case::new(
         "reserve.hint.taken",
         "recorded: cuda_h200_edges reserve_hint_taken_elsewhere; reference 6.2 #5",
-        "a hint at addresses in use gives other addresses",
-        hint_taken,
+        "a hint at addresses in use returns other addresses",
+        ignores_taken_hint,
     ),
     Case::new(
         "reserve.hint.off_the_alignment",
         "reference 6.2 #6: in ROCR the hint takes precedence over the alignment",
-        "alignment is honoured also if the hint is not aligned",
-        hint_misaligned,
+        "the alignment is honoured even if the hint is not aligned",
+        aligns_despite_hint,
     ),
     Case::new(
         "reserve.exactly.taken",
         "HIP: hipMemAddressReserve; this library's exactly_at",
         "an exact address that is in use is refused",
-        exactly_taken,
+        rejects_taken_address,
     ),
     Case::new(
         "reserve.memory.nobody_may_touch",
         "HIP: hipMemAddressReserve",
         "a reservation without mappings cannot be read or written, and has no access",
-        nothing_behind,
+        has_no_access,
     ),
     Case::new(
         "reserve.free.again_and_again",
         "HIP: hipMemAddressFree",
         "repeated reserving and freeing leaks nothing",
-        again,
+        repeats_without_leak,
     ),
     Case::new(
         "reserve.free.size_smaller",
         "recorded: cuda_h200_edges free_size_smaller; reference 6.2 #9",
         "freeing a part is refused",
-        |c| free_sized(c, c.granule()),
+        |c| rejects_free_of_size(c, c.granule()),
     ),
     Case::new(
         "reserve.free.size_larger",
         "recorded: cuda_h200_edges free_size_larger; reference 6.2 #9",
         "freeing more than the reservation is refused",
-        |c| free_sized(c, 3 * c.granule()),
+        |c| rejects_free_of_size(c, 3 * c.granule()),
     ),
     Case::new(
         "reserve.free.size_zero",
         "hip-tests: hipMemAddressFree_negative",
         "freeing a size of 0 is refused",
-        |c| free_sized(c, 0),
+        |c| rejects_free_of_size(c, 0),
     ),
     Case::new(
         "reserve.free.null",
         "hip-tests: hipMemAddressFree_negative",
         "freeing null is refused",
-        free_null,
+        rejects_free_of_null,
     ),
     Case::new(
         "reserve.free.inside",
         "recorded: cuda_h200_edges free_inside; reference 6.2 #8",
         "freeing an address inside a reservation is refused",
-        free_inside,
+        rejects_free_inside,
     ),
     Case::new(
         "reserve.free.never_reserved",
         "recorded: cuda_h200_edges free_never_reserved; reference 6.2 #8",
         "freeing an address that was never reserved is refused",
-        free_foreign,
+        rejects_free_of_unreserved,
     ),
     Case::new(
         "reserve.free.twice",
         "recorded: cuda_h200_edges free_twice; reference 6.2 #11",
         "a second free is refused",
-        free_twice,
+        rejects_second_free,
     ),
     Case::new(
         "reserve.free.while_mapped",
         "HIP: hipMemAddressFree; reference 6.2 #10",
         "freeing is refused while a mapping exists, and succeeds after unmapping",
-        free_while_mapped,
+        rejects_free_while_mapped,
     ),
 ];
 
 /// Returns the error of an invalid reservation: in HIP 6 always out of memory.
-fn bad_reservation(context: &Context) -> HipError {
+fn invalid_reservation_error(context: &Context) -> HipError {
     match context.profile() {
         HipProfile::Hip6 => HipError::OutOfMemory,
         _ => HipError::InvalidValue,
     }
 }
 
-fn on_the_granule(context: &Context) -> Verdict {
+fn is_aligned_and_listed(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     ensure_eq!(at.get() % context.granule(), 0, "{at} modulo the granule");
     ensure_eq!(context.vmm().reservations(), vec![(at, 3 * context.granule())], "reservations");
     Ok(())
 }
 
-fn disjoint(context: &Context) -> Verdict {
+fn ranges_do_not_overlap(context: &Context) -> Verdict {
     for granules in 1..=16 {
         context.reserve(granules)?;
     }
@@ -183,19 +183,19 @@ fn disjoint(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn refused_size(context: &Context, size: usize) -> Verdict {
+fn rejects_size(context: &Context, size: usize) -> Verdict {
     let reserve = || context.vmm().address_reserve(size, 0, None);
-    let error = context.refuses(bad_reservation(context), reserve)?;
+    let error = context.refuses(invalid_reservation_error(context), reserve)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "{error}");
     Ok(())
 }
 
-fn too_large(context: &Context) -> Verdict {
+fn rejects_huge_size(context: &Context) -> Verdict {
     let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
     context.refuses(HipError::OutOfMemory, reserve).map(|_| ())
 }
 
-fn aligned(context: &Context) -> Verdict {
+fn honours_large_alignment(context: &Context) -> Verdict {
     for alignment in [2, 16, 64].map(|times| times * context.granule()) {
         for _ in 0..4 {
             let size = context.granule();
@@ -206,7 +206,7 @@ fn aligned(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn small_alignment(context: &Context) -> Verdict {
+fn accepts_small_alignment(context: &Context) -> Verdict {
     let granule = context.granule();
     for alignment in (0..=12).map(|shift| 1 << shift) {
         let at = context.vmm().address_reserve(granule, alignment, None)?;
@@ -219,16 +219,16 @@ fn small_alignment(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn odd_alignment(context: &Context) -> Verdict {
+fn rejects_odd_alignment(context: &Context) -> Verdict {
     for alignment in [3, context.granule() - 1, context.granule() * 3] {
         let reserve = || context.vmm().address_reserve(context.granule(), alignment, None);
-        let error = context.refuses(bad_reservation(context), reserve)?;
+        let error = context.refuses(invalid_reservation_error(context), reserve)?;
         ensure_eq!(error.argument(), Some(Argument::Alignment), "{error}");
     }
     Ok(())
 }
 
-fn flags(context: &Context) -> Verdict {
+fn rejects_flags(context: &Context) -> Verdict {
     for flags in [1, 2, 1 << 40] {
         let reserve = || context.vmm().reserve_with_flags(context.granule(), 0, None, flags);
         context.refuses_argument(Argument::Flags, reserve)?;
@@ -237,27 +237,27 @@ fn flags(context: &Context) -> Verdict {
 }
 
 /// Checks that two reservations do not overlap.
-fn apart(one: (Address, usize), other: (Address, usize)) -> Verdict {
-    let (low, high) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+fn check_disjoint(a: (Address, usize), b: (Address, usize)) -> Verdict {
+    let (low, high) = if a.0 <= b.0 { (a, b) } else { (b, a) };
     ensure!(low.0.get() + low.1 <= high.0.get(), "{} and {} overlap", low.0, high.0);
     Ok(())
 }
 
-fn hint_free(context: &Context) -> Verdict {
+fn accepts_free_hint(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let next = context.vmm().address_reserve(size, 0, Some(offset(at, size)))?;
-    apart((at, size), (next, size))
+    check_disjoint((at, size), (next, size))
 }
 
-fn hint_taken(context: &Context) -> Verdict {
+fn ignores_taken_hint(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let other = context.vmm().address_reserve(size, 0, Some(at))?;
-    apart((at, size), (other, size))
+    check_disjoint((at, size), (other, size))
 }
 
-fn hint_misaligned(context: &Context) -> Verdict {
+fn aligns_despite_hint(context: &Context) -> Verdict {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
     // Addresses that were free just before.
     let free = context.vmm().address_reserve(3 * alignment, alignment, None)?;
@@ -268,17 +268,17 @@ fn hint_misaligned(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn exactly_taken(context: &Context) -> Verdict {
+fn rejects_taken_address(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
-    let insist = || {
+    let reserve = || {
         Reservation::builder(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ())
     };
-    let error = context.refuses(bad_reservation(context), insist)?;
+    let error = context.refuses(invalid_reservation_error(context), reserve)?;
     ensure_eq!(error.problem(), Some(Problem::AddressTaken), "{error}");
     Ok(())
 }
 
-fn nothing_behind(context: &Context) -> Verdict {
+fn has_no_access(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let vmm = context.vmm();
     context.refuses_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
@@ -287,7 +287,7 @@ fn nothing_behind(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Address, || vmm.fill(at, 0, 64))
 }
 
-fn again(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> Verdict {
     for round in 1..=32 {
         let size = round * context.granule();
         let at = context.vmm().address_reserve(size, 0, None)?;
@@ -297,36 +297,36 @@ fn again(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn free_sized(context: &Context, size: usize) -> Verdict {
+fn rejects_free_of_size(context: &Context, size: usize) -> Verdict {
     let at = context.reserve(2)?;
     context.refuses_argument(Argument::Size, || context.vmm().address_free(at, size))
 }
 
-fn free_null(context: &Context) -> Verdict {
+fn rejects_free_of_null(context: &Context) -> Verdict {
     let free = || context.vmm().address_free(Address::NULL, context.granule());
     context.refuses_argument(Argument::Address, free)
 }
 
-fn free_inside(context: &Context) -> Verdict {
+fn rejects_free_inside(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let free = || context.vmm().address_free(context.on(at, 1), context.granule());
     context.refuses_argument(Argument::Address, free)
 }
 
-fn free_foreign(context: &Context) -> Verdict {
+fn rejects_free_of_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
     let free = || context.vmm().address_free(Address::from(&raw const local), context.granule());
     context.refuses_argument(Argument::Address, free)
 }
 
-fn free_twice(context: &Context) -> Verdict {
+fn rejects_second_free(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let free = || context.vmm().address_free(at, 2 * context.granule());
     free()?;
     context.refuses_argument(Argument::Address, free)
 }
 
-fn free_while_mapped(context: &Context) -> Verdict {
+fn rejects_free_while_mapped(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let handle = context.create(1)?;

@@ -11,76 +11,76 @@ pub(super) const CASES: &[Case] = &[
         "retain.start.same_handle",
         "hip-tests: hipMemRetainAllocationHandle_SetGet",
         "retain returns the mapped handle",
-        |c| same(c, 0),
+        |c| returns_mapped_handle(c, 0),
     ),
     Case::new(
         "retain.interior.same_handle",
         "recorded: cuda_h200_edges retain_interior_same_handle; reference 6.2 #52",
         "any address inside the mapping is valid, also the last",
-        |c| same(c, 2 * c.granule() - 1),
+        |c| returns_mapped_handle(c, 2 * c.granule() - 1),
     ),
     Case::new(
         "retain.references.counted",
         "HIP: hipMemRetainAllocationHandle; reference 6.2 #53",
         "every retain needs a release",
-        counted,
+        counts_references,
     ),
     Case::new(
         "retain.released.comes_back",
         "reference 6.1: invariant 6",
         "a handle without references can be retained from its mapping, with the memory",
-        comes_back,
+        retains_released_handle,
     ),
     Case::new(
         "retain.aliases.one_handle",
         "HIP: hipMemRetainAllocationHandle",
         "two mappings of one handle return the same handle, other mappings another",
-        aliases,
+        aliases_share_handle,
     ),
     Case::new(
         "retain.address.null",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
         "null is refused",
-        |c| refused(c, Address::NULL),
+        |c| rejects_address(c, Address::NULL),
     ),
     Case::new(
         "retain.address.only_reserved",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
         "addresses without a mapping are refused",
-        |c| refused(c, c.reserve(1)?),
+        |c| rejects_address(c, c.reserve(1)?),
     ),
     Case::new(
         "retain.address.not_reserved",
         "HIP: hipMemRetainAllocationHandle",
         "addresses of other memory are refused",
-        not_reserved,
+        rejects_unreserved,
     ),
     Case::new(
         "retain.address.unmapped",
         "hip-tests: hipMemRetainAllocationHandle_NegTst",
         "addresses that were unmapped are refused",
-        unmapped,
+        rejects_unmapped,
     ),
     Case::new(
         "retain.address.end",
         "reference 6.1: invariant 14",
         "the address after a mapping is refused",
-        end,
+        rejects_end_of_mapping,
     ),
 ];
 
-fn refused(context: &Context, at: Address) -> Verdict {
+fn rejects_address(context: &Context, at: Address) -> Verdict {
     context.refuses_argument(Argument::Address, || context.vmm().retain_allocation_handle(at))
 }
 
-fn same(context: &Context, bytes: usize) -> Verdict {
+fn returns_mapped_handle(context: &Context, bytes: usize) -> Verdict {
     let (at, handle) = context.mapped(2, 0x6161_6161)?;
     let retained = context.vmm().retain_allocation_handle(offset(at, bytes))?;
     ensure_eq!(retained, handle, "retained handle");
     Ok(())
 }
 
-fn counted(context: &Context) -> Verdict {
+fn counts_references(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x6262_6262)?;
     for _ in 0..3 {
         context.vmm().retain_allocation_handle(at)?;
@@ -94,44 +94,44 @@ fn counted(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
-fn comes_back(context: &Context) -> Verdict {
+fn retains_released_handle(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x6363_6363)?;
     context.vmm().release(handle)?;
     let retained = context.vmm().retain_allocation_handle(at)?;
     ensure_eq!(retained, handle, "retained handle");
-    let elsewhere = context.reserve(1)?;
-    context.map(elsewhere, 1, retained)?;
-    context.grant(elsewhere, 1, &context.users(), hsa_vmm::Access::ReadWrite)?;
-    context.holds(elsewhere, 1, 0x6363_6363)
+    let alias = context.reserve(1)?;
+    context.map(alias, 1, retained)?;
+    context.grant(alias, 1, &context.users(), hsa_vmm::Access::ReadWrite)?;
+    context.holds(alias, 1, 0x6363_6363)
 }
 
-fn aliases(context: &Context) -> Verdict {
+fn aliases_share_handle(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
-    let (one, other) = (context.create(1)?, context.create(1)?);
-    for (index, handle) in [one, other, one].into_iter().enumerate() {
+    let (first, second) = (context.create(1)?, context.create(1)?);
+    for (index, handle) in [first, second, first].into_iter().enumerate() {
         context.map(context.on(at, index), 1, handle)?;
     }
-    for (index, handle) in [one, other, one].into_iter().enumerate() {
+    for (index, handle) in [first, second, first].into_iter().enumerate() {
         let retained = context.vmm().retain_allocation_handle(context.on(at, index))?;
         ensure_eq!(retained, handle, "handle of mapping {index}");
     }
     Ok(())
 }
 
-fn not_reserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
-    refused(context, Address::from(&raw const local))
+    rejects_address(context, Address::from(&raw const local))
 }
 
-fn unmapped(context: &Context) -> Verdict {
+fn rejects_unmapped(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x6464_6464)?;
     context.vmm().unmap(at, context.granule())?;
-    refused(context, at)
+    rejects_address(context, at)
 }
 
-fn end(context: &Context) -> Verdict {
+fn rejects_end_of_mapping(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
-    refused(context, context.on(at, 1))
+    rejects_address(context, context.on(at, 1))
 }

@@ -9,42 +9,42 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.gpu",
         "reference 6.3: ProtNone as unmap and map; reference 6.2 #42",
-        "a GPU whose access was revoked has none, and can be granted access again",
-        gpu,
+        "a GPU whose access was revoked has no access, and can be granted access again",
+        revoked_gpu_has_no_access,
     ),
     Case::new(
         "access.revoke.others_keep_theirs",
         "reference 6.3: ProtNone as unmap and map",
         "other agents keep their access, and the contents stay",
-        others,
+        other_agents_keep_access,
     ),
     Case::new(
         "access.revoke.over_several_mappings",
         "reference 6.3: ProtNone as unmap and map",
         "one call revokes access to consecutive mappings",
-        several,
+        revokes_several_mappings,
     ),
     Case::new(
         "access.revoke.list_empty",
         "HIP: hipMemSetAccess",
         "an empty list is refused",
-        list_empty,
+        rejects_empty_list,
     ),
     Case::new(
         "access.revoke.agent_invented",
         "HIP: hipMemSetAccess",
         "an agent that does not exist is refused",
-        invented,
+        rejects_invented_agent,
     ),
     Case::new(
         "access.revoke.part_of_a_mapping",
         "HIP: hipMemSetAccess",
         "half a mapping is refused",
-        part,
+        rejects_part_of_mapping,
     ),
 ];
 
-fn gpu(context: &Context) -> Verdict {
+fn revoked_gpu_has_no_access(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x8181_8181)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     vmm.revoke(at, size, &[gpu])?;
@@ -56,7 +56,7 @@ fn gpu(context: &Context) -> Verdict {
     context.holds(at, 2, 0x8282_8282)
 }
 
-fn others(context: &Context) -> Verdict {
+fn other_agents_keep_access(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, handle) = context.mapped(1, 0x8383_8383)?;
     context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
@@ -68,7 +68,7 @@ fn others(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn several(context: &Context) -> Verdict {
+fn revokes_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
@@ -88,20 +88,20 @@ fn several(context: &Context) -> Verdict {
     context.holds(at, 3, 0x8484_8484)
 }
 
-fn list_empty(context: &Context) -> Verdict {
+fn rejects_empty_list(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x8585_8585)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[]);
     context.refuses_argument(Argument::Descriptors, revoke)
 }
 
-fn invented(context: &Context) -> Verdict {
+fn rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x8686_8686)?;
     let agents = [context.gpu(), context.invented_agent()];
     let revoke = || context.vmm().revoke(at, context.granule(), &agents);
     context.refuses_argument(Argument::Agent, revoke)
 }
 
-fn part(context: &Context) -> Verdict {
+fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x8787_8787)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
     context.refuses(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())

@@ -13,77 +13,77 @@ pub(super) const CASES: &[Case] = &[
         "runtime.version.reported",
         "HSA: HSA_SYSTEM_INFO_VERSION_MAJOR, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR",
         "the versions of HSA and of AMD's extension are 1.x",
-        version,
+        reports_versions,
     ),
     Case::of_runtime(
         "runtime.virtual_memory.available",
         "HSA: HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED",
         "runtime and driver support virtual memory management",
-        available,
+        supports_virtual_memory,
     ),
     Case::of_runtime(
         "runtime.virtual_memory.refused_if_absent",
         "HIP: hipDeviceAttributeVirtualMemoryManagementSupported; reference 6.2 #66",
         "without support, opening a Vmm returns not supported",
-        refused_if_absent,
+        open_fails_without_support,
     ),
     Case::of_runtime(
         "runtime.functions.listed",
         "HSA: hsa_ext_amd.h",
         "every optional function is listed once, whether present or not",
-        functions,
+        lists_functions_once,
     ),
     Case::of_runtime(
         "runtime.agents.have_a_cpu",
         "HSA: hsa_iterate_agents",
-        "there is a CPU agent, one of which is the host",
-        have_a_cpu,
+        "there is a CPU agent; the host is one of the CPUs",
+        has_cpu_agent,
     ),
     Case::of_runtime(
         "runtime.agents.have_a_gpu",
         "HIP: hipGetDeviceCount",
         "there is a GPU agent with an instruction set",
-        have_a_gpu,
+        has_gpu_agent,
     ),
     Case::of_runtime(
         "runtime.agents.are_distinct",
         "HSA: hsa_agent_t",
         "agents have distinct identifiers, which survive conversion to numbers",
-        distinct,
+        agents_are_distinct,
     ),
     Case::of_runtime(
         "runtime.agents.invented_is_none",
         "HSA: HSA_STATUS_ERROR_INVALID_AGENT",
         "an invented identifier, or one of another runtime, is not found",
-        invented,
+        invented_agent_is_not_found,
     ),
     Case::of_runtime(
         "runtime.agents.reach_themselves",
         "HIP: hipDeviceCanAccessPeer",
         "every agent can access its own memory, and peers are agents of this runtime",
-        reach,
+        agents_access_own_memory,
     ),
     Case::of_runtime(
         "runtime.gpus.on_the_bus",
         "HSA: HSA_AMD_AGENT_INFO_BDFID, HSA_AMD_AGENT_INFO_DOMAIN",
         "no two GPUs have the same PCI address",
-        on_the_bus,
+        pci_addresses_differ,
     ),
     Case::new(
         "runtime.vmm.independent",
         "HIP: hipMemAddressFree",
-        "a Vmm does not know another's reservations",
-        independent,
+        "a Vmm does not have the reservations of another Vmm",
+        vmms_are_independent,
     ),
     Case::new(
         "runtime.vmm.gives_back_at_its_end",
         "ROCR 6.4.3 observed: stopping with live mappings crashed; reference 6.2 #64",
         "a dropped Vmm releases all mappings, and the next one works",
-        gives_back,
+        dropped_vmm_releases_all,
     ),
 ];
 
-fn version(runtime: &Runtime) -> Verdict {
+fn reports_versions(runtime: &Runtime) -> Verdict {
     let info = runtime.info();
     ensure_eq!(info.version.0, 1, "major version of HSA");
     ensure_eq!(info.extension.0, 1, "major version of AMD's extension");
@@ -91,14 +91,14 @@ fn version(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn available(runtime: &Runtime) -> Verdict {
+fn supports_virtual_memory(runtime: &Runtime) -> Verdict {
     let info = runtime.info();
-    let why = info.without_virtual_memory.as_deref();
-    ensure!(why.is_none(), "no virtual memory management: {}", why.unwrap_or_default());
+    let reason = info.without_virtual_memory.as_deref();
+    ensure!(reason.is_none(), "no virtual memory management: {}", reason.unwrap_or_default());
     Ok(())
 }
 
-fn refused_if_absent(runtime: &Runtime) -> Verdict {
+fn open_fails_without_support(runtime: &Runtime) -> Verdict {
     if runtime.info().without_virtual_memory.is_none() {
         return Err(NotPassed::Skipped(
             "the runtime supports virtual memory management".to_owned(),
@@ -111,7 +111,7 @@ fn refused_if_absent(runtime: &Runtime) -> Verdict {
     }
 }
 
-fn functions(runtime: &Runtime) -> Verdict {
+fn lists_functions_once(runtime: &Runtime) -> Verdict {
     let functions = &runtime.info().optional_functions;
     let names: HashSet<_> = functions.iter().map(|(name, _)| name).collect();
     ensure_eq!(names.len(), functions.len(), "different names of optional functions");
@@ -121,13 +121,13 @@ fn functions(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn have_a_cpu(runtime: &Runtime) -> Verdict {
+fn has_cpu_agent(runtime: &Runtime) -> Verdict {
     ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
     ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
     Ok(())
 }
 
-fn have_a_gpu(runtime: &Runtime) -> Verdict {
+fn has_gpu_agent(runtime: &Runtime) -> Verdict {
     let Some(gpu) = runtime.gpus().next() else {
         return Err(NotPassed::Failed("there is no GPU".to_owned()));
     };
@@ -136,7 +136,7 @@ fn have_a_gpu(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn distinct(runtime: &Runtime) -> Verdict {
+fn agents_are_distinct(runtime: &Runtime) -> Verdict {
     let agents = runtime.agents();
     let ids: HashSet<_> = agents.iter().map(|agent| agent.id()).collect();
     ensure_eq!(ids.len(), agents.len(), "different identifiers");
@@ -147,7 +147,7 @@ fn distinct(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn invented(runtime: &Runtime) -> Verdict {
+fn invented_agent_is_not_found(runtime: &Runtime) -> Verdict {
     let bits = runtime.host().id().to_bits();
     for bits in [bits | 0xffff_ffff, bits ^ 1 << 63, u64::MAX] {
         let id = AgentId::from_bits(bits);
@@ -156,36 +156,36 @@ fn invented(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn reach(runtime: &Runtime) -> Verdict {
+fn agents_access_own_memory(runtime: &Runtime) -> Verdict {
     for agent in runtime.agents() {
         ensure!(agent.reaches(agent.id()), "{} cannot access its own memory", agent.name());
         for peer in &agent.peers {
-            let known = runtime.agent(peer.agent).is_some();
-            ensure!(known, "{} has a peer that is not an agent: {}", agent.name(), peer.agent);
+            let is_agent = runtime.agent(peer.agent).is_some();
+            ensure!(is_agent, "{} has a peer that is not an agent: {}", agent.name(), peer.agent);
         }
     }
     Ok(())
 }
 
-fn on_the_bus(runtime: &Runtime) -> Verdict {
-    let mut places = HashSet::new();
-    for place in runtime.gpus().filter_map(|gpu| gpu.pci) {
-        ensure!(places.insert(place), "two GPUs have the PCI address {place}");
+fn pci_addresses_differ(runtime: &Runtime) -> Verdict {
+    let mut addresses = HashSet::new();
+    for address in runtime.gpus().filter_map(|gpu| gpu.pci) {
+        ensure!(addresses.insert(address), "two GPUs have the PCI address {address}");
     }
     Ok(())
 }
 
-fn independent(context: &Context) -> Verdict {
+fn vmms_are_independent(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let other = context.another(context.profile())?;
     let freed = other.address_free(at, 2 * context.granule());
     let problem = freed.err().and_then(|error| error.problem());
-    ensure_eq!(problem, Some(Problem::NotAReservation), "freeing it with another Vmm");
+    ensure_eq!(problem, Some(Problem::NotAReservation), "freeing the reservation with another Vmm");
     ensure_eq!(other.usage().reservations, 0, "reservations of the other Vmm");
     Ok(())
 }
 
-fn gives_back(context: &Context) -> Verdict {
+fn dropped_vmm_releases_all(context: &Context) -> Verdict {
     let granule = context.granule();
     for _ in 0..3 {
         let other = context.another(context.profile())?;

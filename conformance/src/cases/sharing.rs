@@ -5,18 +5,24 @@ use crate::case::Verdict;
 use hsa_vmm::{Access, Address, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
+/// The handle type of all exports and imports.
 pub(super) const KIND: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
     Ok(context.vmm().export_to_shareable_handle(handle, KIND)?)
 }
 
+/// Imports a descriptor. The handle is released when the case ends.
 pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle> {
     Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, KIND)?))
 }
 
-/// Maps all of a handle, with access for the first GPU and the CPU.
-pub(super) fn map_for_all(context: &Context, handle: Handle, granules: usize) -> Verdict<Address> {
+/// Maps all of a handle, with access for the first GPU and, if possible, the CPU.
+pub(super) fn map_for_users(
+    context: &Context,
+    handle: Handle,
+    granules: usize,
+) -> Verdict<Address> {
     let at = context.reserve(granules)?;
     context.map(at, granules, handle)?;
     context.grant(at, granules, &context.users(), Access::ReadWrite)?;
@@ -30,7 +36,7 @@ pub(super) fn create_filled(
     value: u32,
 ) -> Verdict<(Address, Handle)> {
     let handle = context.create_shareable(granules)?;
-    let at = map_for_all(context, handle, granules)?;
+    let at = map_for_users(context, handle, granules)?;
     context.fill(at, granules, value)?;
     Ok((at, handle))
 }

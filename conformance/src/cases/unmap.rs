@@ -12,121 +12,131 @@ pub(super) const CASES: &[Case] = &[
         "unmap.run.one_mapping",
         "HIP: hipMemUnmap",
         "after unmap the range has no mapping and stays reserved",
-        one,
+        unmaps_one_mapping,
     ),
     Case::new(
         "unmap.run.several_mappings",
         "hip-tests: hipMemSetAccess_GrowVMM; reference 6.2 #31",
         "one call unmaps consecutive mappings",
-        several,
+        unmaps_several_mappings,
     ),
     Case::new(
         "unmap.run.some_of_several",
         "HIP: hipMemUnmap",
-        "unmapping some mappings does not change their neighbours and the contents",
-        some,
+        "unmapping some mappings does not change adjacent mappings or their contents",
+        unmaps_some_mappings,
     ),
     Case::new(
         "unmap.access.goes",
         "reference 6.2 #34",
         "access need not be revoked first, and is none after mapping again",
-        access_goes,
+        clears_access,
     ),
     Case::new(
         "unmap.memory.stays_with_its_handle",
         "reference 6.1: invariant 15",
         "the contents stay while the handle has a reference",
-        memory_stays,
+        keeps_contents,
     ),
     Case::new(
         "unmap.memory.alias_stays",
         "HIP: hipMemUnmap",
         "unmapping one of two mappings of a handle does not change the other",
-        alias_stays,
+        keeps_alias,
     ),
     Case::new(
         "unmap.addresses.stay_reserved",
         "reference 6.2 #63: ROCR leaves a hole",
-        "unmapped addresses are not given to other reservations",
-        stay_reserved,
+        "unmapped addresses are not used by other reservations",
+        keeps_addresses_reserved,
     ),
     Case::new(
         "unmap.again_and_again.leaves_nothing",
         "reference 6.1: invariant 13",
         "repeated mapping and unmapping leaks nothing",
-        many_times,
+        repeats_without_leak,
     ),
-    Case::new("unmap.address.null", "hip-tests: hipMemUnmap_negative", "null is refused", null),
+    Case::new(
+        "unmap.address.null",
+        "hip-tests: hipMemUnmap_negative",
+        "null is refused",
+        rejects_null,
+    ),
     Case::new(
         "unmap.address.not_reserved",
         "recorded: cuda_h200_edges unmap_not_reserved",
         "addresses that are not reserved are refused",
-        not_reserved,
+        rejects_unreserved,
     ),
     Case::new(
         "unmap.address.nothing_mapped",
         "HIP: hipMemUnmap needs exactly a sequence of whole mappings",
         "a reservation without mappings is refused",
-        nothing_mapped,
+        rejects_unmapped_reservation,
     ),
-    Case::new("unmap.address.twice", "reference 6.2 #35", "a second unmap is refused", twice),
+    Case::new(
+        "unmap.address.twice",
+        "reference 6.2 #35",
+        "a second unmap is refused",
+        rejects_second_unmap,
+    ),
     Case::new(
         "unmap.size.zero",
         "hip-tests: hipMemUnmap_negative",
         "a size of 0 is refused",
-        |c| within(c, 0, 0),
+        |c| rejects_range(c, 0, 0),
     ),
     Case::new(
         "unmap.size.first_half",
         "recorded: cuda_h200_edges unmap_half; hip-tests: hipMemUnmap_negative; reference 6.2 #30",
         "the first half of a mapping is refused",
-        |c| within(c, 0, c.granule()),
+        |c| rejects_range(c, 0, c.granule()),
     ),
     Case::new(
         "unmap.size.second_half",
         "recorded: cuda_h200_edges unmap_second_half; reference 6.2 #30",
         "the second half of a mapping is refused",
-        |c| within(c, c.granule(), c.granule()),
+        |c| rejects_range(c, c.granule(), c.granule()),
     ),
     Case::new(
         "unmap.size.minus_one",
         "HIP: hipMemUnmap",
         "a size one byte too small is refused",
-        |c| within(c, 0, 2 * c.granule() - 1),
+        |c| rejects_range(c, 0, 2 * c.granule() - 1),
     ),
     Case::new(
         "unmap.size.beyond_the_mapping",
         "HIP: hipMemUnmap needs exactly a sequence of whole mappings",
         "a size larger than the mapping is refused",
-        |c| within(c, 0, 3 * c.granule()),
+        |c| rejects_range(c, 0, 3 * c.granule()),
     ),
     Case::new(
         "unmap.size.beyond_the_reservation",
         "HIP: hipMemUnmap",
         "a size larger than the reservation is refused",
-        |c| within(c, 0, 5 * c.granule()),
+        |c| rejects_range(c, 0, 5 * c.granule()),
     ),
     Case::new(
         "unmap.range.start_inside",
         "reference 6.2 #33: HIP unmaps the whole mapping",
         "a range that begins inside a mapping is refused",
-        |c| within(c, c.granule(), 2 * c.granule()),
+        |c| rejects_range(c, c.granule(), 2 * c.granule()),
     ),
     Case::new(
         "unmap.range.one_and_a_half",
         "HIP: hipMemUnmap",
         "a mapping and half of the next is refused, and both stay",
-        one_and_a_half,
+        rejects_one_and_a_half_mappings,
     ),
     Case::new(
         "unmap.range.over_a_hole",
         "reference 6.2 #32; recorded: cuda_h200_edges unmap_across_gap succeeds",
         "a range with a hole is refused, and its mappings stay",
-        hole,
+        rejects_range_with_hole,
     ),
 ];
 
-fn one(context: &Context) -> Verdict {
+fn unmaps_one_mapping(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x9191_9191)?;
     let size = 2 * context.granule();
     context.vmm().unmap(at, size)?;
@@ -137,27 +147,27 @@ fn one(context: &Context) -> Verdict {
 }
 
 /// Creates adjacent mappings of one granule, each filled with its index.
-fn row(context: &Context, mappings: usize) -> Verdict<Address> {
+fn map_adjacent(context: &Context, mappings: usize) -> Verdict<Address> {
     let at = context.reserve(mappings)?;
     for index in 0..mappings {
         let handle = context.create(1)?;
-        let here = context.on(at, index);
-        context.map(here, 1, handle)?;
-        context.grant(here, 1, &context.users(), Access::ReadWrite)?;
-        context.fill(here, 1, 0x9292_9200 + index as u32)?;
+        let granule = context.on(at, index);
+        context.map(granule, 1, handle)?;
+        context.grant(granule, 1, &context.users(), Access::ReadWrite)?;
+        context.fill(granule, 1, 0x9292_9200 + index as u32)?;
     }
     Ok(at)
 }
 
-fn several(context: &Context) -> Verdict {
-    let at = row(context, 4)?;
+fn unmaps_several_mappings(context: &Context) -> Verdict {
+    let at = map_adjacent(context, 4)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     ensure_eq!(context.vmm().usage().mappings, 0, "mappings");
     Ok(())
 }
 
-fn some(context: &Context) -> Verdict {
-    let at = row(context, 4)?;
+fn unmaps_some_mappings(context: &Context) -> Verdict {
+    let at = map_adjacent(context, 4)?;
     context.vmm().unmap(context.on(at, 1), 2 * context.granule())?;
     ensure_eq!(context.vmm().usage().mappings, 2, "mappings");
     for index in [0, 3] {
@@ -166,7 +176,7 @@ fn some(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn access_goes(context: &Context) -> Verdict {
+fn clears_access(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x9393_9393)?;
     context.vmm().unmap(at, context.granule())?;
     context.map(at, 1, handle)?;
@@ -177,7 +187,7 @@ fn access_goes(context: &Context) -> Verdict {
     context.refuses_argument(Argument::Address, || context.vmm().read(at, &mut [0]))
 }
 
-fn memory_stays(context: &Context) -> Verdict {
+fn keeps_contents(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(2, 0x9494_9494)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     let elsewhere = context.reserve(2)?;
@@ -186,7 +196,7 @@ fn memory_stays(context: &Context) -> Verdict {
     context.holds(elsewhere, 2, 0x9494_9494)
 }
 
-fn alias_stays(context: &Context) -> Verdict {
+fn keeps_alias(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x9595_9595)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
@@ -197,7 +207,7 @@ fn alias_stays(context: &Context) -> Verdict {
     context.holds(alias, 1, 0x9696_9696)
 }
 
-fn stay_reserved(context: &Context) -> Verdict {
+fn keeps_addresses_reserved(context: &Context) -> Verdict {
     let (at, _) = context.mapped(4, 0x9797_9797)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
@@ -207,7 +217,7 @@ fn stay_reserved(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn many_times(context: &Context) -> Verdict {
+fn repeats_without_leak(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     for round in 0..32 {
         let handle = context.create(1)?;
@@ -223,32 +233,32 @@ fn many_times(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn null(context: &Context) -> Verdict {
+fn rejects_null(context: &Context) -> Verdict {
     let unmap = || context.vmm().unmap(Address::NULL, context.granule());
     context.refuses_argument(Argument::Address, unmap)
 }
 
-fn not_reserved(context: &Context) -> Verdict {
+fn rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
     let unmap = || context.vmm().unmap(Address::from(&raw const local), context.granule());
     context.refuses_argument(Argument::Address, unmap)
 }
 
-fn nothing_mapped(context: &Context) -> Verdict {
+fn rejects_unmapped_reservation(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let unmap = || context.vmm().unmap(at, 2 * context.granule());
     context.refuses_argument(Argument::Address, unmap)
 }
 
-fn twice(context: &Context) -> Verdict {
+fn rejects_second_unmap(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x9898_9898)?;
     context.vmm().unmap(at, context.granule())?;
     context.refuses_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
 }
 
-/// Checks that unmapping a range inside a mapping of two granules, in a reservation of four, is
-/// refused.
-fn within(context: &Context, start: usize, size: usize) -> Verdict {
+/// Checks that unmap rejects a range, for a mapping of two granules at the start of a reservation of
+/// four. `start` is an offset in the reservation.
+fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
@@ -259,7 +269,7 @@ fn within(context: &Context, start: usize, size: usize) -> Verdict {
     context.holds(at, 2, 0x9999_9999)
 }
 
-fn one_and_a_half(context: &Context) -> Verdict {
+fn rejects_one_and_a_half_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for (start, granules) in [(0, 1), (1, 2)] {
         let handle = context.create(granules)?;
@@ -269,8 +279,8 @@ fn one_and_a_half(context: &Context) -> Verdict {
     context.refuses(HipError::InvalidValue, unmap).map(|_| ())
 }
 
-fn hole(context: &Context) -> Verdict {
-    let at = row(context, 3)?;
+fn rejects_range_with_hole(context: &Context) -> Verdict {
+    let at = map_adjacent(context, 3)?;
     context.vmm().unmap(context.on(at, 1), context.granule())?;
     let unmap = || context.vmm().unmap(at, 3 * context.granule());
     context.refuses(HipError::InvalidValue, unmap)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The number of hangs after which a function is known to hang.
 const THRESHOLD: usize = 3;
 
-/// The reduced time limit for cases in such a function.
+/// The reduced time limit for cases in a function that is known to hang.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
 /// The number of hangs in each function.
@@ -15,7 +15,7 @@ pub(super) const SHORT: Duration = Duration::from_secs(1);
 pub(super) struct Hangs(BTreeMap<String, usize>);
 
 impl Hangs {
-    /// Counts a hang. Returns the function when it reaches the threshold.
+    /// Counts a hang. Returns the function if this hang reaches the threshold.
     pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
         if !matches!(lost.how, Ended::TimeLimit(_)) {
             return None;
@@ -31,14 +31,14 @@ impl Hangs {
         self.0.values().any(|times| *times >= THRESHOLD)
     }
 
-    /// Returns whether the last native call has not returned and its function is known to hang.
+    /// Returns whether the last native call is still running and its function is known to hang.
     pub fn is_known(&self, last_call: Option<&str>) -> bool {
         let times = last_call.and_then(running).and_then(|function| self.0.get(function));
         times.is_some_and(|times| *times >= THRESHOLD)
     }
 }
 
-/// Returns the function of a call that has not returned.
+/// Returns the function of the last call, if the call is still running.
 fn running(last_call: &str) -> Option<&str> {
     last_call.strip_prefix("in ")
 }
@@ -55,7 +55,7 @@ mod tests {
     fn function_is_known_after_three_hangs() {
         let mut hangs = Hangs::default();
         let hung = |call| lost(Ended::TimeLimit(1000), call);
-        for other in [
+        for uncounted in [
             lost(Ended::Signal("SIGSEGV".to_owned()), "in map"),
             hung("after map (HSA_STATUS_SUCCESS)"),
             Lost { how: Ended::TimeLimit(1), last_call: None },
@@ -64,14 +64,14 @@ mod tests {
             hung("in unmap"),
             hung("in map"),
         ] {
-            assert_eq!(hangs.count(&other), None);
+            assert_eq!(hangs.count(&uncounted), None);
         }
         assert!(!hangs.any() && !hangs.is_known(Some("in map")));
         assert_eq!(hangs.count(&hung("in map")), Some("map"));
         assert_eq!(hangs.count(&hung("in map")), None, "reported once");
         assert!(hangs.any() && hangs.is_known(Some("in map")));
-        for other in [None, Some("in unmap"), Some("after map (HSA_STATUS_SUCCESS)")] {
-            assert!(!hangs.is_known(other), "{other:?}");
+        for last_call in [None, Some("in unmap"), Some("after map (HSA_STATUS_SUCCESS)")] {
+            assert!(!hangs.is_known(last_call), "{last_call:?}");
         }
     }
 }

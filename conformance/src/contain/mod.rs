@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
-//! runs many cases. It is replaced when it crashes or hangs.
+//! runs many cases. After a crash or hang, a new worker is started.
 
 mod hangs;
 mod protocol;
@@ -26,7 +26,7 @@ const STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
     "the runtime starts again in another process after a crash or hang",
-    in_process,
+    skip_in_process,
 );
 
 /// A failed case that is added if the runtime does not stop.
@@ -34,12 +34,13 @@ const STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",
     "the runtime stops, and its process ends",
-    in_process,
+    skip_in_process,
 );
 
 /// The cases about the worker.
 pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
 
-fn in_process(_: &hsa_vmm::Runtime) -> crate::Verdict {
+/// Skips a case that only a run with workers can report.
+fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::Verdict {
     Err(NotPassed::Skipped("this process would have to end".to_owned()))
 }

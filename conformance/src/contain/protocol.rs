@@ -1,31 +1,31 @@
-//! The messages between the two processes, one line of JSON each.
+//! The messages between the tester and its worker, one line of JSON each.
 
 use crate::describe::Description;
 use crate::run_case::CaseResult;
 use serde::{Deserialize, Serialize};
 
-/// To the worker.
+/// A message to the worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Run this case once.
+    /// Run the case with this name once.
     Run(String),
     /// Stop the runtime and exit.
     Stop,
 }
 
-/// From the worker.
+/// A message from the worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum Reply {
     /// The runtime has started.
     Started {
-        /// A description for people.
+        /// A description for display.
         note: String,
         /// The description of the runtime.
         runtime: Box<Description>,
     },
     /// The runtime has not started.
     NotStarted {
-        /// Why.
+        /// The error message.
         error: String,
         /// Whether the runtime failed, as opposed to an invalid argument.
         no_runtime: bool,

@@ -1,7 +1,7 @@
-//! Runs cases in a worker process.
+//! The tester's side: runs cases in a worker process.
 
 use super::hangs::{Hangs, SHORT};
-use super::protocol::{Answer, Request};
+use super::protocol::{Reply, Request};
 use super::{STARTS, STOPS};
 use crate::describe::Description;
 use crate::plan::Plan;
@@ -24,9 +24,9 @@ pub struct Containment<'a> {
     /// The time limit of a case, of the start of the runtime, and of its stop. After three cases have
     /// hung in a native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
-    /// Returns what the kernel or its driver has logged since the last call, a line each.
+    /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
-    /// Ends the run when it becomes true: the case that runs then is not counted.
+    /// Ends the run when set to true. The case that is running then is not counted.
     pub stop: &'a AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Containment<'_> {
 /// An event of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The runtime has started for the first time. Contains a description for people.
+    /// The runtime has started for the first time. Contains a description for display.
     Started(&'a str),
     /// A case is about to run.
     Begin {
@@ -48,21 +48,20 @@ pub enum Event<'a> {
     },
     /// A case has ended.
     Case(Progress<'a>),
-    /// The runtime or the tester has printed something: while a case ran, or while the runtime started
-    /// or stopped.
+    /// The worker has printed text, while a case ran or while the runtime started or stopped.
     Output {
-        /// The case's name.
+        /// The name of the case that ran.
         case: Option<&'a str>,
-        /// Whether the report has it, too: as the output of a failed case.
+        /// Whether the report contains the text, too, as the output of a failed case.
         reported: bool,
-        /// What was printed.
+        /// The printed text.
         text: &'a str,
     },
-    /// A case has crashed or hung the worker. [`Case`](Self::Case) follows.
+    /// The worker has crashed or hung in a case. [`Case`](Self::Case) follows.
     Lost {
         /// The case's name.
         case: &'a str,
-        /// How the process ended.
+        /// How the worker ended.
         lost: &'a Lost,
     },
     /// Several cases have hung in the same native function.
@@ -81,7 +80,7 @@ pub enum NotRun {
     /// The worker cannot be started.
     #[error("cannot start the worker process")]
     System(#[from] io::Error),
-    /// There is no runtime, or it does not start.
+    /// No runtime was found, or it does not start.
     #[error("{0}")]
     NoRuntime(String),
     /// An argument is invalid.
@@ -92,14 +91,15 @@ pub enum NotRun {
     LostAtStart(Lost),
 }
 
-/// The number of failed starts in a row after which the run ends.
-const MAX_STARTS: usize = 3;
+/// The number of consecutive failed starts after which the run ends.
+const MAX_FAILED_STARTS: usize = 3;
 
-/// The maximum number of lines of the output of a case in a report, from the end.
+/// The maximum number of lines of a case's output in a report. The last lines are kept.
 const OUTPUT_LINES: usize = 200;
 
+/// The reasons for skipping the remaining cases.
 const INTERRUPTED: &str = "not tried: the run was interrupted";
-const STARTS_NO_MORE: &str = "not tried: the runtime no longer starts";
+const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
 ///
@@ -117,13 +117,13 @@ pub fn run(
     let Containment { command, time_limit, logs, stop } = containment;
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
-    let (worker, note, runtime) = begin(command, time_limit, on_event)?;
-    // What was logged before the first case is not its output.
+    let (worker, note, runtime) = start_worker(command, time_limit, on_event)?;
+    // Discards messages from before the first case.
     logs();
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
-    let mut untried = FAILED_BEFORE;
+    let mut untried_reason = FAILED_BEFORE;
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
         let Some(case) = plan.chosen.get(index) else { continue };
@@ -133,14 +133,14 @@ pub fn run(
         (supervisor.on_event)(Event::Begin { case: case.name });
         let result = results.expectation(case, &runtime).attempt(|| supervisor.run_case(case));
         if stop.load(Ordering::Relaxed) {
-            untried = INTERRUPTED;
+            untried_reason = INTERRUPTED;
             break;
         }
         let result = match result {
             Ok(result) => result,
-            Err((result, error)) => {
-                results.add_more(&STARTS, failed(result, &error), &runtime);
-                untried = STARTS_NO_MORE;
+            Err((attempts, error)) => {
+                results.add_more(&STARTS, failed_starts(attempts, &error), &runtime);
+                untried_reason = NO_LONGER_STARTS;
                 break;
             }
         };
@@ -148,8 +148,8 @@ pub fn run(
         (supervisor.on_event)(Event::Case(Progress { done: step + 1, total, case: &report }));
     }
     let Supervisor { worker, on_event, .. } = supervisor;
-    // Ctrl-C reaches the worker, too.
-    let worker = worker.filter(|_| untried != INTERRUPTED);
+    // Ctrl-C has ended the worker, too.
+    let worker = worker.filter(|_| untried_reason != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();
         let (stopped, printed) = stop_runtime(worker, time_limit);
@@ -159,10 +159,10 @@ pub fn run(
         }
         if let Err(lost) = stopped {
             let output = last_lines(printed.lines());
-            results.add_more(&STOPS, CaseResult { output, ..lost_at(lost, began) }, &runtime);
+            results.add_more(&STOPS, CaseResult { output, ..lost_result(lost, began) }, &runtime);
         }
     }
-    Ok(results.report(&plan, runtime, untried))
+    Ok(results.report(&plan, runtime, untried_reason))
 }
 
 /// Starts workers, and runs cases in them.
@@ -176,19 +176,19 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Runs a case once. Fails with the number of attempts if no worker can be started.
+    /// Runs a case once. Fails with the number of attempts and the last error if no worker starts.
     fn run_case(&mut self, case: &Case) -> Result<CaseResult, (usize, NotRun)> {
         let time_limit = self.time_limit;
         let worker = match &mut self.worker {
             Some(worker) => worker,
-            none => none.insert(begin_again(self.command, time_limit, self.on_event)?),
+            empty => empty.insert(restart_worker(self.command, time_limit, self.on_event)?),
         };
         let began = Instant::now();
         worker.send(&Request::Run(case.name.to_owned()));
-        let mut result = match answer_unless(&self.hangs, worker, time_limit) {
-            Ok(Answer::Ended(result)) => result,
-            Ok(other) => unexpected(&other),
-            Err(lost) => lost_at(lost, began),
+        let mut result = match receive_result(&self.hangs, worker, time_limit) {
+            Ok(Reply::Ended(result)) => result,
+            Ok(reply) => unexpected(&reply),
+            Err(lost) => lost_result(lost, began),
         };
         let printed = worker.new_output();
         if !printed.is_empty() {
@@ -210,49 +210,50 @@ impl Supervisor<'_> {
     }
 }
 
-fn begin(
+/// Starts a worker. Also returns the runtime's description for display, and the one for reports.
+fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Worker, String, Description), NotRun> {
     let mut worker = Worker::start(command()?, Output::Capture)?;
-    let started = answer(&mut worker, limit);
+    let started = receive_reply(&mut worker, limit);
     let printed = worker.new_output();
     if !printed.is_empty() {
         on_event(Event::Output { case: None, reported: false, text: &printed });
     }
     match started {
-        Ok(Answer::Started { note, runtime }) => Ok((worker, note, *runtime)),
-        Ok(Answer::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
-        Ok(Answer::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
-        Ok(other) => Err(NotRun::Refused(unexpected(&other).detail)),
+        Ok(Reply::Started { note, runtime }) => Ok((worker, note, *runtime)),
+        Ok(Reply::NotStarted { error, no_runtime: true }) => Err(NotRun::NoRuntime(error)),
+        Ok(Reply::NotStarted { error, no_runtime: false }) => Err(NotRun::Refused(error)),
+        Ok(reply) => Err(NotRun::Refused(unexpected(&reply).detail)),
         Err(lost) => Err(NotRun::LostAtStart(lost)),
     }
 }
 
 /// Starts a new worker after a crash or hang.
-fn begin_again(
+fn restart_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Worker, (usize, NotRun)> {
-    let mut tried = 1;
+    let mut attempts = 1;
     loop {
-        match begin(command, limit, on_event) {
+        match start_worker(command, limit, on_event) {
             Ok((worker, ..)) => return Ok(worker),
-            Err(error) if tried == MAX_STARTS => return Err((tried, error)),
-            Err(_) => tried += 1,
+            Err(error) if attempts == MAX_FAILED_STARTS => return Err((attempts, error)),
+            Err(_) => attempts += 1,
         }
     }
 }
 
-/// Stops the runtime. Also returns what the worker has printed meanwhile.
+/// Stops the runtime. Also returns the text that the worker printed meanwhile.
 fn stop_runtime(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, String) {
-    let stopped = ask(&mut worker, &Request::Stop, limit).and_then(|_| {
-        match worker.receive::<Answer>(limit) {
+    let stopped = request_reply(&mut worker, &Request::Stop, limit).and_then(|_| {
+        match worker.receive::<Reply>(limit) {
             Received::Exited(End::Exited(0)) => Ok(()),
-            other => Err(match answered(&worker, other, limit) {
-                Ok(more) => Lost { how: Ended::Garbage(format!("{more:?}")), last_call: None },
+            other => Err(match reply_or_lost(&worker, other, limit) {
+                Ok(extra) => Lost { how: Ended::Garbage(format!("{extra:?}")), last_call: None },
                 Err(lost) => lost,
             }),
         }
@@ -261,43 +262,47 @@ fn stop_runtime(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, Strin
     (stopped, printed)
 }
 
-/// Joins the last lines, after a line with the number of those left out.
+/// Joins the last [`OUTPUT_LINES`] lines, after a line with the number of omitted lines.
 fn last_lines<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     let lines: Vec<_> = lines.collect();
-    let left_out = lines.len().saturating_sub(OUTPUT_LINES);
-    let shown = lines[left_out..].join("\n");
-    if left_out > 0 { format!("({left_out} earlier lines)\n{shown}") } else { shown }
+    let omitted = lines.len().saturating_sub(OUTPUT_LINES);
+    let shown = lines[omitted..].join("\n");
+    if omitted > 0 { format!("({omitted} earlier lines)\n{shown}") } else { shown }
 }
 
-/// Sends a request and waits for the answer.
-fn ask(worker: &mut Worker, request: &Request, limit: Duration) -> Result<Answer, Lost> {
+/// Sends a request and waits for the reply.
+fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Result<Reply, Lost> {
     worker.send(request);
-    answer(worker, limit)
+    receive_reply(worker, limit)
 }
 
 /// Waits for the result of a case, with the reduced time limit in functions that are known to hang.
-fn answer_unless(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
+fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     if !hangs.any() || limit <= SHORT {
-        return answer(worker, limit);
+        return receive_reply(worker, limit);
     }
     match worker.receive(SHORT) {
         Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
             let received = worker.receive(limit.saturating_sub(SHORT));
-            answered(worker, received, limit)
+            reply_or_lost(worker, received, limit)
         }
-        received => answered(worker, received, SHORT),
+        received => reply_or_lost(worker, received, SHORT),
     }
 }
 
-/// Waits for an answer. Returns how the worker was lost if there is none.
-fn answer(worker: &mut Worker, limit: Duration) -> Result<Answer, Lost> {
+/// Waits for a reply. Fails with the cause if the worker was lost.
+fn receive_reply(worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     let received = worker.receive(limit);
-    answered(worker, received, limit)
+    reply_or_lost(worker, received, limit)
 }
 
-fn answered(worker: &Worker, received: Received<Answer>, limit: Duration) -> Result<Answer, Lost> {
+fn reply_or_lost(
+    worker: &Worker,
+    received: Received<Reply>,
+    limit: Duration,
+) -> Result<Reply, Lost> {
     let how = match received {
-        Received::Answer(answer) => return Ok(answer),
+        Received::Answer(reply) => return Ok(reply),
         Received::Invalid(text) => Ended::Garbage(text),
         Received::Exited(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
         Received::Exited(End::Exited(status)) => Ended::Exit(status),
@@ -308,21 +313,22 @@ fn answered(worker: &Worker, received: Received<Answer>, limit: Duration) -> Res
     Err(Lost { how, last_call: worker.last_call() })
 }
 
-fn lost_at(lost: Lost, began: Instant) -> CaseResult {
+fn lost_result(lost: Lost, began: Instant) -> CaseResult {
     CaseResult::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
-fn failed(tried: usize, error: &NotRun) -> CaseResult {
+/// Returns the result of `runtime.library.starts` after failed starts.
+fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
     let mut result = match error {
         NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
         other => unexpected(other),
     };
-    result.detail = format!("after a crash or hang, {tried} times in a row: {error}");
+    result.detail = format!("after a crash or hang, {attempts} times in a row: {error}");
     result
 }
 
-/// Returns the result for an unexpected answer.
-fn unexpected(what: &impl fmt::Debug) -> CaseResult {
-    let how = Ended::Garbage(format!("{what:?}"));
+/// Returns the result for an unexpected reply or error.
+fn unexpected(value: &impl fmt::Debug) -> CaseResult {
+    let how = Ended::Garbage(format!("{value:?}"));
     CaseResult::lost(Lost { how, last_call: None }, 0)
 }

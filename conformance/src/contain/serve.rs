@@ -1,6 +1,6 @@
-//! The worker's side.
+//! The worker's side: runs the requested cases.
 
-use super::protocol::{Answer, Request};
+use super::protocol::{Reply, Request};
 use crate::describe::describe_with;
 use crate::run_case::run_case;
 use crate::worker::{NotAWorker, begin};
@@ -18,9 +18,10 @@ pub struct NotOpened {
     pub no_runtime: bool,
 }
 
-/// Opens the runtime and runs cases for the parent process, until that asks to stop or exits.
+/// Opens the runtime and runs cases for the parent process, until the parent asks the worker to stop
+/// or exits.
 ///
-/// `open` returns the runtime and a description for people. Only the options about single cases are used.
+/// `open` returns the runtime and a description for display. Only the options about single cases are used.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
@@ -28,16 +29,16 @@ pub fn serve(
     open: impl FnOnce() -> Result<(Runtime, String), NotOpened>,
     options: &Options,
 ) -> Result<(), NotAWorker> {
-    let (mut requests, answers) = begin()?;
+    let (mut requests, replies) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
             let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
             let description = describe_with(&runtime, quirks);
-            answers.send(&Answer::Started { note, runtime: Box::new(description) })?;
+            replies.send(&Reply::Started { note, runtime: Box::new(description) })?;
             runtime
         }
         Err(NotOpened { error, no_runtime }) => {
-            return Ok(answers.send(&Answer::NotStarted { error, no_runtime })?);
+            return Ok(replies.send(&Reply::NotStarted { error, no_runtime })?);
         }
     };
     let cases = cases();
@@ -45,8 +46,8 @@ pub fn serve(
         let Some(case) = cases.iter().find(|case| case.name == name) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no case has that name").into());
         };
-        answers.send(&Answer::Ended(run_case(&runtime, options, case)))?;
+        replies.send(&Reply::Ended(run_case(&runtime, options, case)))?;
     }
     drop(runtime);
-    Ok(answers.send(&Answer::Stopped)?)
+    Ok(replies.send(&Reply::Stopped)?)
 }

@@ -17,20 +17,20 @@ impl Fact {
         Self { what, value: Some(value.into()) }
     }
 
-    fn maybe(what: &'static str, value: Option<String>) -> Self {
+    fn optional(what: &'static str, value: Option<String>) -> Self {
         Self { what, value }
     }
 
     fn flag(what: &'static str, value: Option<bool>) -> Self {
-        Self::maybe(what, value.map(|flag| yes(flag).to_owned()))
+        Self::optional(what, value.map(|flag| yes_or_no(flag).to_owned()))
     }
 }
 
-fn yes(flag: bool) -> &'static str {
+fn yes_or_no(flag: bool) -> &'static str {
     if flag { "yes" } else { "no" }
 }
 
-/// Formats a size in bytes with the largest unit that gives a whole number: `2 MiB`, `192 GiB`.
+/// Formats a size in bytes in the largest unit that makes it a whole number: `2 MiB`, `192 GiB`.
 #[must_use]
 pub fn size(bytes: usize) -> String {
     let mut value = bytes;
@@ -59,19 +59,20 @@ impl RuntimeDescription {
     /// Returns the runtime's properties. Missing functions and quirks have lists of their own.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
-        let virtual_memory = self.virtual_memory.map(|there| match &self.without_virtual_memory {
-            Some(why) if !there => format!("no: {why}"),
-            _ => yes(there).to_owned(),
-        });
+        let virtual_memory =
+            self.virtual_memory.map(|is_supported| match &self.without_virtual_memory {
+                Some(reason) if !is_supported => format!("no: {reason}"),
+                _ => yes_or_no(is_supported).to_owned(),
+            });
         // AMD's runtime reports the build in quotation marks.
         let build = self.build.as_deref().map(|build| build.trim_matches('"').to_owned());
         vec![
             Fact::new("library", &self.name),
             Fact::new("HSA", &self.version),
             Fact::new("AMD extension", &self.extension),
-            Fact::maybe("build", build),
-            Fact::maybe("kernel driver", self.driver.map(|driver| driver.to_string())),
-            Fact::maybe("virtual memory", virtual_memory),
+            Fact::optional("build", build),
+            Fact::optional("kernel driver", self.driver.map(|driver| driver.to_string())),
+            Fact::optional("virtual memory", virtual_memory),
             Fact::flag("dma-buf export", self.dmabuf),
             Fact::flag("IPC", self.exports("hsa_amd_ipc_memory_create")),
             Fact::flag("shared virtual memory", self.svm),
@@ -101,19 +102,19 @@ pub fn labels(agents: &[AgentDescription]) -> Vec<String> {
 }
 
 impl AgentDescription {
-    /// Returns the agent's properties, without its PCI address and UUID: they distinguish machines,
+    /// Returns the agent's properties. Omits the PCI address and the UUID, which distinguish machines,
     /// not runtimes.
     pub(crate) fn facts(&self) -> Vec<Fact> {
         vec![
             Fact::new("name", &self.name),
             Fact::new("product", &self.product),
-            Fact::maybe("instruction set", self.isa.clone()),
-            Fact::maybe("NUMA node", self.numa_node.map(|node| node.to_string())),
+            Fact::optional("instruction set", self.isa.clone()),
+            Fact::optional("NUMA node", self.numa_node.map(|node| node.to_string())),
             Fact::new("permissions", &self.enforcement),
             Fact::new("chip", format!("{:#x}", self.chip)),
             Fact::new("compute units", self.compute_units.to_string()),
-            Fact::new("integrated", yes(self.integrated)),
-            Fact::new("large BAR", yes(self.large_bar)),
+            Fact::new("integrated", yes_or_no(self.integrated)),
+            Fact::new("large BAR", yes_or_no(self.large_bar)),
         ]
     }
 }
@@ -132,7 +133,7 @@ impl PoolDescription {
     pub(crate) fn facts(&self) -> Vec<Fact> {
         vec![
             Fact::new("size", size(self.size)),
-            Fact::new("allocatable", yes(self.allocatable)),
+            Fact::new("allocatable", yes_or_no(self.allocatable)),
             Fact::new("granule", size(self.granule)),
             Fact::new("recommended granule", size(self.recommended_granule)),
             Fact::new("largest allocation", size(self.largest_allocation)),
@@ -153,8 +154,13 @@ impl PeerDescription {
     }
 
     pub(crate) fn facts(&self) -> Vec<Fact> {
-        let sum = |of: fn(&super::LinkDescription) -> u32| {
-            self.links.iter().map(of).map(|value| value.to_string()).collect::<Vec<_>>().join(" + ")
+        let sum = |value: fn(&super::LinkDescription) -> u32| {
+            self.links
+                .iter()
+                .map(value)
+                .map(|value| value.to_string())
+                .collect::<Vec<_>>()
+                .join(" + ")
         };
         let mut facts = vec![Fact::new("way", self.way())];
         if !self.links.is_empty() {
@@ -188,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_feature_is_not_no() {
+    fn unknown_feature_has_no_value() {
         let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
         let mut description = describe(&runtime);
         let fact = |runtime: &RuntimeDescription, what: &str| {

@@ -22,8 +22,7 @@ pub struct Description {
 
 /// A runtime's properties, and how this library handles it.
 ///
-/// `None` means unknown: the report's writer did not record the property. That is not the same as
-/// `false`.
+/// A property is `None` if the version that wrote the report did not record it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeDescription {
     /// `simulation`, or the library's file name.
@@ -43,7 +42,7 @@ pub struct RuntimeDescription {
     /// Whether virtual memory management is supported.
     #[serde(default)]
     pub virtual_memory: Option<bool>,
-    /// The reason if it is not supported.
+    /// The reason why virtual memory management is not supported.
     #[serde(default)]
     pub without_virtual_memory: Option<String>,
     /// Whether memory can be exported as dma-bufs.
@@ -106,15 +105,15 @@ pub struct AgentDescription {
     pub product: String,
     /// The unique identifier of the device.
     pub uuid: String,
-    /// The PCI device ID of the chip.
+    /// The PCI device ID.
     pub chip: u32,
     /// The number of compute units.
     pub compute_units: u32,
-    /// Whether it shares the system's memory.
+    /// Whether the agent shares the system's memory.
     pub integrated: bool,
     /// Whether CPUs can access all of the agent's memory.
     pub large_bar: bool,
-    /// Its memory pools.
+    /// The agent's memory pools.
     pub pools: Vec<PoolDescription>,
     /// The agent's access to the other agents' memory.
     pub peers: Vec<PeerDescription>,
@@ -144,7 +143,7 @@ pub struct PoolDescription {
 pub struct PeerDescription {
     /// The index of the other agent in the list of agents.
     pub agent: usize,
-    /// Whether the memory can be accessed at all.
+    /// Whether the agent can access the other agent's memory.
     pub reachable: bool,
     /// The links between the agents.
     pub links: Vec<LinkDescription>,
@@ -173,7 +172,7 @@ pub fn describe(runtime: &Runtime) -> Description {
 pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     let info = runtime.info();
     let dotted = |(major, minor): (u16, u16)| format!("{major}.{minor}");
-    let missing = info.optional_functions.iter().filter(|(_, there)| !there);
+    let missing = info.optional_functions.iter().filter(|(_, is_exported)| !is_exported);
     let quirks = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
     let agents = runtime.agents();
     Description {
@@ -204,9 +203,8 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     }
 }
 
-/// Returns the driver, so that reports of emulated GPUs can be told from reports of real ones. The
-/// emulated driver is a library in this process; amdkfd appears in the kernel's list of devices.
-/// Returns `None` if neither is found.
+/// Returns the driver; `None` if none is found. The emulated driver is a library in this process; amdkfd
+/// is in the kernel's list of devices.
 fn driver(info: &RuntimeInfo) -> Option<Driver> {
     if info.path.is_none() {
         return Some(Driver::Simulated);

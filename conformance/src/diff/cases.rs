@@ -20,19 +20,19 @@ pub struct CaseChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaseKind {
-    /// It fails in B only.
+    /// The case fails in B only.
     FailsNow,
-    /// It passes in B only.
+    /// The case passes in B only.
     PassesNow,
-    /// It is skipped in B only.
+    /// The case is skipped in B only.
     SkippedNow,
-    /// It fails in B only, and is known to fail with that runtime.
+    /// The case is a known failure in B only.
     KnownNow,
-    /// The status is the same and the reason differs.
+    /// The status is the same, the reason differs.
     Otherwise,
-    /// It is in A only.
+    /// The case is in A only.
     OnlyA,
-    /// It is in B only.
+    /// The case is in B only.
     OnlyB,
 }
 
@@ -62,23 +62,23 @@ pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, u
         let name = new.or(old).map(|case| case.name.clone()).unwrap_or_default();
         CaseChange { name, kind, a: old.map(outcome), b: new.map(outcome) }
     };
-    let (mut all, mut same) = (Vec::new(), 0);
+    let (mut differences, mut equal) = (Vec::new(), 0);
     for old in a {
         match b.iter().find(|new| new.name == old.name) {
-            None => all.push(change(CaseKind::OnlyA, Some(old), None)),
-            Some(new) => match kind(old, new) {
-                Some(kind) => all.push(change(kind, Some(old), Some(new))),
-                None => same += 1,
+            None => differences.push(change(CaseKind::OnlyA, Some(old), None)),
+            Some(new) => match compare_case(old, new) {
+                Some(kind) => differences.push(change(kind, Some(old), Some(new))),
+                None => equal += 1,
             },
         }
     }
     let new = b.iter().filter(|new| !a.iter().any(|old| old.name == new.name));
-    all.extend(new.map(|new| change(CaseKind::OnlyB, None, Some(new))));
-    all.sort_by_key(|change| change.kind);
-    (all, same)
+    differences.extend(new.map(|new| change(CaseKind::OnlyB, None, Some(new))));
+    differences.sort_by_key(|change| change.kind);
+    (differences, equal)
 }
 
-fn kind(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
+fn compare_case(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
     match (a.status == b.status, b.status) {
         (false, Status::Fail) => Some(CaseKind::FailsNow),
         (false, Status::Pass) => Some(CaseKind::PassesNow),
@@ -93,10 +93,13 @@ fn kind(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
 /// Returns the words of a detail without numbers: addresses, counts and times differ from run to
 /// run.
 fn without_numbers(detail: &str) -> Vec<&str> {
-    // The bytes of a hexdump differ from run to run, too.
+    // Ignores further lines: a hexdump, whose bytes differ from run to run.
     let detail = detail.lines().next().unwrap_or_default();
-    let word = |part: &str| part.contains(|c: char| c.is_ascii_digit());
-    detail.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|part| !word(part)).collect()
+    let has_digit = |part: &str| part.contains(|c: char| c.is_ascii_digit());
+    detail
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|part| !has_digit(part))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Compares two reports: of two runtimes, versions or machines.
+//! Compares two reports, of different runtimes, versions or machines.
 //!
 //! [`Diff`] is plain data: differences of the runs, the runtimes, the agents, and the results and
-//! durations of cases. [`sentences`](Diff::sentences) formats it as sentences.
+//! durations of cases. [`sentences`](Diff::sentences) formats them as text.
 
 mod agents;
 mod cases;
@@ -20,7 +20,7 @@ pub use timings::{Timing, Timings};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// The options of the runs: this project's version, the profile, the filters.
+    /// The properties of the runs: this project's version, the profile, the kernel, planned faults.
     pub run: Vec<Change>,
     /// The runtimes' properties.
     pub runtime: Vec<Change>,
@@ -35,7 +35,7 @@ pub struct Diff {
     /// The number of cases with equal results.
     #[serde(rename = "alike")]
     pub same: usize,
-    /// Whether cases were compared. A report of `info` has none.
+    /// Whether cases were compared. Reports of `hsa-vmm info` have no cases.
     pub cases_compared: bool,
     /// The durations of the cases. They vary, and do not count as differences.
     pub timings: Timings,
@@ -55,9 +55,9 @@ pub struct Change {
 /// The items that are in one report only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Only<T> {
-    /// Those in A.
+    /// The items in A.
     pub a: Vec<T>,
-    /// Those in B.
+    /// The items in B.
     pub b: Vec<T>,
 }
 
@@ -65,9 +65,9 @@ impl<T: Clone> Only<T> {
     /// Compares lists by name. Returns nothing if one of the reports lacks the list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
-        let without = |these: &[T], those: &[T]| {
-            let among = |it: &T| those.iter().any(|other| name(other) == name(it));
-            these.iter().filter(|it| !among(it)).cloned().collect()
+        let without = |list: &[T], removed: &[T]| {
+            let is_removed = |it: &T| removed.iter().any(|other| name(other) == name(it));
+            list.iter().filter(|it| !is_removed(it)).cloned().collect()
         };
         Self { a: without(a, b), b: without(b, a) }
     }
@@ -85,8 +85,8 @@ impl Diff {
         let cases_compared = !a.cases.is_empty() && !b.cases.is_empty();
         let (cases, same) =
             if cases_compared { cases::compare(&a.cases, &b.cases) } else { (Vec::new(), 0) };
-        // A function that A lacks is one that only B has.
-        let lacks = Only::of(
+        // A function that is missing only in A is exported only in B.
+        let missing = Only::of(
             old.missing_functions.as_deref(),
             new.missing_functions.as_deref(),
             String::as_str,
@@ -94,7 +94,7 @@ impl Diff {
         Self {
             run: changes(&facts_of_run(a), &facts_of_run(b)),
             runtime: changes(&old.facts(), &new.facts()),
-            functions: Only { a: lacks.b, b: lacks.a },
+            functions: Only { a: missing.b, b: missing.a },
             quirks: Only::of(old.quirks.as_deref(), new.quirks.as_deref(), |quirk| &quirk.name),
             agents: agents::compare(&a.agents, &b.agents),
             cases,
@@ -137,14 +137,14 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
         .collect()
 }
 
-/// Filters and repetitions are omitted: the cases show them.
+/// Returns the properties of a run, without filters and repetitions, which the cases show.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
     let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("answers of", &run.profile)];
     if !run.kernel.is_empty() {
         facts.push(Fact::new("kernel", &run.kernel));
     }
-    // What older reports do not say is no difference.
+    // Older reports have no provenance, which does not count as a difference.
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
         facts.extend(provenance.kfd_version.as_ref().map(|it| Fact::new("/dev/kfd version", it)));

@@ -4,7 +4,7 @@ use super::agents::AGENT;
 use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing, Timings};
 use crate::describe::QuirkDescription;
 
-/// The maximum number of names in a sentence; others are counted.
+/// The maximum number of names in a sentence. Further names are only counted.
 const NAMES: usize = 6;
 
 impl Diff {
@@ -15,18 +15,19 @@ impl Diff {
         let mut sentences = Vec::new();
         sentences.extend(sentence("The runs", &self.run));
         sentences.extend(sentence("The runtimes", &self.runtime));
-        for (one, other, functions) in
+        for (report, other, functions) in
             [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
         {
             if !functions.is_empty() {
                 sentences
-                    .push(format!("{one} exports {}, {other} does not.", list(functions, ", ")));
+                    .push(format!("{report} exports {}, {other} does not.", list(functions, ", ")));
             }
         }
         sentences.extend(quirks("A", &self.quirks.a));
         sentences.extend(quirks("B", &self.quirks.b));
-        sentences
-            .extend(self.agents.chunk_by(|one, next| one.agents == next.agents).filter_map(agents));
+        sentences.extend(
+            self.agents.chunk_by(|change, next| change.agents == next.agents).filter_map(agents),
+        );
         if sentences.is_empty() {
             sentences.push("Runtime and agents are the same.".to_owned());
         }
@@ -40,9 +41,9 @@ impl Diff {
     }
 
     fn add_cases(&self, sentences: &mut Vec<String>) {
-        for cases in self.cases.chunk_by(|one, next| one.kind == next.kind) {
+        for cases in self.cases.chunk_by(|case, next| case.kind == next.kind) {
             let Some(CaseChange { kind, .. }) = cases.first() else { continue };
-            let (one, many) = match kind {
+            let (singular, plural) = match kind {
                 CaseKind::FailsNow => {
                     ("case fails in B and not in A", "cases fail in B and not in A")
                 }
@@ -62,9 +63,9 @@ impl Diff {
                 CaseKind::OnlyA => ("case is only in A", "cases are only in A"),
                 CaseKind::OnlyB => ("case is only in B", "cases are only in B"),
             };
-            let what = if cases.len() == 1 { one } else { many };
-            let names: Vec<_> = cases.iter().map(named).collect();
-            sentences.push(format!("{} {what}: {}.", cases.len(), list(&names, ", ")));
+            let text = if cases.len() == 1 { singular } else { plural };
+            let names: Vec<_> = cases.iter().map(case_text).collect();
+            sentences.push(format!("{} {text}: {}.", cases.len(), list(&names, ", ")));
         }
         sentences.push(match (self.cases.is_empty(), self.same) {
             (true, 1) => "The case has the same result.".to_owned(),
@@ -76,25 +77,25 @@ impl Diff {
     }
 }
 
-/// Formats a case, with the reason if it is skipped or known.
-fn named(case: &CaseChange) -> String {
-    let why = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
+/// Returns the name of a case, with the reason if the case is skipped or a known failure.
+fn case_text(case: &CaseChange) -> String {
+    let reason = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
     match case.kind {
-        CaseKind::SkippedNow | CaseKind::KnownNow if !why.is_empty() => {
-            format!("{} ({why})", case.name)
+        CaseKind::SkippedNow | CaseKind::KnownNow if !reason.is_empty() => {
+            format!("{} ({reason})", case.name)
         }
         CaseKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
         _ => case.name.clone(),
     }
 }
 
-fn sentence(who: &str, changes: &[Change]) -> Option<String> {
-    let said: Vec<_> = changes.iter().map(instead).collect();
-    (!said.is_empty()).then(|| format!("{who} differ: {}.", said.join("; ")))
+fn sentence(subject: &str, changes: &[Change]) -> Option<String> {
+    let texts: Vec<_> = changes.iter().map(change_text).collect();
+    (!texts.is_empty()).then(|| format!("{subject} differ: {}.", texts.join("; ")))
 }
 
 /// Formats a change, such as `AMD extension 1.7 instead of 1.4`.
-fn instead(change: &Change) -> String {
+fn change_text(change: &Change) -> String {
     let Change { what, a, b } = change;
     match (a, b) {
         (Some(a), Some(b)) => format!("{what} {b} instead of {a}"),
@@ -103,27 +104,27 @@ fn instead(change: &Change) -> String {
     }
 }
 
-fn quirks(place: &str, quirks: &[QuirkDescription]) -> Option<String> {
-    let named: Vec<_> =
+fn quirks(report: &str, quirks: &[QuirkDescription]) -> Option<String> {
+    let names: Vec<_> =
         quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
-    let what = if named.len() == 1 { "workaround is" } else { "workarounds are" };
-    // List all of them: versions differ mainly in these.
-    let named_quirks =
-        || format!("{} {what} needed only with {place}: {}.", named.len(), named.join(", "));
-    (!named.is_empty()).then(named_quirks)
+    let text = if names.len() == 1 { "workaround is" } else { "workarounds are" };
+    // Lists all quirks, because versions differ mainly in them.
+    let sentence =
+        || format!("{} {text} needed only with {report}: {}.", names.len(), names.join(", "));
+    (!names.is_empty()).then(sentence)
 }
 
-/// Formats the differences of agents, grouped by agent.
+/// Returns the sentence about the differences of one group of agents.
 fn agents(changes: &[AgentChange]) -> Option<String> {
     let AgentChange { agents, change } = changes.first()?;
-    let who = agents.join(", ");
+    let subject = agents.join(", ");
     if change.what != AGENT {
-        let said: Vec<_> = changes.iter().map(|it| instead(&it.change)).collect();
-        return Some(format!("{who}: {}.", list(&said, "; ")));
+        let texts: Vec<_> = changes.iter().map(|it| change_text(&it.change)).collect();
+        return Some(format!("{subject}: {}.", list(&texts, "; ")));
     }
     let is = if agents.len() == 1 { "is" } else { "are" };
-    let place = if change.a.is_some() { "A" } else { "B" };
-    Some(format!("{who} {is} only in {place}."))
+    let report = if change.a.is_some() { "A" } else { "B" };
+    Some(format!("{subject} {is} only in {report}."))
 }
 
 impl Timings {
@@ -134,18 +135,18 @@ impl Timings {
             1.0.. => format!("The cases of B take {ratio:.1} times as long (median)."),
             _ => format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio),
         });
-        ratio.into_iter().chain(self.notable.iter().take(NAMES).map(time)).collect()
+        ratio.into_iter().chain(self.notable.iter().take(NAMES).map(timing_sentence)).collect()
     }
 }
 
-fn time(timing: &Timing) -> String {
+fn timing_sentence(timing: &Timing) -> String {
     let ms = |us: u64| us as f64 / 1000.0;
     format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
 }
 
-/// Joins names with a separator. Of many, the first ones and the number of others.
-fn list(names: &[String], between: &str) -> String {
-    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(between);
+/// Joins up to [`NAMES`] names with a separator, and adds the number of the others.
+fn list(names: &[String], separator: &str) -> String {
+    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(separator);
     match names.len().saturating_sub(NAMES) {
         0 => shown,
         1 => format!("{shown} and 1 more"),

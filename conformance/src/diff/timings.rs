@@ -4,14 +4,15 @@ use crate::{CaseReport, Status};
 use serde::Serialize;
 
 /// The minimum factor of a notable difference.
-const FACTOR: f64 = 3.0;
-/// The minimum notable difference in microseconds. On a busy machine a case of one millisecond can
-/// wait for fifty, so a notable case must be both 3 times and 0.1 s slower.
-const MICROSECONDS: u64 = 100_000;
-/// The duration in microseconds below which a case measures mostly the clock.
-const SHORTEST: u64 = 100;
-/// The minimum number of cases for a meaningful median.
-const FEWEST: usize = 20;
+const MIN_FACTOR: f64 = 3.0;
+/// The minimum notable difference in microseconds. On a busy machine a case of 1 ms can be delayed by
+/// 50 ms, so a notable case must be both 3 times as slow and 0.1 s slower.
+const MIN_DIFFERENCE: u64 = 100_000;
+/// The minimum duration in microseconds of a case that counts for the median. Shorter durations mostly
+/// measure the clock.
+const MIN_DURATION: u64 = 100;
+/// The minimum number of cases for a median.
+const MIN_CASES: usize = 20;
 
 /// The durations of the cases that pass in both reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -28,9 +29,9 @@ pub struct Timings {
 pub struct Timing {
     /// The case's name.
     pub name: String,
-    /// In A.
+    /// The duration in A.
     pub a_us: u64,
-    /// In B.
+    /// The duration in B.
     pub b_us: u64,
 }
 
@@ -45,10 +46,10 @@ pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> Timings {
     let mut notable: Vec<_> =
         pairs.iter().filter(|(_, a, b)| is_notable(*a, *b)).map(timing).collect();
     notable.sort_by_key(|it: &Timing| std::cmp::Reverse(it.a_us.abs_diff(it.b_us)));
-    let long = pairs.iter().filter(|(_, a, b)| *a >= SHORTEST && *b >= SHORTEST);
-    let mut ratios: Vec<f64> = long.map(|(_, a, b)| *b as f64 / *a as f64).collect();
+    let counted = pairs.iter().filter(|(_, a, b)| *a >= MIN_DURATION && *b >= MIN_DURATION);
+    let mut ratios: Vec<f64> = counted.map(|(_, a, b)| *b as f64 / *a as f64).collect();
     ratios.sort_by(f64::total_cmp);
-    let median = ratios.get(ratios.len() / 2).filter(|_| ratios.len() >= FEWEST);
+    let median = ratios.get(ratios.len() / 2).filter(|_| ratios.len() >= MIN_CASES);
     Timings { median_ratio: median.map(|ratio| (ratio * 100.0).round() / 100.0), notable }
 }
 
@@ -57,13 +58,13 @@ fn timing(&(name, a_us, b_us): &(&str, u64, u64)) -> Timing {
 }
 
 fn is_notable(a: u64, b: u64) -> bool {
-    let (less, more) = (a.min(b), a.max(b));
-    more - less >= MICROSECONDS && more as f64 >= FACTOR * less as f64
+    let (shorter, longer) = (a.min(b), a.max(b));
+    longer - shorter >= MIN_DIFFERENCE && longer as f64 >= MIN_FACTOR * shorter as f64
 }
 
 impl Timings {
     /// Returns the median if it is notable.
     pub(super) fn notable_ratio(&self) -> Option<f64> {
-        self.median_ratio.filter(|ratio| *ratio >= FACTOR || *ratio <= 1.0 / FACTOR)
+        self.median_ratio.filter(|ratio| *ratio >= MIN_FACTOR || *ratio <= 1.0 / MIN_FACTOR)
     }
 }

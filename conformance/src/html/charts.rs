@@ -1,34 +1,35 @@
 //! The data of the charts of durations. Lengths are percentages of the available width, so that
-//! text has the same size on every screen.
+//! text keeps its size on every screen.
 
 use crate::{CaseReport, Status};
 
-/// The number of cases in the chart of the slowest.
+/// The number of cases in the chart of the slowest cases.
 const SLOWEST: usize = 10;
 
-/// An entry with its duration.
-pub(super) struct Timed<'a> {
+/// A bar of a chart: a case or an area, and its duration.
+pub(super) struct Bar<'a> {
     pub name: &'a str,
+    /// The duration in milliseconds.
     pub time: String,
     /// The duration as a percentage of the longest.
     pub share: f64,
 }
 
 /// Returns the slowest cases, slowest first.
-pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Timed<'_>> {
-    let mut slowest: Vec<_> = tried(cases).collect();
+pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Bar<'_>> {
+    let mut slowest: Vec<_> = not_skipped(cases).collect();
     slowest.sort_by_key(|case| std::cmp::Reverse(case.duration_us));
     slowest.truncate(SLOWEST);
     relative(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
 }
 
 /// Converts durations to milliseconds and percentages of the longest. Keeps the order.
-pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Timed<'a>> {
+pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Bar<'a>> {
     let times: Vec<_> = times.collect();
     let longest = times.iter().map(|(_, time)| *time).max().unwrap_or_default().max(1);
     times
         .into_iter()
-        .map(|(name, time)| Timed {
+        .map(|(name, time)| Bar {
             name,
             time: milliseconds(time),
             share: time as f64 * 100.0 / longest as f64,
@@ -37,12 +38,11 @@ pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<T
 }
 
 /// Returns the cases that were not skipped.
-fn tried(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
+fn not_skipped(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
     cases.iter().filter(|case| case.status != Status::Skip)
 }
 
-/// Formats a duration in milliseconds with three significant digits, or all digits before the
-/// point.
+/// Formats a duration in milliseconds with three significant digits; from 100 ms on without decimals.
 pub(super) fn milliseconds(microseconds: u64) -> String {
     match microseconds {
         0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),
@@ -51,38 +51,41 @@ pub(super) fn milliseconds(microseconds: u64) -> String {
     }
 }
 
-/// The number of cases per duration. Each bucket's limit is about three times the one before.
+/// The number of cases per duration. The limit of each column is about three times the previous limit.
 pub(super) struct Histogram {
     pub columns: Vec<Column>,
-    /// The median duration.
+    /// The median duration, in milliseconds.
     pub median: String,
 }
 
-/// The cases with a duration between two limits.
+/// A column: the cases with a duration between two limits.
 pub(super) struct Column {
     pub count: usize,
     /// The left edge, as a percentage.
     pub left: f64,
+    /// The width, as a percentage.
     pub width: f64,
-    /// As a percentage of the highest column.
+    /// The height, as a percentage of the highest column.
     pub height: f64,
     /// The lower limit, in milliseconds.
     pub from: String,
-    /// The upper limit.
+    /// The upper limit, in milliseconds.
     pub to: String,
 }
 
 impl Histogram {
+    /// Counts the cases that were not skipped.
     pub fn of(cases: &[CaseReport]) -> Self {
-        let mut times: Vec<_> = tried(cases).map(|case| case.duration_us).collect();
+        let mut times: Vec<_> = not_skipped(cases).map(|case| case.duration_us).collect();
         times.sort_unstable();
         let median = times.get(times.len() / 2).copied().unwrap_or_default();
         let steps: Vec<_> = times.iter().map(|time| step(*time)).collect();
         let (Some(&first), Some(&last)) = (steps.first(), steps.last()) else {
             return Self { columns: Vec::new(), median: milliseconds(0) };
         };
-        let counts: Vec<_> =
-            (first..=last).map(|step| steps.iter().filter(|it| **it == step).count()).collect();
+        let counts: Vec<_> = (first..=last)
+            .map(|step| steps.iter().filter(|other| **other == step).count())
+            .collect();
         let highest = counts.iter().copied().max().unwrap_or(1).max(1) as f64;
         let width = 100.0 / counts.len() as f64;
         let columns =
@@ -91,34 +94,34 @@ impl Histogram {
                 left: index as f64 * width,
                 width,
                 height: count as f64 * 100.0 / highest,
-                from: edge(step),
-                to: edge(step + 1),
+                from: limit_text(step),
+                to: limit_text(step + 1),
             });
         Self { columns: columns.collect(), median: milliseconds(median) }
     }
 }
 
-/// Returns the greatest step whose limit is not above a duration: 0 for 10 µs and less, then 30 µs,
-/// 100 µs, 300 µs, …
+/// Returns a duration's step in the histogram: the greatest step whose limit is not above it, or 0. The
+/// limits are 10 µs, 30 µs, 100 µs, 300 µs, …
 fn step(microseconds: u64) -> u32 {
     let mut step = 0;
-    while at(step + 1).is_some_and(|next| next <= microseconds) {
+    while limit(step + 1).is_some_and(|next| next <= microseconds) {
         step += 1;
     }
     step
 }
 
 /// Returns a step's limit in microseconds, or `None` on overflow.
-fn at(step: u32) -> Option<u64> {
+fn limit(step: u32) -> Option<u64> {
     let digit = if step.is_multiple_of(2) { 10 } else { 30 };
     10_u64.checked_pow(step / 2)?.checked_mul(digit)
 }
 
 /// Formats a limit in milliseconds.
-fn edge(step: u32) -> String {
+fn limit_text(step: u32) -> String {
     match step {
         0 => "0".to_owned(),
-        _ => at(step).map(|us| (us as f64 / 1e3).to_string()).unwrap_or_else(|| "∞".to_owned()),
+        _ => limit(step).map(|us| (us as f64 / 1e3).to_string()).unwrap_or_else(|| "∞".to_owned()),
     }
 }
 
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn chart_counts_every_case_once() {
+    fn histogram_counts_every_case_once() {
         let times = [0, 1, 9, 10, 29, 30, 99, 100, 1_000, 29_999, u64::MAX];
         let mut cases: Vec<_> = times.iter().map(|us| case("a.b.c", Status::Pass, *us)).collect();
         cases.push(case("a.b.d", Status::Skip, 5));

@@ -1,14 +1,14 @@
 //! Formats a report as one HTML page that loads nothing from the network or other files.
 //!
-//! `templates/report.html` is the layout and escapes all inserted text. This module computes what
-//! the template needs beyond the report itself.
+//! The layout is `templates/report.html`, which escapes all inserted text. This module computes the
+//! values that the template uses besides the report itself.
 
 mod charts;
 
 use crate::describe::{Driver, Fact, labels, size};
 use crate::{CaseReport, Cause, Report, Status, Summary};
 use askama::Template;
-use charts::{Histogram, Timed};
+use charts::{Bar, Histogram};
 use std::borrow::Borrow;
 use std::fmt;
 
@@ -23,7 +23,7 @@ impl Area<'_> {
         self.cases.iter().filter(|case| case.status == *status).count()
     }
 
-    /// Whether the area is initially unfolded: areas with failures are.
+    /// Returns whether the area is initially unfolded: if it has failures.
     fn is_open(&self) -> bool {
         self.count(&Status::Fail) > 0
     }
@@ -37,7 +37,7 @@ impl Area<'_> {
 struct Bars<'a> {
     caption: &'static str,
     head: &'static str,
-    all: Vec<Timed<'a>>,
+    all: Vec<Bar<'a>>,
 }
 
 #[derive(Template)]
@@ -58,10 +58,11 @@ const PICTURES: usize = 6;
 /// The order of display, most important first.
 const STATUSES: [Status; 4] = [Status::Fail, Status::Known, Status::Skip, Status::Pass];
 
+/// Formats a report as an HTML page.
 pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
     let areas: Vec<_> = report
         .cases
-        .chunk_by(|one, next| one.area() == next.area())
+        .chunk_by(|case, next| case.area() == next.area())
         .filter_map(|cases| Some(Area { name: cases.first()?.area(), cases }))
         .collect();
     let by_area = areas.iter().map(|area| (area.name, area.microseconds()));
@@ -84,13 +85,13 @@ impl Page<'_> {
     /// Returns the summary as a sentence.
     fn verdict(&self) -> String {
         let summary = &self.report.summary;
-        let tried = summary.passed + summary.failed + summary.known;
-        match (summary.failed, tried) {
+        let run = summary.passed + summary.failed + summary.known;
+        match (summary.failed, run) {
             (0, 0) => "No case was run".to_owned(),
             (0, _) if summary.known > 0 => "No failures except known ones".to_owned(),
             (0, _) => "Nothing failed".to_owned(),
-            (1, _) => format!("1 of {tried} cases failed"),
-            (failed, _) => format!("{failed} of {tried} cases failed"),
+            (1, _) => format!("1 of {run} cases failed"),
+            (failed, _) => format!("{failed} of {run} cases failed"),
         }
     }
 
@@ -112,15 +113,15 @@ impl Page<'_> {
         size(*bytes)
     }
 
-    /// Returns the start and width of each status in the bar of all cases, as percentages.
+    /// Returns the start and width of each status in the bar that shows all cases, as percentages.
     fn shares(&self) -> Vec<(Status, f64, f64)> {
         let all = self.report.cases.len().max(1) as f64;
-        let mut begin = 0.0;
+        let mut end = 0.0;
         let order = STATUSES.into_iter().rev();
         let share = |status| {
             let width = self.count(&status) as f64 * 100.0 / all;
-            begin += width;
-            (status, begin - width, width)
+            end += width;
+            (status, end - width, width)
         };
         order.map(share).filter(|(_, _, width)| *width > 0.0).collect()
     }

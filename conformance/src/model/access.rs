@@ -1,7 +1,7 @@
 //! Setting, querying and revoking access.
 
-use super::verdict::{ADDRESS, AGENT, DESCRIPTORS, RANGE, Refusal, Rules, Verdict, Wrong};
-use super::{Mapped, Model};
+use super::verdict::{ADDRESS, AGENT, DESCRIPTORS, RANGE, Reason, Rejection, Rules, Verdict};
+use super::{Mapping, Model};
 use hsa_vmm::vmm::Location;
 use hsa_vmm::{Access, AgentId};
 
@@ -9,27 +9,28 @@ impl Model {
     /// Sets access to a range of whole mappings.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn set_access(
         &mut self,
         address: usize,
         size: usize,
         descriptors: &[(AgentId, Access)],
     ) -> Verdict {
-        let run = self.run(address, size);
-        let starts = run.clone().unwrap_or_default();
-        let is_unknown = |&(id, _): &(AgentId, _)| self.world.agent(id).is_none();
-        let changes = self.last_of_each(descriptors);
+        let mappings = self.whole_mappings(address, size);
+        let starts = mappings.clone().unwrap_or_default();
+        let is_unknown = |&(id, _): &(AgentId, _)| self.machine.agent(id).is_none();
+        let changes = self.last_for_each_agent(descriptors);
         let mut rules = Rules::default()
-            .refuse(RANGE, run.is_err())
-            .refuse(DESCRIPTORS, descriptors.is_empty())
-            .refuse(AGENT, descriptors.iter().any(is_unknown));
+            .reject_if(RANGE, mappings.is_err())
+            .reject_if(DESCRIPTORS, descriptors.is_empty())
+            .reject_if(AGENT, descriptors.iter().any(is_unknown));
         for mapping in self.mappings.iter().filter(|it| starts.contains(&it.start)) {
             for &(agent, access) in &changes {
-                let wrong =
-                    if self.world.agents[agent].is_cpu { Wrong::NotSupported } else { AGENT };
-                let out_of_reach = access != Access::None && !self.can_reach(agent, mapping);
-                rules = rules.refuse(wrong, out_of_reach);
+                let reason =
+                    if self.machine.agents[agent].is_cpu { Reason::NotSupported } else { AGENT };
+                let is_inaccessible =
+                    access != Access::None && !self.can_be_granted(agent, mapping);
+                rules = rules.reject_if(reason, is_inaccessible);
             }
         }
         rules.verdict()?;
@@ -45,35 +46,35 @@ impl Model {
     /// Returns an agent's access at an address.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn get_access(&self, id: AgentId, address: usize) -> Verdict<Access> {
         let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
-        let agent = self.world.agent(id);
+        let agent = self.machine.agent(id);
         Rules::default()
-            .refuse(ADDRESS, mapping.is_none())
-            .refuse(AGENT, agent.is_none())
+            .reject_if(ADDRESS, mapping.is_none())
+            .reject_if(AGENT, agent.is_none())
             .verdict()?;
         match (mapping, agent) {
             (Some(mapping), Some(agent)) => Ok(mapping.access[agent]),
-            _ => Err(Refusal::of(AGENT)),
+            _ => Err(Rejection::of(AGENT)),
         }
     }
 
     /// Revokes agents' access to a range of whole mappings.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Verdict {
-        let run = self.run(address, size);
-        let places: Vec<_> = agents.iter().map(|&id| self.world.agent(id)).collect();
+        let mappings = self.whole_mappings(address, size);
+        let indexes: Vec<_> = agents.iter().map(|&id| self.machine.agent(id)).collect();
         Rules::default()
-            .refuse(RANGE, run.is_err())
-            .refuse(DESCRIPTORS, agents.is_empty())
-            .refuse(AGENT, places.contains(&None))
+            .reject_if(RANGE, mappings.is_err())
+            .reject_if(DESCRIPTORS, agents.is_empty())
+            .reject_if(AGENT, indexes.contains(&None))
             .verdict()?;
-        let starts = run?;
+        let starts = mappings?;
         for mapping in self.mappings.iter_mut().filter(|it| starts.contains(&it.start)) {
-            for &agent in places.iter().flatten() {
+            for &agent in indexes.iter().flatten() {
                 mapping.access[agent] = Access::None;
                 mapping.granted[agent] = false;
             }
@@ -81,20 +82,20 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the access of this process's loads and stores: the maximum of all CPUs, which share its
-    /// address space.
+    /// Returns the access of this process's loads and stores: the maximum of all CPUs' access, because the
+    /// CPUs share the process's address space.
     #[must_use]
-    pub fn cpu_access(&self, mapping: &Mapped) -> Access {
-        self.world.cpus().map(|cpu| mapping.access[cpu]).max().unwrap_or_default()
+    pub fn cpu_access(&self, mapping: &Mapping) -> Access {
+        self.machine.cpus().map(|cpu| mapping.access[cpu]).max().unwrap_or_default()
     }
 
-    /// Returns the known agents of the descriptors with their access. The last descriptor of an agent
-    /// applies.
-    fn last_of_each(&self, descriptors: &[(AgentId, Access)]) -> Vec<(usize, Access)> {
-        (0..self.world.agents.len())
+    /// Returns the index and access of each known agent in the descriptors. If an agent occurs several
+    /// times, the last descriptor applies.
+    fn last_for_each_agent(&self, descriptors: &[(AgentId, Access)]) -> Vec<(usize, Access)> {
+        (0..self.machine.agents.len())
             .filter_map(|agent| {
-                let id = self.world.agents[agent].id;
-                let (_, access) = descriptors.iter().rfind(|(named, _)| *named == id)?;
+                let id = self.machine.agents[agent].id;
+                let (_, access) = descriptors.iter().rfind(|(agent, _)| *agent == id)?;
                 Some((agent, *access))
             })
             .collect()
@@ -102,14 +103,16 @@ impl Model {
 
     /// Returns whether an agent can be granted access to a mapping. If the owner of an import is unknown,
     /// a CPU must be able to access the memory of all GPUs.
-    fn can_reach(&self, agent: usize, mapping: &Mapped) -> bool {
-        let reaches = &self.world.agents[agent].reaches;
-        let held = self.handles.iter().find(|held| held.handle == mapping.handle);
-        match held.map(|held| held.properties.location) {
+    fn can_be_granted(&self, agent: usize, mapping: &Mapping) -> bool {
+        let can_access = &self.machine.agents[agent].can_access;
+        let state = self.handles.iter().find(|state| state.handle == mapping.handle);
+        match state.map(|state| state.properties.location) {
             Some(Location::Agent(owner)) => {
-                self.world.agent(owner).is_none_or(|owner| reaches[owner])
+                self.machine.agent(owner).is_none_or(|owner| can_access[owner])
             }
-            _ if self.world.agents[agent].is_cpu => self.world.gpus().all(|gpu| reaches[gpu]),
+            _ if self.machine.agents[agent].is_cpu => {
+                self.machine.gpus().all(|gpu| can_access[gpu])
+            }
             _ => true,
         }
     }

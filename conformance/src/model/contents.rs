@@ -6,8 +6,7 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// Whether each byte is known. Bytes instead of bits, because filling them is fast in unoptimised
-    /// tests.
+    /// [`KNOWN`] or [`UNKNOWN`] for each byte. Not bits, because unoptimised tests fill bytes faster.
     known: Vec<u8>,
 }
 
@@ -29,26 +28,26 @@ impl Contents {
 
     /// Writes bytes from an offset on.
     pub fn write(&mut self, from: usize, new: &[u8]) {
-        let place = from..from + new.len();
-        self.bytes[place.clone()].copy_from_slice(new);
-        self.known[place].fill(KNOWN);
+        let range = from..from + new.len();
+        self.bytes[range.clone()].copy_from_slice(new);
+        self.known[range].fill(KNOWN);
     }
 
     /// Fills a range with a repeated pattern.
-    pub fn fill(&mut self, place: Range<usize>, pattern: [u8; 4]) {
+    pub fn fill(&mut self, range: Range<usize>, pattern: [u8; 4]) {
         // In large blocks, for speed.
         let block = pattern.repeat(256);
-        for part in self.bytes[place.clone()].chunks_mut(block.len()) {
+        for part in self.bytes[range.clone()].chunks_mut(block.len()) {
             part.copy_from_slice(&block[..part.len()]);
         }
-        self.known[place].fill(KNOWN);
+        self.known[range].fill(KNOWN);
     }
 
     /// Overwrites bytes from an offset on with a part of other contents.
     pub fn overwrite(&mut self, from: usize, other: &Self, part: Range<usize>) {
-        let place = from..from + part.len();
-        self.bytes[place.clone()].copy_from_slice(&other.bytes[part.clone()]);
-        self.known[place].copy_from_slice(&other.known[part]);
+        let range = from..from + part.len();
+        self.bytes[range.clone()].copy_from_slice(&other.bytes[part.clone()]);
+        self.known[range].copy_from_slice(&other.known[part]);
     }
 
     /// Marks a range as unknown.
@@ -70,9 +69,9 @@ impl Contents {
         }
         let pairs = self.bytes.iter().zip(found).enumerate();
         pairs
-            .filter(|&(place, _)| self.known[place] == KNOWN)
+            .filter(|&(offset, _)| self.known[offset] == KNOWN)
             .find(|(_, (expected, found))| expected != found)
-            .map(|(place, (&expected, &found))| (place, expected, found))
+            .map(|(offset, (&expected, &found))| (offset, expected, found))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Physical memory and handles.
 
 use super::verdict::{
-    ADDRESS, DESCRIPTOR, DEVICE, FLAGS, HANDLE, HANDLE_TYPE, LOCATION, Refusal, Rules, SIZE,
-    Verdict, Wrong,
+    ADDRESS, DESCRIPTOR, DEVICE, FLAGS, HANDLE, HANDLE_TYPE, LOCATION, Reason, Rejection, Rules,
+    SIZE, Verdict,
 };
 use super::{Contents, Model};
 use hsa_vmm::vmm::{AllocationKind, Location};
@@ -12,33 +12,34 @@ use std::rc::Rc;
 
 /// A handle and its memory.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HandleState {
     /// The handle.
     pub handle: Handle,
     /// The number of references.
     pub references: usize,
-    /// The properties.
+    /// The properties that the memory was created with.
     pub properties: AllocationProperties,
     /// The memory, which imports share.
-    pub memory: Shared,
+    pub memory: Memory,
 }
 
 /// Physical memory, shared by handles and descriptors.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct Memory {
     /// The size in bytes.
     pub size: usize,
-    /// The owner.
+    /// The agent that has the memory.
     pub owner: AgentId,
     /// The contents.
     pub contents: Rc<RefCell<Contents>>,
 }
 
 impl Model {
-    /// Checks a call that creates memory. [`enter_memory`](Self::enter_memory) follows if it succeeded.
+    /// Checks a call that creates memory. If the library succeeds, [`record_memory`](Self::record_memory)
+    /// follows.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn check_create(
         &self,
         size: usize,
@@ -46,30 +47,30 @@ impl Model {
         flags: u64,
     ) -> Verdict {
         let agent = match properties.location {
-            Location::Agent(id) => self.world.agent(id),
+            Location::Agent(id) => self.machine.agent(id),
             _ => None,
         };
-        let facts = agent.map(|place| &self.world.agents[place]);
-        let memory = facts.and_then(|facts| facts.memory);
+        let agent_properties = agent.map(|index| &self.machine.agents[index]);
+        let pool_size = agent_properties.and_then(|agent| agent.pool_size);
         let types = properties.handle_types;
         let uncached = properties.kind == AllocationKind::Uncached;
         Rules::default()
-            .refuse(FLAGS, flags != 0)
-            .refuse(SIZE, size == 0 || !size.is_multiple_of(self.world.granule))
-            .refuse(LOCATION, properties.location == Location::Unknown)
-            .refuse(DEVICE, properties.location != Location::Unknown && agent.is_none())
-            .refuse(Wrong::NotSupported, facts.is_some_and(|facts| facts.is_cpu))
-            .refuse(Wrong::NotSupported, !HandleType::POSIX_FILE_DESCRIPTOR.contains(types))
-            .refuse(Wrong::NotSupported, uncached && !self.world.uncached)
-            .refuse(Wrong::OutOfMemory, memory.is_some_and(|memory| size > memory))
+            .reject_if(FLAGS, flags != 0)
+            .reject_if(SIZE, size == 0 || !size.is_multiple_of(self.machine.granule))
+            .reject_if(LOCATION, properties.location == Location::Unknown)
+            .reject_if(DEVICE, properties.location != Location::Unknown && agent.is_none())
+            .reject_if(Reason::NotSupported, agent_properties.is_some_and(|agent| agent.is_cpu))
+            .reject_if(Reason::NotSupported, !HandleType::POSIX_FILE_DESCRIPTOR.contains(types))
+            .reject_if(Reason::NotSupported, uncached && !self.machine.uncached)
+            .reject_if(Reason::OutOfMemory, pool_size.is_some_and(|available| size > available))
             .verdict()
     }
 
-    /// Enters memory that was created.
+    /// Records memory that was created.
     ///
     /// # Errors
     /// Returns the rule that the handle breaks.
-    pub fn enter_memory(
+    pub fn record_memory(
         &mut self,
         handle: Handle,
         size: usize,
@@ -79,30 +80,30 @@ impl Model {
             return Err("memory was created without a location".to_owned());
         };
         let contents = Rc::new(RefCell::new(Contents::unknown(size)));
-        self.enter_handle(handle, *properties, Shared { size, owner, contents })
+        self.record_handle(handle, *properties, Memory { size, owner, contents })
     }
 
-    fn enter_handle(
+    fn record_handle(
         &mut self,
         handle: Handle,
         properties: AllocationProperties,
-        memory: Shared,
+        memory: Memory,
     ) -> Result<(), String> {
-        if self.handles.iter().any(|held| held.handle == handle) {
+        if self.handles.iter().any(|state| state.handle == handle) {
             return Err(format!("{handle:?} is in use already"));
         }
-        self.handles.push(Held { handle, references: 1, properties, memory });
+        self.handles.push(HandleState { handle, references: 1, properties, memory });
         Ok(())
     }
 
     /// Drops a reference.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn release(&mut self, handle: Handle) -> Verdict {
-        self.named(handle)?;
-        for held in self.handles.iter_mut().filter(|held| held.handle == handle) {
-            held.references -= 1;
+        self.valid_handle(handle)?;
+        for state in self.handles.iter_mut().filter(|state| state.handle == handle) {
+            state.references -= 1;
         }
         self.forget_unused();
         Ok(())
@@ -111,81 +112,82 @@ impl Model {
     /// Adds a reference to the handle of a mapping.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn retain(&mut self, address: usize) -> Verdict<Handle> {
         let mapping = self.mappings.iter().find(|it| it.range().contains(&address));
-        let found = mapping.ok_or(Refusal::of(ADDRESS))?.handle;
-        for held in self.handles.iter_mut().filter(|held| held.handle == found) {
-            held.references += 1;
+        let handle = mapping.ok_or(Rejection::of(ADDRESS))?.handle;
+        for state in self.handles.iter_mut().filter(|state| state.handle == handle) {
+            state.references += 1;
         }
-        Ok(found)
+        Ok(handle)
     }
 
     /// Returns the properties and size of a handle's memory.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn properties(&self, handle: Handle) -> Verdict<(AllocationProperties, usize)> {
-        let held = self.named(handle)?;
-        Ok((held.properties, held.memory.size))
+        let state = self.valid_handle(handle)?;
+        Ok((state.properties, state.memory.size))
     }
 
-    /// Returns the memory that a descriptor exports.
+    /// Exports a handle: returns the memory that the descriptor shares.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
-    pub fn export(&self, handle: Handle, kind: HandleType, flags: u64) -> Verdict<Shared> {
-        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
-        let requested = |held: &Held| held.properties.handle_types.contains(kind);
+    /// Returns all reasons for rejecting the call.
+    pub fn export(&self, handle: Handle, handle_type: HandleType, flags: u64) -> Verdict<Memory> {
+        let state = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        let is_exportable =
+            |state: &HandleState| state.properties.handle_types.contains(handle_type);
         Rules::default()
-            .refuse(FLAGS, flags != 0)
-            .refuse(HANDLE, held.is_none())
-            .refuse(HANDLE_TYPE, held.is_some_and(|held| !requested(held)))
-            .refuse(Wrong::NotSupported, kind != HandleType::POSIX_FILE_DESCRIPTOR)
+            .reject_if(FLAGS, flags != 0)
+            .reject_if(HANDLE, state.is_none())
+            .reject_if(HANDLE_TYPE, state.is_some_and(|state| !is_exportable(state)))
+            .reject_if(Reason::NotSupported, handle_type != HandleType::POSIX_FILE_DESCRIPTOR)
             .verdict()?;
-        Ok(held.ok_or(Refusal::of(HANDLE))?.memory.clone())
+        Ok(state.ok_or(Rejection::of(HANDLE))?.memory.clone())
     }
 
-    /// Checks the import of a descriptor. [`enter_import`](Self::enter_import) follows if it succeeded.
-    /// `memory` is `None` if the descriptor is not memory.
+    /// Checks the import of a descriptor. If the library succeeds,
+    /// [`record_import`](Self::record_import) follows. `memory` is `None` if the descriptor is not memory.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
-    pub fn check_import(&self, memory: Option<&Shared>, kind: HandleType) -> Verdict {
+    /// Returns all reasons for rejecting the call.
+    pub fn check_import(&self, memory: Option<&Memory>, handle_type: HandleType) -> Verdict {
         Rules::default()
-            .refuse(DESCRIPTOR, memory.is_none())
-            .refuse(Wrong::NotSupported, kind != HandleType::POSIX_FILE_DESCRIPTOR)
+            .reject_if(DESCRIPTOR, memory.is_none())
+            .reject_if(Reason::NotSupported, handle_type != HandleType::POSIX_FILE_DESCRIPTOR)
             .verdict()
     }
 
-    /// Enters imported memory with the location that the library reports.
+    /// Records imported memory with the location that the library reports.
     ///
     /// # Errors
-    /// Returns the rule that handle or location break.
-    pub fn enter_import(
+    /// Returns the rule that the handle or the location breaks.
+    pub fn record_import(
         &mut self,
         handle: Handle,
-        memory: &Shared,
+        memory: &Memory,
         location: Location,
     ) -> Result<(), String> {
         if location != Location::Unknown && location != Location::Agent(memory.owner) {
-            return Err(format!("memory of {} is said to be at {location:?}", memory.owner));
+            return Err(format!("the library locates memory of {} at {location:?}", memory.owner));
         }
         let properties =
             AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
-        self.enter_handle(handle, properties, memory.clone())
+        self.record_handle(handle, properties, memory.clone())
     }
 
     /// Returns the state of a valid handle. A released handle is invalid even if its memory is mapped.
-    pub(super) fn named(&self, handle: Handle) -> Verdict<&Held> {
-        let held = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
-        held.ok_or(Refusal::of(HANDLE))
+    pub(super) fn valid_handle(&self, handle: Handle) -> Verdict<&HandleState> {
+        let state = self.handles.iter().find(|it| it.handle == handle && it.references > 0);
+        state.ok_or(Rejection::of(HANDLE))
     }
 
     /// Removes handles without references and mappings.
     pub(super) fn forget_unused(&mut self) {
         let mappings = &self.mappings;
         let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);
-        self.handles.retain(|held| held.references > 0 || mapped(held.handle));
+        self.handles.retain(|state| state.references > 0 || mapped(state.handle));
     }
 }

@@ -1,14 +1,14 @@
 //! Mapping and unmapping.
 
-use super::verdict::{ADDRESS, FLAGS, HANDLE, OFFSET, RANGE, Refusal, Rules, SIZE, Verdict};
-use super::{Mapped, Model, common, lies_in, range};
+use super::verdict::{ADDRESS, FLAGS, HANDLE, OFFSET, RANGE, Rejection, Rules, SIZE, Verdict};
+use super::{Mapping, Model, intersection, is_inside, range};
 use hsa_vmm::{Access, Handle};
 
 impl Model {
     /// Maps the start of a handle's memory.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn map(
         &mut self,
         address: usize,
@@ -17,24 +17,25 @@ impl Model {
         handle: Handle,
         flags: u64,
     ) -> Verdict {
-        let granule = self.world.granule;
-        let held = self.named(handle).ok();
-        let place = range(address, size);
-        let reserved = place.as_ref().is_some_and(|place| self.is_in_one_reservation(place));
-        let taken = |place| self.mappings.iter().any(|it| common(&it.range(), place).is_some());
+        let granule = self.machine.granule;
+        let state = self.valid_handle(handle).ok();
+        let target = range(address, size);
+        let reserved = target.as_ref().is_some_and(|target| self.is_in_one_reservation(target));
+        let is_mapped =
+            |target| self.mappings.iter().any(|it| intersection(&it.range(), target).is_some());
         Rules::default()
-            .refuse(FLAGS, flags != 0)
-            .refuse(OFFSET, offset != 0)
-            .refuse(HANDLE, held.is_none())
-            .refuse(ADDRESS, !address.is_multiple_of(granule))
-            .refuse(SIZE, size == 0 || !size.is_multiple_of(granule))
-            .refuse(SIZE, held.is_some_and(|held| size > held.memory.size))
-            .refuse(RANGE, !reserved)
-            .refuse(RANGE, place.as_ref().is_some_and(taken))
+            .reject_if(FLAGS, flags != 0)
+            .reject_if(OFFSET, offset != 0)
+            .reject_if(HANDLE, state.is_none())
+            .reject_if(ADDRESS, !address.is_multiple_of(granule))
+            .reject_if(SIZE, size == 0 || !size.is_multiple_of(granule))
+            .reject_if(SIZE, state.is_some_and(|state| size > state.memory.size))
+            .reject_if(RANGE, !reserved)
+            .reject_if(RANGE, target.as_ref().is_some_and(is_mapped))
             .verdict()?;
-        let agents = self.world.agents.len();
+        let agents = self.machine.agents.len();
         let (access, granted) = (vec![Access::None; agents], vec![false; agents]);
-        self.mappings.push(Mapped { start: address, size, handle, access, granted });
+        self.mappings.push(Mapping { start: address, size, handle, access, granted });
         self.mappings.sort_by_key(|mapping| mapping.start);
         Ok(())
     }
@@ -42,24 +43,24 @@ impl Model {
     /// Unmaps a range of whole mappings.
     ///
     /// # Errors
-    /// Returns everything that is wrong with the call.
+    /// Returns all reasons for rejecting the call.
     pub fn unmap(&mut self, address: usize, size: usize) -> Verdict {
-        let run = self.run(address, size)?;
-        self.mappings.retain(|mapping| !run.contains(&mapping.start));
+        let starts = self.whole_mappings(address, size)?;
+        self.mappings.retain(|mapping| !starts.contains(&mapping.start));
         self.forget_unused();
         Ok(())
     }
 
-    /// Returns the starts of the adjacent mappings that exactly make up a range.
-    pub(super) fn run(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
-        let run = range(address, size).and_then(|place| {
-            let touched = |it: &&Mapped| common(&it.range(), &place).is_some();
-            let touched: Vec<_> = self.mappings.iter().filter(touched).collect();
-            let whole = touched.iter().all(|it| lies_in(&it.range(), &place));
-            let total: usize = touched.iter().map(|it| it.size).sum();
-            let is_run = whole && total == size && self.is_in_one_reservation(&place);
-            is_run.then(|| touched.iter().map(|it| it.start).collect())
+    /// Returns the starts of the mappings in a range. They must cover it, and not extend beyond it.
+    pub(super) fn whole_mappings(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
+        let starts = range(address, size).and_then(|target| {
+            let overlaps = |it: &&Mapping| intersection(&it.range(), &target).is_some();
+            let mappings: Vec<_> = self.mappings.iter().filter(overlaps).collect();
+            let all_inside = mappings.iter().all(|it| is_inside(&it.range(), &target));
+            let total: usize = mappings.iter().map(|it| it.size).sum();
+            let is_covered = all_inside && total == size && self.is_in_one_reservation(&target);
+            is_covered.then(|| mappings.iter().map(|it| it.start).collect())
         });
-        run.ok_or(Refusal::of(RANGE))
+        starts.ok_or(Rejection::of(RANGE))
     }
 }

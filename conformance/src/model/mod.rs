@@ -1,38 +1,38 @@
 //! The reference model: virtual memory management as the documents define it, implemented as simply as
 //! possible.
 //!
-//! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. A
-//! call is checked against all of its rules and changes the state only if none is broken. So the model
-//! knows *all* errors of a call, of which the library may return any.
+//! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. Each
+//! call is checked against all of its rules, and changes the state only if it breaks none. The model
+//! therefore knows *all* errors of a call; the library may return any of them.
 //!
-//! It is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library
+//! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library
 //! except the types of its interface. Where the documents leave a result to the runtime (the address of a
 //! reservation, the owner of an import), the model receives the result and checks it against the rules.
 
 mod access;
 mod contents;
 mod handles;
+mod machine;
 mod mappings;
 mod reservations;
 mod transfer;
 mod verdict;
-mod world;
 
 pub use contents::Contents;
-pub use handles::{Held, Shared};
-pub use verdict::{Refusal, Verdict, Wrong};
-pub use world::{AgentFacts, World};
+pub use handles::{HandleState, Memory};
+pub use machine::{AgentProperties, Machine};
+pub use verdict::{Reason, Rejection, Verdict};
 
 use hsa_vmm::{Access, Handle};
 use std::ops::Range;
 
-/// The state according to the documents.
+/// The state of the library according to the documents.
 #[derive(Debug)]
 pub struct Model {
-    world: World,
+    machine: Machine,
     reservations: Vec<Reservation>,
-    handles: Vec<Held>,
-    mappings: Vec<Mapped>,
+    handles: Vec<HandleState>,
+    mappings: Vec<Mapping>,
 }
 
 /// A reservation.
@@ -46,7 +46,7 @@ pub struct Reservation {
 
 /// A mapping of the start of a handle's memory.
 #[derive(Clone, Debug)]
-pub struct Mapped {
+pub struct Mapping {
     /// The first address.
     pub start: usize,
     /// The size in bytes.
@@ -55,22 +55,22 @@ pub struct Mapped {
     pub handle: Handle,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// Which agents were granted access since the memory was mapped or revoked. A GPU among them can
-    /// access the memory even when its access is [`Access::None`].
+    /// Whether each agent was granted access since the memory was mapped or the agent's access revoked.
+    /// A GPU that was granted access keeps it even when its access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 
 impl Model {
     /// Creates an empty model of a machine.
     #[must_use]
-    pub fn new(world: World) -> Self {
-        Self { world, reservations: Vec::new(), handles: Vec::new(), mappings: Vec::new() }
+    pub fn new(machine: Machine) -> Self {
+        Self { machine, reservations: Vec::new(), handles: Vec::new(), mappings: Vec::new() }
     }
 
     /// Returns the properties of the machine.
     #[must_use]
-    pub fn world(&self) -> &World {
-        &self.world
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// Returns the reservations, by address.
@@ -81,13 +81,13 @@ impl Model {
 
     /// Returns the handles that are referenced or mapped, oldest first.
     #[must_use]
-    pub fn handles(&self) -> &[Held] {
+    pub fn handles(&self) -> &[HandleState] {
         &self.handles
     }
 
     /// Returns the mappings, by address.
     #[must_use]
-    pub fn mappings(&self) -> &[Mapped] {
+    pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
     }
 }
@@ -100,7 +100,7 @@ impl Reservation {
     }
 }
 
-impl Mapped {
+impl Mapping {
     /// Returns the address range.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
@@ -115,11 +115,11 @@ fn range(address: usize, size: usize) -> Option<Range<usize>> {
 }
 
 /// Returns the intersection of two ranges, if it is not empty.
-fn common(one: &Range<usize>, other: &Range<usize>) -> Option<Range<usize>> {
-    let both = one.start.max(other.start)..one.end.min(other.end);
-    (!both.is_empty()).then_some(both)
+fn intersection(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
+    let shared = a.start.max(b.start)..a.end.min(b.end);
+    (!shared.is_empty()).then_some(shared)
 }
 
-fn lies_in(inner: &Range<usize>, outer: &Range<usize>) -> bool {
+fn is_inside(inner: &Range<usize>, outer: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }

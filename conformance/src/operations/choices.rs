@@ -1,6 +1,6 @@
 //! Random choices, determined by bytes.
 
-/// Makes choices from bytes. Without bytes left, it chooses the first of everything.
+/// Makes choices from bytes. When no bytes are left, each choice is the first value.
 #[derive(Clone, Debug)]
 pub(crate) struct Choices<'a> {
     bytes: std::slice::Iter<'a, u8>,
@@ -11,7 +11,7 @@ impl<'a> Choices<'a> {
         Self { bytes: bytes.iter() }
     }
 
-    /// Returns any byte.
+    /// Returns the next byte, or 0.
     pub fn byte(&mut self) -> u8 {
         self.bytes.next().copied().unwrap_or(0)
     }
@@ -21,18 +21,18 @@ impl<'a> Choices<'a> {
         ((u16::from(self.byte()) * u16::from(limit)) >> 8) as u8
     }
 
-    /// Returns `true` with this probability in percent.
-    pub fn percent(&mut self, often: u8) -> bool {
+    /// Returns `true` with a probability in percent.
+    pub fn percent(&mut self, probability: u8) -> bool {
         // Large bytes mean `true`, so that a byte of 0 is the common case.
-        self.below(100) >= 100 - often
+        self.below(100) >= 100 - probability
     }
 
-    /// Returns one of these values.
-    pub fn one_of<T: Copy, const N: usize>(&mut self, these: [T; N]) -> T {
-        these[usize::from(self.below(N as u8))]
+    /// Returns one of the values.
+    pub fn one_of<T: Copy, const N: usize>(&mut self, values: [T; N]) -> T {
+        values[usize::from(self.below(N as u8))]
     }
 
-    /// Returns any number.
+    /// Returns a number from the next eight bytes.
     pub fn number(&mut self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }

@@ -1,4 +1,4 @@
-//! Operations as calls, for people: `map(reservation 0, handle 1, offset 2 granules)`.
+//! Formats operations as calls: `map(reservation 0, handle 1, offset 2 granules)`.
 
 use super::names::{AgentName, Amount, Edge, HandleName, Region, Shift, Span, Spot};
 use super::operation::{Alignment, Descriptor, Extent, Hint, Operation};
@@ -15,27 +15,27 @@ fn plural(number: u8, what: &str) -> String {
 
 impl Display for Operation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let mut more = Vec::new();
-        let mut flag = |wanted: bool, text: String| more.extend(wanted.then_some(text));
+        let mut options = Vec::new();
+        let mut add_if = |is_set: bool, text: String| options.extend(is_set.then_some(text));
         let head = match self {
             Self::Reserve { size, alignment, hint, flags } => {
-                flag(*alignment != Alignment::None, format!("alignment {alignment}"));
-                flag(*hint != Hint::None, format!("at {hint}"));
-                flag(*flags != 0, format!("flags {flags:#x}"));
+                add_if(*alignment != Alignment::None, format!("alignment {alignment}"));
+                add_if(*hint != Hint::None, format!("at {hint}"));
+                add_if(*flags != 0, format!("flags {flags:#x}"));
                 format!("address_reserve({size}")
             }
             Self::Free { span } => format!("address_free({span}"),
             Self::Create { size, on, uncached, handle_types, flags } => {
-                flag(*uncached, "uncached".to_owned());
-                flag(*handle_types != 0, format!("handle types {handle_types:#x}"));
-                flag(*flags != 0, format!("flags {flags:#x}"));
+                add_if(*uncached, "uncached".to_owned());
+                add_if(*handle_types != 0, format!("handle types {handle_types:#x}"));
+                add_if(*flags != 0, format!("flags {flags:#x}"));
                 format!("create({size}, {on}")
             }
             Self::Release { handle } => format!("release({handle}"),
             Self::Map { handle, span, extent, offset, flags } => {
-                flag(*extent != Extent::Span, extent.to_string());
-                flag(*offset != Amount::Granules(0), format!("offset {offset}"));
-                flag(*flags != 0, format!("flags {flags:#x}"));
+                add_if(*extent != Extent::Span, extent.to_string());
+                add_if(*offset != Amount::Granules(0), format!("offset {offset}"));
+                add_if(*flags != 0, format!("flags {flags:#x}"));
                 format!("map({span}, {handle}")
             }
             Self::Unmap { span } => format!("unmap({span}"),
@@ -52,7 +52,7 @@ impl Display for Operation {
             Self::Revoke { span, agents } => format!("revoke({span}, [{}]", list(agents)),
             Self::Retain { spot } => format!("retain_allocation_handle({spot}"),
             Self::Export { handle, handle_type, flags } => {
-                flag(*flags != 0, format!("flags {flags:#x}"));
+                add_if(*flags != 0, format!("flags {flags:#x}"));
                 format!("export_to_shareable_handle({handle}, type {handle_type:#x}")
             }
             Self::Import { descriptor, handle_type } => {
@@ -71,7 +71,7 @@ impl Display for Operation {
             Self::Shutdown => "shut_down(".to_owned(),
         };
         f.write_str(&head)?;
-        more.iter().try_for_each(|text| write!(f, ", {text}"))?;
+        options.iter().try_for_each(|text| write!(f, ", {text}"))?;
         f.write_str(")")
     }
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_shown_as_calls() {
+    fn operations_are_formatted_as_calls() {
         let reservation = span(Region::Reservation(0));
         let map = Operation::Map {
             handle: HandleName::Live(1),
@@ -229,13 +229,13 @@ mod tests {
             offset: Amount::Granules(2),
             flags: 0,
         };
-        let shown = "map(reservation 0, end a byte earlier, handle 1, offset 2 granules)";
-        assert_eq!(map.to_string(), shown);
+        let expected = "map(reservation 0, end a byte earlier, handle 1, offset 2 granules)";
+        assert_eq!(map.to_string(), expected);
         let grants = vec![(AgentName::Gpu(0), 3), (AgentName::Invented(9), 7)];
         let access = Operation::SetAccess { span: span(Region::Run(1, 2)), grants };
-        let shown = "set_access(2 mappings from mapping 1 on, [GPU 0: read and write, \
+        let expected = "set_access(2 mappings from mapping 1 on, [GPU 0: read and write, \
                      invalid agent 0x9: 0x7])";
-        assert_eq!(access.to_string(), shown);
+        assert_eq!(access.to_string(), expected);
         let spot = Spot { span: span(Region::Run(0, 1)), edge: Edge::BeforeEnd(1) };
         let read = Operation::Read { spot, size: 1 };
         assert_eq!(read.to_string(), "read(1 byte before the end of mapping 0, 1 byte)");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn no_drawn_operation_is_shown_as_debug_output() {
+    fn drawn_operations_contain_no_debug_output() {
         let mut random = Rng::with_seed(11);
         for _ in 0..2000 {
             let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(64).collect();

@@ -1,4 +1,4 @@
-//! The generator of operations from bytes.
+//! Generates operations from bytes.
 //!
 //! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
 //! smaller bytes give simpler operations.
@@ -9,7 +9,7 @@ use super::{
     Shift, Span, Spot,
 };
 
-/// The kinds of operations with their frequencies out of 256.
+/// The kinds of operations and their frequencies, which add up to 256.
 const WEIGHTS: [(Kind, u8); 19] = [
     (Kind::Reserve, 16),
     (Kind::Create, 24),
@@ -56,20 +56,20 @@ enum Kind {
 }
 
 impl Operation {
-    /// The number of bytes that is enough for any operation.
+    /// The maximum number of bytes that an operation needs.
     pub const BYTES: usize = 32;
 
-    /// Generates an operation from bytes for this number of objects. Missing bytes count as 0.
+    /// Generates an operation from bytes, for a state with these objects. Missing bytes count as 0.
     #[must_use]
     pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
-        let by = &mut Choices::new(bytes);
-        let kind = kind(by);
-        let unlikely = by.percent(10);
-        draw(if unlikely { kind } else { possible(kind, object_counts) }, by)
+        let choices = &mut Choices::new(bytes);
+        let kind = draw_kind(choices);
+        let unlikely = choices.percent(10);
+        draw(if unlikely { kind } else { possible_kind(kind, object_counts) }, choices)
     }
 }
 
-/// The (approximate) number of objects that operations can name.
+/// The approximate numbers of objects that operations can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
     /// Reservations.
@@ -104,8 +104,8 @@ impl ObjectCounts {
     }
 }
 
-/// Replaces an operation without objects by the operation that creates them.
-fn possible(kind: Kind, object_counts: ObjectCounts) -> Kind {
+/// Returns a kind; if the objects of its operations are missing, the kind that creates them instead.
+fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
         Kind::Import | Kind::Close if object_counts.exported > 0 => kind,
@@ -119,66 +119,74 @@ fn possible(kind: Kind, object_counts: ObjectCounts) -> Kind {
     }
 }
 
-fn draw(kind: Kind, by: &mut Choices) -> Operation {
+fn draw(kind: Kind, choices: &mut Choices) -> Operation {
     match kind {
         Kind::Reserve => Operation::Reserve {
-            size: amount(by, 20),
-            alignment: alignment(by),
-            hint: hint(by),
-            flags: flags(by),
+            size: amount(choices, 20),
+            alignment: alignment(choices),
+            hint: hint(choices),
+            flags: flags(choices),
         },
-        Kind::Free => Operation::Free { span: reservation(by) },
+        Kind::Free => Operation::Free { span: reservation(choices) },
         Kind::Create => Operation::Create {
-            size: amount(by, 4),
-            on: if by.percent(5) { agent(by) } else { AgentName::Gpu(by.byte()) },
-            uncached: by.percent(5),
-            // File descriptors mostly, none sometimes, Windows handles rarely.
-            handle_types: by.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
-            flags: flags(by),
+            size: amount(choices, 4),
+            on: if choices.percent(5) { agent(choices) } else { AgentName::Gpu(choices.byte()) },
+            uncached: choices.percent(5),
+            // Mostly file descriptors, sometimes no type, rarely Windows handles.
+            handle_types: choices.one_of([1, 1, 1, 1, 1, 1, 0, 0, 0, 2]),
+            flags: flags(choices),
         },
-        Kind::Release => Operation::Release { handle: name(by) },
+        Kind::Release => Operation::Release { handle: handle_name(choices) },
         Kind::Map => Operation::Map {
-            handle: name(by),
-            span: gap(by),
-            extent: extent(by),
-            offset: if by.percent(3) { amount(by, 2) } else { Amount::Granules(0) },
-            flags: flags(by),
+            handle: handle_name(choices),
+            span: gap(choices),
+            extent: extent(choices),
+            offset: if choices.percent(3) { amount(choices, 2) } else { Amount::Granules(0) },
+            flags: flags(choices),
         },
-        Kind::Unmap => Operation::Unmap { span: run(by) },
-        Kind::SetAccess => Operation::SetAccess { span: run(by), grants: grants(by) },
-        Kind::GetAccess => Operation::GetAccess { agent: agent(by), spot: spot(by) },
-        Kind::Revoke => Operation::Revoke { span: run(by), agents: list(by, agent) },
-        Kind::Retain => Operation::Retain { spot: spot(by) },
-        Kind::Export => {
-            Operation::Export { handle: name(by), handle_type: handle_type(by), flags: flags(by) }
-        }
+        Kind::Unmap => Operation::Unmap { span: run(choices) },
+        Kind::SetAccess => Operation::SetAccess { span: run(choices), grants: grants(choices) },
+        Kind::GetAccess => Operation::GetAccess { agent: agent(choices), spot: spot(choices) },
+        Kind::Revoke => Operation::Revoke { span: run(choices), agents: list(choices, agent) },
+        Kind::Retain => Operation::Retain { spot: spot(choices) },
+        Kind::Export => Operation::Export {
+            handle: handle_name(choices),
+            handle_type: handle_type(choices),
+            flags: flags(choices),
+        },
         Kind::Import => {
-            Operation::Import { descriptor: descriptor(by), handle_type: handle_type(by) }
+            Operation::Import { descriptor: descriptor(choices), handle_type: handle_type(choices) }
         }
-        Kind::Close => Operation::Close { exported: by.byte() },
-        Kind::Properties => Operation::Properties { handle: name(by) },
-        Kind::Write => Operation::Write { spot: spot(by), size: by.below(40), byte: by.byte() },
-        Kind::Read => Operation::Read { spot: spot(by), size: by.below(40) },
-        Kind::Fill => Operation::Fill { span: writable(by), value: by.number() as u32 },
-        Kind::Copy => Operation::Copy { agent: agent(by), to: writable(by), from: writable(by) },
+        Kind::Close => Operation::Close { exported: choices.byte() },
+        Kind::Properties => Operation::Properties { handle: handle_name(choices) },
+        Kind::Write => {
+            Operation::Write { spot: spot(choices), size: choices.below(40), byte: choices.byte() }
+        }
+        Kind::Read => Operation::Read { spot: spot(choices), size: choices.below(40) },
+        Kind::Fill => Operation::Fill { span: writable(choices), value: choices.number() as u32 },
+        Kind::Copy => Operation::Copy {
+            agent: agent(choices),
+            to: writable(choices),
+            from: writable(choices),
+        },
         Kind::Shutdown => Operation::Shutdown,
     }
 }
 
-fn kind(by: &mut Choices) -> Kind {
-    let mut left = by.byte();
+fn draw_kind(choices: &mut Choices) -> Kind {
+    let mut remaining = choices.byte();
     for (kind, weight) in WEIGHTS {
-        match left.checked_sub(weight) {
-            Some(rest) => left = rest,
+        match remaining.checked_sub(weight) {
+            Some(rest) => remaining = rest,
             None => return kind,
         }
     }
     Kind::Shutdown
 }
 
-fn amount(by: &mut Choices, most: u8) -> Amount {
-    let granules = by.below(most) + 1;
-    match by.below(50) {
+fn amount(choices: &mut Choices, max_granules: u8) -> Amount {
+    let granules = choices.below(max_granules) + 1;
+    match choices.below(50) {
         47 => Amount::Granules(0),
         48 => Amount::Odd(granules),
         49 => Amount::Huge,
@@ -186,152 +194,155 @@ fn amount(by: &mut Choices, most: u8) -> Amount {
     }
 }
 
-fn flags(by: &mut Choices) -> u8 {
-    if by.percent(1) { by.byte() } else { 0 }
+fn flags(choices: &mut Choices) -> u8 {
+    if choices.percent(1) { choices.byte() } else { 0 }
 }
 
-fn alignment(by: &mut Choices) -> Alignment {
-    match by.below(10) {
+fn alignment(choices: &mut Choices) -> Alignment {
+    match choices.below(10) {
         0..6 => Alignment::None,
-        9 if by.percent(50) => Alignment::Wrong,
-        _ => Alignment::PowerOfTwo(by.below(31)),
+        9 if choices.percent(50) => Alignment::Wrong,
+        _ => Alignment::PowerOfTwo(choices.below(31)),
     }
 }
 
-fn hint(by: &mut Choices) -> Hint {
-    let which = by.byte();
-    match by.below(10) {
+fn hint(choices: &mut Choices) -> Hint {
+    let index = choices.byte();
+    match choices.below(10) {
         0..4 => Hint::None,
-        4..7 => Hint::Behind(which),
-        7 => Hint::Inside(which),
-        8 => Hint::Freed(which),
-        _ => Hint::Odd(which),
+        4..7 => Hint::Behind(index),
+        7 => Hint::Inside(index),
+        8 => Hint::Freed(index),
+        _ => Hint::Odd(index),
     }
 }
 
-fn name(by: &mut Choices) -> HandleName {
-    match by.below(20) {
-        0..17 => HandleName::Live(by.byte()),
-        17..19 => HandleName::Past(by.byte()),
-        _ => HandleName::Invented(by.number()),
+fn handle_name(choices: &mut Choices) -> HandleName {
+    match choices.below(20) {
+        0..17 => HandleName::Live(choices.byte()),
+        17..19 => HandleName::Past(choices.byte()),
+        _ => HandleName::Invented(choices.number()),
     }
 }
 
-fn agent(by: &mut Choices) -> AgentName {
-    match by.below(100) {
-        0..98 => AgentName::Agent(by.byte()),
-        98 => AgentName::Invented(by.byte()),
-        _ => AgentName::Foreign(by.byte()),
+fn agent(choices: &mut Choices) -> AgentName {
+    match choices.below(100) {
+        0..98 => AgentName::Agent(choices.byte()),
+        98 => AgentName::Invented(choices.byte()),
+        _ => AgentName::Foreign(choices.byte()),
     }
 }
 
-fn access(by: &mut Choices) -> u8 {
-    by.one_of([3, 3, 3, 1, 0])
+fn access(choices: &mut Choices) -> u8 {
+    choices.one_of([3, 3, 3, 1, 0])
 }
 
-fn extent(by: &mut Choices) -> Extent {
-    match by.below(10) {
+fn extent(choices: &mut Choices) -> Extent {
+    match choices.below(10) {
         0..6 => Extent::Whole,
         9 => Extent::TooMuch,
         _ => Extent::Span,
     }
 }
 
-fn handle_type(by: &mut Choices) -> u8 {
-    by.one_of([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8])
+fn handle_type(choices: &mut Choices) -> u8 {
+    choices.one_of([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8])
 }
 
-fn descriptor(by: &mut Choices) -> Descriptor {
-    match by.below(20) {
+fn descriptor(choices: &mut Choices) -> Descriptor {
+    match choices.below(20) {
         17 => Descriptor::Null,
         18 => Descriptor::Socket,
         19 => Descriptor::File,
-        _ => Descriptor::Exported(by.byte()),
+        _ => Descriptor::Exported(choices.byte()),
     }
 }
 
-/// The same access for all agents, or different access for some.
-fn grants(by: &mut Choices) -> Vec<(AgentName, u8)> {
-    if by.percent(35) {
-        return list(by, |by| (agent(by), access(by)));
+/// Draws the same access for all agents, or different access for some.
+fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
+    if choices.percent(35) {
+        return list(choices, |choices| (agent(choices), access(choices)));
     }
-    let access = by.one_of([3, 3, 3, 3, 3, 1, 0]);
+    let access = choices.one_of([3, 3, 3, 3, 3, 1, 0]);
     (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
-/// One to four values, rarely none.
-fn list<T>(by: &mut Choices, mut one: impl FnMut(&mut Choices) -> T) -> Vec<T> {
-    let length = if by.percent(2) { 0 } else { 1 + by.below(4) };
-    (0..length).map(|_| one(by)).collect()
+/// Draws one to four values, rarely none.
+fn list<T>(choices: &mut Choices, mut item: impl FnMut(&mut Choices) -> T) -> Vec<T> {
+    let length = if choices.percent(2) { 0 } else { 1 + choices.below(4) };
+    (0..length).map(|_| item(choices)).collect()
 }
 
-fn spot(by: &mut Choices) -> Spot {
-    let edge = match by.below(20) {
+fn spot(choices: &mut Choices) -> Spot {
+    let edge = match choices.below(20) {
         0..11 => Edge::First,
         11..14 => Edge::Middle,
-        14..19 => Edge::BeforeEnd(by.below(64) + 1),
+        14..19 => Edge::BeforeEnd(choices.below(64) + 1),
         _ => Edge::End,
     };
-    Spot { edge, span: writable(by) }
+    Spot { edge, span: writable(choices) }
 }
 
-/// Mostly mappings that an agent can write.
-fn writable(by: &mut Choices) -> Span {
-    if by.percent(30) {
-        return run(by);
+/// Draws a span: mostly mappings that an agent can write.
+fn writable(choices: &mut Choices) -> Span {
+    if choices.percent(30) {
+        return run(choices);
     }
-    let region = Region::Writable(by.byte(), by.one_of([1, 1, 1, 2, 3, 8]));
-    shifted(by, region)
+    let region = Region::Writable(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8]));
+    shifted(choices, region)
 }
 
-/// Mostly mappings.
-fn run(by: &mut Choices) -> Span {
-    let region = match by.below(20) {
-        0..17 => Region::Run(by.byte(), by.one_of([1, 1, 1, 2, 3, 8])),
-        17 => Region::Mappings(by.byte(), by.one_of([1, 2, 2, 3])),
-        _ => any_region(by),
+/// Draws a span: mostly mappings.
+fn run(choices: &mut Choices) -> Span {
+    let region = match choices.below(20) {
+        0..17 => Region::Run(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
+        17 => Region::Mappings(choices.byte(), choices.one_of([1, 2, 2, 3])),
+        _ => any_region(choices),
     };
-    shifted(by, region)
+    shifted(choices, region)
 }
 
-/// Mostly unmapped addresses for a mapping.
-fn gap(by: &mut Choices) -> Span {
-    let region = match by.below(20) {
-        0..14 => Region::Gap(by.byte(), 1 + by.below(4)),
-        // Possibly mapped already.
-        14..18 => Region::Granules(by.byte(), by.below(12), 1 + by.below(4)),
-        _ => any_region(by),
+/// Draws a span: mostly unmapped addresses of a reservation.
+fn gap(choices: &mut Choices) -> Span {
+    let region = match choices.below(20) {
+        0..14 => Region::Gap(choices.byte(), 1 + choices.below(4)),
+        // These granules may be mapped already.
+        14..18 => Region::Granules(choices.byte(), choices.below(12), 1 + choices.below(4)),
+        _ => any_region(choices),
     };
-    shifted(by, region)
+    shifted(choices, region)
 }
 
-/// Mostly a reservation.
-fn reservation(by: &mut Choices) -> Span {
-    let region = match by.below(10) {
-        0..8 => Region::Reservation(by.byte()),
-        _ => any_region(by),
+/// Draws a span: mostly a reservation.
+fn reservation(choices: &mut Choices) -> Span {
+    let region = match choices.below(10) {
+        0..8 => Region::Reservation(choices.byte()),
+        _ => any_region(choices),
     };
-    shifted(by, region)
+    shifted(choices, region)
 }
 
-/// Any kind of region.
-fn any_region(by: &mut Choices) -> Region {
-    match by.below(6) {
-        0 | 1 => Region::Granules(by.byte(), by.below(12), 1 + by.below(6)),
-        2 => Region::Gap(by.byte(), 1 + by.below(4)),
-        3 => Region::Reservation(by.byte()),
-        4 => Region::Freed(by.byte()),
-        _ if by.percent(50) => Region::Anything(by.number(), by.number() >> by.below(64)),
-        _ => Region::Anything(0, u64::from(by.byte()) << 12),
+/// Draws a region of any kind.
+fn any_region(choices: &mut Choices) -> Region {
+    match choices.below(6) {
+        0 | 1 => Region::Granules(choices.byte(), choices.below(12), 1 + choices.below(6)),
+        2 => Region::Gap(choices.byte(), 1 + choices.below(4)),
+        3 => Region::Reservation(choices.byte()),
+        4 => Region::Freed(choices.byte()),
+        _ if choices.percent(50) => {
+            Region::Anything(choices.number(), choices.number() >> choices.below(64))
+        }
+        _ => Region::Anything(0, u64::from(choices.byte()) << 12),
     }
 }
 
-fn shifted(by: &mut Choices, region: Region) -> Span {
+/// Rarely moves one end of a region.
+fn shifted(choices: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];
-    let (start, end) = match by.below(25) {
-        23 => (by.one_of(shifts), Shift::None),
-        24 => (Shift::None, by.one_of(shifts)),
+    let (start, end) = match choices.below(25) {
+        23 => (choices.one_of(shifts), Shift::None),
+        24 => (Shift::None, choices.one_of(shifts)),
         _ => (Shift::None, Shift::None),
     };
     Span { region, start, end }

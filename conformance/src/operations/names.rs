@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub enum Amount {
     /// A number of granules.
     Granules(u8),
-    /// A number of granules and a byte.
+    /// A number of granules plus one byte.
     Odd(u8),
-    /// More than exists.
+    /// More than any machine has.
     Huge,
 }
 
@@ -40,7 +40,7 @@ pub enum AgentName {
     Foreign(u8),
 }
 
-/// A region with moved ends.
+/// A region whose ends may be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The region.
@@ -53,7 +53,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns whether the ends are those of the region.
+    /// Returns whether neither end is moved.
     #[must_use]
     pub fn is_not_shifted(&self) -> bool {
         self.start == Shift::None && self.end == Shift::None
@@ -64,15 +64,16 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Region {
-    /// A number of adjacent mappings from one on.
+    /// Adjacent mappings: the index of the first, and their number.
     Run(u8, u8),
-    /// The same among the mappings that an agent can write.
+    /// Adjacent mappings that an agent can write: the index of the first, and their number.
     Writable(u8, u8),
-    /// A number of mappings from one on, with the holes between them.
+    /// Mappings and the holes between them: the index of the first mapping, and the number of mappings.
     Mappings(u8, u8),
     /// Granules of a reservation: its index, the first granule, their number.
     Granules(u8, u8, u8),
-    /// The first hole of at least a number of granules, from one reservation on.
+    /// The first hole of at least this size: the index of the reservation where the search begins, and the
+    /// number of granules.
     Gap(u8, u8),
     /// A whole reservation.
     Reservation(u8),
@@ -89,13 +90,13 @@ pub enum Shift {
     /// Not at all.
     #[default]
     None,
-    /// A granule further on.
+    /// One granule up.
     GranuleOn,
-    /// A granule back.
+    /// One granule down.
     GranuleBack,
-    /// A byte further on.
+    /// One byte up.
     ByteOn,
-    /// A byte back.
+    /// One byte down.
     ByteBack,
     /// To the other end, so that the range is empty.
     Away,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A call with all its arguments. Indexes that are too large wrap around.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the arguments have the names of the call's")]
+#[allow(missing_docs, reason = "the arguments are named as those of the call")]
 pub enum Operation {
     /// Reserves addresses.
     Reserve { size: Amount, alignment: Alignment, hint: Hint, flags: u8 },
@@ -36,15 +36,15 @@ pub enum Operation {
     Close { exported: u8 },
     /// Queries the properties of memory.
     Properties { handle: HandleName },
-    /// Writes `size` bytes of value `byte` by the CPU.
+    /// Writes `size` bytes with the CPU: `byte`, `byte + 1`, …
     Write { spot: Spot, size: u8, byte: u8 },
-    /// Reads `size` bytes by the CPU.
+    /// Reads `size` bytes with the CPU.
     Read { spot: Spot, size: u8 },
     /// Fills a span by the memory's owner.
     Fill { span: Span, value: u32 },
-    /// Copies by an agent; the size is that of the smaller span.
+    /// Copies by an agent. The size is that of the smaller span.
     Copy { agent: AgentName, to: Span, from: Span },
-    /// Drops the library with everything it holds and opens it again.
+    /// Drops the library with all of its objects, and opens it again.
     Shutdown,
 }
 
@@ -52,7 +52,7 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alignment {
-    /// None.
+    /// No alignment.
     None,
     /// Two to this power, in bytes.
     PowerOfTwo(u8),
@@ -64,15 +64,15 @@ pub enum Alignment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
-    /// None.
+    /// No address.
     None,
-    /// At the end of another.
+    /// At the end of another reservation, by index.
     Behind(u8),
-    /// In the middle of another.
+    /// In the middle of another reservation, by index.
     Inside(u8),
-    /// At a freed reservation.
+    /// At a freed reservation, by index from the newest.
     Freed(u8),
-    /// At an unaligned address.
+    /// At an unaligned address behind the reservation with this index.
     Odd(u8),
 }
 
@@ -80,11 +80,11 @@ pub enum Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// All of it.
+    /// The whole handle.
     Whole,
     /// As much as the span.
     Span,
-    /// One granule more than it has.
+    /// One granule more than the handle has.
     TooMuch,
 }
 
@@ -98,6 +98,6 @@ pub enum Descriptor {
     Null,
     /// A socket.
     Socket,
-    /// A file, whose size could be that of memory.
+    /// A regular file; `/dev/null` on runtimes that would accept a file as memory.
     File,
 }

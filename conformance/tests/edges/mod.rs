@@ -1,44 +1,44 @@
-//! Section 6.2 of the reference, row by row.
+//! The table of section 6.2 of the reference.
 
 use hsa_vmm::hip::{HipError, HipProfile};
 
-/// A row.
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub number: u32,
-    /// The case, as written in the reference.
-    pub what: &'static str,
-    pub shown: Shown,
+    /// The text of the row in the reference.
+    pub title: &'static str,
+    pub coverage: Coverage,
 }
 
 /// How a row is covered.
 #[derive(Clone, Copy, Debug)]
-pub enum Shown {
+pub enum Coverage {
     /// By conformance cases; their names are separated by spaces.
     Cases(Expected, &'static str),
-    /// By a test, because a case cannot show it.
-    Test { why: &'static str, file: &'static str, name: &'static str },
+    /// By a test, because a case cannot cover the row.
+    Test { reason: &'static str, file: &'static str, name: &'static str },
 }
 
 /// The expected result of the call.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     Works,
-    Refused {
+    Rejected {
         hip6: HipError,
         hip7: HipError,
     },
-    /// Rejected before there is a `Vmm`. The case itself checks the error.
+    /// Opening the `Vmm` fails. The case itself checks the error.
     AtOpening,
 }
 
 impl Expected {
-    /// Returns the HIP error, if any.
-    pub fn of(self, profile: HipProfile) -> Option<HipError> {
+    /// Returns the expected HIP error, if any.
+    pub fn error(self, profile: HipProfile) -> Option<HipError> {
         match self {
             Self::Works | Self::AtOpening => None,
-            Self::Refused { hip6, .. } if profile == HipProfile::Hip6 => Some(hip6),
-            Self::Refused { hip7, .. } => Some(hip7),
+            Self::Rejected { hip6, .. } if profile == HipProfile::Hip6 => Some(hip6),
+            Self::Rejected { hip7, .. } => Some(hip7),
         }
     }
 }
@@ -46,38 +46,38 @@ impl Expected {
 impl Row {
     /// Returns the names of the cases that cover the row.
     pub fn cases(&self) -> impl Iterator<Item = &'static str> {
-        let names = if let Shown::Cases(_, names) = self.shown { names } else { "" };
+        let names = if let Coverage::Cases(_, names) = self.coverage { names } else { "" };
         names.split_whitespace()
     }
 }
 
 use Expected::{AtOpening as AT_OPENING, Works as WORKS};
 
-const fn refused(hip6: HipError, hip7: HipError) -> Expected {
-    Expected::Refused { hip6, hip7 }
+const fn rejected(hip6: HipError, hip7: HipError) -> Expected {
+    Expected::Rejected { hip6, hip7 }
 }
 
-const INVALID: Expected = refused(HipError::InvalidValue, HipError::InvalidValue);
-const BAD_RESERVATION: Expected = refused(HipError::OutOfMemory, HipError::InvalidValue);
-const STILL_MAPPED: Expected = refused(HipError::Unknown, HipError::InvalidValue);
-const BAD_DEVICE: Expected = refused(HipError::InvalidValue, HipError::InvalidDevice);
-const UNSUPPORTED: Expected = refused(HipError::NotSupported, HipError::NotSupported);
-const SAME_PROCESS: Expected = refused(HipError::InvalidContext, HipError::InvalidContext);
-const FREED: Expected = refused(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
-const OUT_OF_MEMORY: Expected = refused(HipError::OutOfMemory, HipError::OutOfMemory);
+const INVALID: Expected = rejected(HipError::InvalidValue, HipError::InvalidValue);
+const BAD_RESERVATION: Expected = rejected(HipError::OutOfMemory, HipError::InvalidValue);
+const STILL_MAPPED: Expected = rejected(HipError::Unknown, HipError::InvalidValue);
+const BAD_DEVICE: Expected = rejected(HipError::InvalidValue, HipError::InvalidDevice);
+const UNSUPPORTED: Expected = rejected(HipError::NotSupported, HipError::NotSupported);
+const SAME_PROCESS: Expected = rejected(HipError::InvalidContext, HipError::InvalidContext);
+const FREED: Expected = rejected(HipError::InvalidDevicePointer, HipError::InvalidDevicePointer);
+const OUT_OF_MEMORY: Expected = rejected(HipError::OutOfMemory, HipError::OutOfMemory);
 
-const fn cases(n: u32, what: &'static str, expected: Expected, names: &'static str) -> Row {
-    Row { number: n, what, shown: Shown::Cases(expected, names) }
+const fn cases(number: u32, title: &'static str, expected: Expected, names: &'static str) -> Row {
+    Row { number, title, coverage: Coverage::Cases(expected, names) }
 }
 
 const fn test(
     number: u32,
-    what: &'static str,
-    why: &'static str,
+    title: &'static str,
+    reason: &'static str,
     file: &'static str,
     name: &'static str,
 ) -> Row {
-    Row { number, what, shown: Shown::Test { why, file, name } }
+    Row { number, title, coverage: Coverage::Test { reason, file, name } }
 }
 
 /// All rows.
@@ -124,7 +124,7 @@ pub const ROWS: &[Row] = &[
     test(
         15,
         "create Managed/Invalid type",
-        "AllocationKind has no such values; only C can pass them",
+        "AllocationKind lacks these values; only C can pass them",
         "capi/tests/hip_tests/hipMemCreate.c",
         "hipMemCreate_Negative",
     ),
@@ -194,7 +194,7 @@ pub const ROWS: &[Row] = &[
     test(
         44,
         "set_access flags=2 (WO)",
-        "Access has no such value; only C can pass it",
+        "Access lacks this value; only C can pass it",
         "capi/tests/hip_tests/hipMemSetGetAccess.c",
         "hipMemSetAccess_negative",
     ),
@@ -246,7 +246,7 @@ pub const ROWS: &[Row] = &[
     test(
         65,
         "fork with live VMM",
-        "a case cannot fork the process it runs in",
+        "a case cannot fork its own process",
         "tests/fork.rs",
         "forked_child_gets_errors",
     ),

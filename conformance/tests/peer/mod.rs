@@ -1,4 +1,4 @@
-//! The second process of cases that need two: this test binary again.
+//! The second process of cases that need two processes. It runs this test binary, too.
 
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
@@ -9,16 +9,16 @@ use std::ffi::OsString;
 /// The runtime of the second process.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "not every test binary runs on AMD's runtime")]
-pub enum On {
+pub enum PeerRuntime {
     Simulation,
     Amd,
 }
 
-/// Returns the program and the arguments that start it.
-pub fn words(on: On) -> Vec<OsString> {
-    let name = match on {
-        On::Simulation => "peer::on_the_simulation",
-        On::Amd => "peer::on_amds_runtime",
+/// Returns the program and the arguments that start the second process.
+pub fn peer_command(runtime: PeerRuntime) -> Vec<OsString> {
+    let name = match runtime {
+        PeerRuntime::Simulation => "peer::on_the_simulation",
+        PeerRuntime::Amd => "peer::on_amds_runtime",
     };
     let mut command = hsa_rocr::restart().unwrap();
     command.args([name, "--exact", "--ignored", "--nocapture"]);
@@ -28,12 +28,12 @@ pub fn words(on: On) -> Vec<OsString> {
 #[test]
 #[ignore = "not a test: the second process of cases that need two, which start it by this name"]
 fn on_the_simulation() {
-    // A run of all ignored tests has no parent, so ignore the error.
+    // The error is ignored, because a run of all ignored tests has no parent.
     let _ = serve(|| Ok(Runtime::simulated(Config::mi300x(2)).unwrap()));
 }
 
 #[test]
-#[ignore = "not a test, as above"]
+#[ignore = "not a test: the second process of cases that need two, which start it by this name"]
 fn on_amds_runtime() {
     test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.

@@ -4,7 +4,7 @@ const RETURNED: &str = "the result is returned, not written through a pointer";
 const REFERENCE: &str = "the argument is a reference or a slice, which cannot be null";
 const ENUMERATED: &str = "the argument is an enumeration, which has no other values";
 
-/// The name, and why the call cannot be made.
+/// The name of each call, and the reason why the library cannot make it.
 pub const ABSENT: &[(&str, &str)] = &[
     ("granularity_null_out", RETURNED),
     ("granularity_null_prop", REFERENCE),
@@ -23,8 +23,5 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("export_null_out", RETURNED),
     ("export_type_none", ENUMERATED),
     ("import_null_out", RETURNED),
-    (
-        "import_bad_fd",
-        "the argument is `AsFd`: a descriptor that is open as long as it is borrowed",
-    ),
+    ("import_bad_fd", "the argument is `AsFd`: the descriptor is open as long as it is borrowed"),
 ];

@@ -1,6 +1,6 @@
 //! Granularity, reservation and free.
 
-use super::{Call, on, verdict, yes};
+use super::{Call, flag, offset_by, verdict};
 use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::Granularity;
 use hsa_vmm::{Address, AllocationProperties};
@@ -9,7 +9,7 @@ pub const CALLS: &[Call] = &[
     ("granularity_minimum", |s| granularity(s, Granularity::Minimum)),
     ("granularity_recommended", |s| granularity(s, Granularity::Recommended)),
     ("granularity_bad_device", |s| {
-        let properties = AllocationProperties::on(s.no_gpu());
+        let properties = AllocationProperties::on(s.invented_gpu());
         verdict(s.vmm.allocation_granularity(&properties, Granularity::Minimum))
     }),
     ("granularity_host", granularity_of_host),
@@ -26,7 +26,7 @@ pub const CALLS: &[Call] = &[
     ("reserve_align_big", |s| reserve(s, s.granule, 64 * s.granule)),
     ("reserve_align_big_honoured", |s| {
         let at = s.vmm.address_reserve(s.granule, 64 * s.granule, None).unwrap();
-        yes(at.get() % (64 * s.granule) == 0)
+        flag(at.get() % (64 * s.granule) == 0)
     }),
     ("reserve_flags_nonzero", |_| verdict(Operation::AddressReserve.check_flags(1))),
     ("reserve_huge_1pib", |s| reserve(s, 1 << 50, 0)),
@@ -37,10 +37,10 @@ pub const CALLS: &[Call] = &[
     }),
     ("reserve_hint_taken_elsewhere", |s| {
         let at = s.reserve(8);
-        yes(s.vmm.address_reserve(8 * s.granule, 0, Some(at)).unwrap() != at)
+        flag(s.vmm.address_reserve(8 * s.granule, 0, Some(at)).unwrap() != at)
     }),
     ("reserve_hint_after", |s| {
-        let after = on(s.reserve(8), 8 * s.granule);
+        let after = offset_by(s.reserve(8), 8 * s.granule);
         verdict(s.vmm.address_reserve(8 * s.granule, 0, Some(after)))
     }),
     ("reserve_hint_after_honoured", adjacent),
@@ -63,15 +63,15 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn granularity(fixture: &super::Fixture, which: Granularity) -> String {
-    fixture.vmm.allocation_granularity(&fixture.properties(), which).unwrap().to_string()
+fn granularity(fixture: &super::Fixture, kind: Granularity) -> String {
+    fixture.vmm.allocation_granularity(&fixture.properties(), kind).unwrap().to_string()
 }
 
 fn granularity_of_host(fixture: &super::Fixture) -> String {
     let properties = AllocationProperties::on(fixture.vmm.runtime().host().id());
     match fixture.vmm.allocation_granularity(&properties, Granularity::Minimum) {
         Ok(granule) => granule.to_string(),
-        refused => verdict(refused),
+        error => verdict(error),
     }
 }
 
@@ -81,11 +81,11 @@ fn reserve(fixture: &super::Fixture, size: usize, alignment: usize) -> String {
 
 /// Frees a part of eight granules.
 fn free(fixture: &super::Fixture, first: usize, granules: usize) -> String {
-    let at = on(fixture.reserve(8), first * fixture.granule);
+    let at = offset_by(fixture.reserve(8), first * fixture.granule);
     verdict(fixture.vmm.address_free(at, granules * fixture.granule))
 }
 
 fn adjacent(fixture: &super::Fixture) -> String {
     let (first, second) = fixture.adjacent();
-    yes(second == on(first, 4 * fixture.granule))
+    flag(second == offset_by(first, 4 * fixture.granule))
 }

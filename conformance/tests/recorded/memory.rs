@@ -1,6 +1,6 @@
 //! Creating, retaining and releasing memory, and its properties.
 
-use super::{Call, Fixture, on, verdict, yes};
+use super::{Call, Fixture, flag, offset_by, verdict};
 use hsa_vmm::HandleType;
 use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::Location;
@@ -12,11 +12,11 @@ pub const CALLS: &[Call] = &[
         verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties()))
     }),
     ("create_flags_nonzero", |_| verdict(Operation::Create.check_flags(1))),
-    ("create_bad_device", |s| create(s, &AllocationProperties::on(s.no_gpu()))),
+    ("create_bad_device", |s| create(s, &AllocationProperties::on(s.invented_gpu()))),
     ("create_negative_device", |s| create(s, &AllocationProperties::on(AgentId::from_bits(!0)))),
     ("create_location_type_invalid", |s| create(s, &AllocationProperties::at(Location::Unknown))),
-    ("create_location_host", of_host),
-    ("create_location_host_numa", of_host),
+    ("create_location_host", create_on_host),
+    ("create_location_host_numa", create_on_host),
     ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::WIN32))),
     ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties()))),
     ("create", |s| create(s, &s.properties())),
@@ -29,37 +29,37 @@ pub const CALLS: &[Call] = &[
         let properties = AllocationProperties::on(s.gpu(0));
         verdict(s.vmm.release(s.vmm.create(s.granule, &properties).unwrap()))
     }),
-    ("props", |s| properties_of(s, s.create(1))),
+    ("props", |s| query_properties(s, s.create(1))),
     ("props_roundtrip", |s| {
-        yes(s.vmm.allocation_properties(s.create(1)).unwrap() == s.properties())
+        flag(s.vmm.allocation_properties(s.create(1)).unwrap() == s.properties())
     }),
-    ("props_handle_zero", |s| properties_of(s, Handle::from_bits(0))),
-    ("props_stale_handle", |s| properties_of(s, released(s))),
-    ("props_after_release_while_mapped", |s| properties_of(s, released_while_mapped(s))),
-    ("risky_0", |s| properties_of(s, invented(s))),
+    ("props_handle_zero", |s| query_properties(s, Handle::from_bits(0))),
+    ("props_stale_handle", |s| query_properties(s, released_handle(s))),
+    ("props_after_release_while_mapped", |s| query_properties(s, released_while_mapped(s))),
+    ("risky_0", |s| query_properties(s, invented_handle(s))),
     ("release_while_mapped", |s| verdict(s.vmm.release(s.mapped().1))),
     ("release_again", |s| verdict(s.vmm.release(released_while_mapped(s)))),
     ("release_twice_while_mapped", |s| verdict(s.vmm.release(released_while_mapped(s)))),
     ("release_second", |s| verdict(s.vmm.release(s.two_mappings().1[1]))),
     ("release_zero", |s| verdict(s.vmm.release(Handle::from_bits(0)))),
-    ("release_twice", |s| verdict(s.vmm.release(released(s)))),
-    ("risky_2", |s| verdict(s.vmm.release(invented(s)))),
+    ("release_twice", |s| verdict(s.vmm.release(released_handle(s)))),
+    ("risky_2", |s| verdict(s.vmm.release(invented_handle(s)))),
     ("retain_unmapped", |s| verdict(s.vmm.retain_allocation_handle(s.reserve(1)))),
     ("retain_start", |s| verdict(s.vmm.retain_allocation_handle(s.mapped().0))),
     ("retain_same_handle", |s| {
         let (at, handle) = s.mapped();
-        yes(s.vmm.retain_allocation_handle(at).unwrap() == handle)
+        flag(s.vmm.retain_allocation_handle(at).unwrap() == handle)
     }),
     ("retain_interior", |s| {
-        verdict(s.vmm.retain_allocation_handle(on(s.mapped().0, s.granule + 17)))
+        verdict(s.vmm.retain_allocation_handle(offset_by(s.mapped().0, s.granule + 17)))
     }),
     ("retain_interior_same_handle", |s| {
         let (at, handle) = s.mapped();
-        yes(s.vmm.retain_allocation_handle(on(at, s.granule + 17)).unwrap() == handle)
+        flag(s.vmm.retain_allocation_handle(offset_by(at, s.granule + 17)).unwrap() == handle)
     }),
-    ("release_retained", |s| verdict(s.vmm.release(retained(s)))),
+    ("release_retained", |s| verdict(s.vmm.release(retained_handle(s)))),
     ("release_retained_2", |s| {
-        let handle = retained(s);
+        let handle = retained_handle(s);
         s.vmm.release(handle).unwrap();
         verdict(s.vmm.release(handle))
     }),
@@ -71,7 +71,7 @@ pub const CALLS: &[Call] = &[
     ("retain_after_release_same_handle", |s| {
         let (at, handle) = s.mapped();
         s.vmm.release(handle).unwrap();
-        yes(s.vmm.retain_allocation_handle(at) == Ok(handle))
+        flag(s.vmm.retain_allocation_handle(at) == Ok(handle))
     }),
 ];
 
@@ -79,21 +79,21 @@ fn create(fixture: &Fixture, properties: &AllocationProperties) -> String {
     verdict(fixture.vmm.create(fixture.granule, properties))
 }
 
-fn of_host(fixture: &Fixture) -> String {
+fn create_on_host(fixture: &Fixture) -> String {
     create(fixture, &AllocationProperties::on(fixture.vmm.runtime().host().id()))
 }
 
-fn properties_of(fixture: &Fixture, handle: Handle) -> String {
+fn query_properties(fixture: &Fixture, handle: Handle) -> String {
     verdict(fixture.vmm.allocation_properties(handle))
 }
 
 /// Returns a handle that never existed.
-pub fn invented(fixture: &Fixture) -> Handle {
+pub fn invented_handle(fixture: &Fixture) -> Handle {
     Handle::from_bits(fixture.create(1).to_bits() ^ 0xdead)
 }
 
 /// Returns a released handle.
-pub fn released(fixture: &Fixture) -> Handle {
+pub fn released_handle(fixture: &Fixture) -> Handle {
     let handle = fixture.create(1);
     fixture.vmm.release(handle).unwrap();
     handle
@@ -107,7 +107,7 @@ pub fn released_while_mapped(fixture: &Fixture) -> Handle {
 }
 
 /// Returns a handle with three references.
-fn retained(fixture: &Fixture) -> Handle {
+fn retained_handle(fixture: &Fixture) -> Handle {
     let (at, handle) = fixture.mapped();
     for _ in 0..2 {
         assert_eq!(fixture.vmm.retain_allocation_handle(at), Ok(handle));

@@ -1,11 +1,11 @@
-//! Repeats the calls that were recorded on another vendor's GPUs with this library.
+//! Makes the calls that were recorded on another vendor's GPUs with this library.
 //!
-//! Each call has a fixture of its own, so that it does not depend on earlier results.
+//! Each call has its own fixture, so that it does not depend on earlier calls.
 
 pub mod absent;
 pub mod access;
 pub mod addresses;
-pub mod different;
+pub mod differences;
 pub mod mapping;
 pub mod memory;
 pub mod sharing;
@@ -16,7 +16,8 @@ use hsa_vmm::{
     Runtime, Vmm,
 };
 
-/// A recorded name, and a function that makes the call and returns the result in the file's format.
+/// The recorded name of a call, and a function that makes the call. The function returns the result in
+/// the file's format.
 pub type Call = (&'static str, fn(&Fixture) -> String);
 
 /// Returns the calls that can be made.
@@ -32,7 +33,7 @@ pub struct Fixture {
     pub granule: usize,
 }
 
-/// Formats a verdict as in the file.
+/// Formats a verdict in the file's format.
 pub fn verdict<T>(result: Result<T, Error>) -> String {
     let Err(error) = result else { return "SUCCESS".to_owned() };
     match error.hip(hsa_vmm::hip::HipProfile::Hip7) {
@@ -45,13 +46,13 @@ pub fn verdict<T>(result: Result<T, Error>) -> String {
     .to_owned()
 }
 
-/// Formats a boolean as in the file.
-pub fn yes(answer: bool) -> String {
-    u8::from(answer).to_string()
+/// Formats a boolean in the file's format.
+pub fn flag(value: bool) -> String {
+    u8::from(value).to_string()
 }
 
 /// Returns the address a number of bytes after another.
-pub fn on(at: Address, bytes: usize) -> Address {
+pub fn offset_by(at: Address, bytes: usize) -> Address {
     at.checked_add(bytes).unwrap()
 }
 
@@ -68,7 +69,7 @@ impl Fixture {
     }
 
     /// Returns a GPU that does not exist.
-    pub fn no_gpu(&self) -> AgentId {
+    pub fn invented_gpu(&self) -> AgentId {
         AgentId::from_bits(self.gpu(0).to_bits() | 0xffff_ff00)
     }
 
@@ -113,23 +114,22 @@ impl Fixture {
         (at, handle)
     }
 
-    /// Also maps two granules of another handle after them.
+    /// Maps two granules each of two handles, side by side at the start of a reservation of eight.
     pub fn two_mappings(&self) -> (Address, [Handle; 2]) {
         let (at, first) = self.mapped();
         let second = self.create(2);
-        self.map(on(at, 2 * self.granule), 2, second).unwrap();
+        self.map(offset_by(at, 2 * self.granule), 2, second).unwrap();
         (at, [first, second])
     }
 
-    /// Makes two adjacent reservations of four granules each. Returns the start of the first and of
-    /// the second.
+    /// Makes two adjacent reservations of four granules each. Returns their addresses.
     pub fn adjacent(&self) -> (Address, Address) {
         let size = 4 * self.granule;
-        // Addresses that were free just before.
+        // Finds free addresses for both.
         let at = self.reserve(8);
         self.vmm.address_free(at, 2 * size).unwrap();
         let reserve = |hint| self.vmm.address_reserve(size, 0, Some(hint)).unwrap();
         let first = reserve(at);
-        (first, reserve(on(first, size)))
+        (first, reserve(offset_by(first, size)))
     }
 }

@@ -1,7 +1,7 @@
 //! Export and import.
 
-use super::memory::released;
-use super::{Call, Fixture, verdict, yes};
+use super::memory::released_handle;
+use super::{Call, Fixture, flag, verdict};
 use hsa_vmm::error::Operation;
 use hsa_vmm::vmm::{AllocationKind, Location};
 use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
@@ -19,8 +19,8 @@ pub const CALLS: &[Call] = &[
     }),
     ("export_distinct_fds", |s| {
         let handle = s.create(1);
-        let [one, other] = [(); 2].map(|()| export(s, handle).unwrap());
-        yes(one.as_raw_fd() != other.as_raw_fd())
+        let [first, second] = [(); 2].map(|()| export(s, handle).unwrap());
+        flag(first.as_raw_fd() != second.as_raw_fd())
     }),
     ("export_wrong_type", |s| {
         verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::WIN32))
@@ -30,26 +30,26 @@ pub const CALLS: &[Call] = &[
         let properties = AllocationProperties::on(s.gpu(0));
         verdict(export(s, s.vmm.create(s.granule, &properties).unwrap()))
     }),
-    ("risky_5", |s| verdict(export(s, released(s)))),
-    ("import", |s| verdict(s.vmm.import_from_shareable_handle(shared(s).1, KIND))),
+    ("risky_5", |s| verdict(export(s, released_handle(s)))),
+    ("import", |s| verdict(s.vmm.import_from_shareable_handle(export_new(s).1, KIND))),
     ("import_same_handle", |s| {
-        let (handle, descriptor) = shared(s);
-        yes(import(s, &descriptor) == handle)
+        let (handle, descriptor) = export_new(s);
+        flag(import(s, &descriptor) == handle)
     }),
     ("import_twice", |s| {
-        let (_, descriptor) = shared(s);
+        let (_, descriptor) = export_new(s);
         import(s, &descriptor);
         verdict(s.vmm.import_from_shareable_handle(&descriptor, KIND))
     }),
     ("import_twice_same_handle", |s| {
-        let (_, descriptor) = shared(s);
-        yes(import(s, &descriptor) == import(s, &descriptor))
+        let (_, descriptor) = export_new(s);
+        flag(import(s, &descriptor) == import(s, &descriptor))
     }),
-    ("props_imported", |s| verdict(s.vmm.allocation_properties(imported(s)))),
-    ("props_imported_handle_types", |s| properties(s).handle_types.bits().to_string()),
-    ("props_imported_type", |s| yes(properties(s).kind == AllocationKind::Pinned)),
-    ("props_imported_location", |s| match properties(s).location {
-        // In the file a device has location type 1, followed by its number.
+    ("props_imported", |s| verdict(s.vmm.allocation_properties(import_new(s)))),
+    ("props_imported_handle_types", |s| imported_properties(s).handle_types.bits().to_string()),
+    ("props_imported_type", |s| flag(imported_properties(s).kind == AllocationKind::Pinned)),
+    ("props_imported_location", |s| match imported_properties(s).location {
+        // The file has location type 1 for devices, followed by the device's number.
         Location::Agent(agent) => {
             let mut gpus = s.vmm.runtime().gpus();
             format!("1/{}", gpus.position(|gpu| gpu.id() == agent).unwrap())
@@ -61,15 +61,15 @@ pub const CALLS: &[Call] = &[
         verdict(s.vmm.import_from_shareable_handle(file, KIND))
     }),
     ("import_wrong_type", |s| {
-        verdict(s.vmm.import_from_shareable_handle(shared(s).1, HandleType::WIN32))
+        verdict(s.vmm.import_from_shareable_handle(export_new(s).1, HandleType::WIN32))
     }),
-    ("map_imported", |s| verdict(s.map(s.reserve(8), 2, imported(s)))),
+    ("map_imported", |s| verdict(s.map(s.reserve(8), 2, import_new(s)))),
     ("unmap_imported", |s| {
         let at = s.reserve(8);
-        s.map(at, 2, imported(s)).unwrap();
+        s.map(at, 2, import_new(s)).unwrap();
         verdict(s.unmap(at, 2))
     }),
-    ("release_imported", |s| verdict(s.vmm.release(imported(s)))),
+    ("release_imported", |s| verdict(s.vmm.release(import_new(s)))),
 ];
 
 fn export(fixture: &Fixture, handle: Handle) -> Result<OwnedFd, Error> {
@@ -81,15 +81,15 @@ fn import(fixture: &Fixture, descriptor: &OwnedFd) -> Handle {
 }
 
 /// Creates a handle of two granules, and exports it.
-fn shared(fixture: &Fixture) -> (Handle, OwnedFd) {
+fn export_new(fixture: &Fixture) -> (Handle, OwnedFd) {
     let handle = fixture.create(2);
     (handle, export(fixture, handle).unwrap())
 }
 
-fn imported(fixture: &Fixture) -> Handle {
-    import(fixture, &shared(fixture).1)
+fn import_new(fixture: &Fixture) -> Handle {
+    import(fixture, &export_new(fixture).1)
 }
 
-fn properties(fixture: &Fixture) -> AllocationProperties {
-    fixture.vmm.allocation_properties(imported(fixture)).unwrap()
+fn imported_properties(fixture: &Fixture) -> AllocationProperties {
+    fixture.vmm.allocation_properties(import_new(fixture)).unwrap()
 }

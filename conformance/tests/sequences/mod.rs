@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The runtime of the sequences, with everything that varies.
+/// The setup of a sequence: a runtime and its parameters.
 pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
     /// Generates setups.
     fn any() -> BoxedStrategy<Self>;
@@ -25,81 +25,81 @@ pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
     fn runtime(&self) -> Runtime;
 }
 
-/// The variable with the maximum number of shrink steps; 20,000 by default.
-const SHRINKING: &str = "PROPTEST_MAX_SHRINK_ITERS";
+/// The environment variable with the maximum number of shrink steps; 20,000 by default.
+const SHRINK_STEPS: &str = "PROPTEST_MAX_SHRINK_ITERS";
 
 /// The maximum number of operations in a sequence.
-const LONGEST: usize = 100;
+const MAX_OPERATIONS: usize = 100;
 
-/// Generates sequences for a setup. Operations name objects by index, so that any operation can follow
-/// any other, and the generator needs only the approximate number of objects. The model runs beside the
-/// library, because some results are up to the library.
-struct Sequences<G>(PhantomData<G>);
+/// Generates sequences for a setup. Operations name objects by index, so any operation can follow any
+/// other, and the generator needs only the approximate number of objects. The model runs together with the
+/// library, because it needs some of the library's results.
+struct Sequences<S>(PhantomData<S>);
 
-impl<G: Setup> ReferenceStateMachine for Sequences<G> {
-    type State = (G, ObjectCounts);
+impl<S: Setup> ReferenceStateMachine for Sequences<S> {
+    type State = (S, ObjectCounts);
     type Transition = Operation;
 
-    fn init_state() -> BoxedStrategy<(G, ObjectCounts)> {
-        G::any().prop_map(|setup| (setup, ObjectCounts::default())).boxed()
+    fn init_state() -> BoxedStrategy<(S, ObjectCounts)> {
+        S::any().prop_map(|setup| (setup, ObjectCounts::default())).boxed()
     }
 
-    fn transitions(&(_, object_counts): &(G, ObjectCounts)) -> BoxedStrategy<Operation> {
+    fn transitions(&(_, object_counts): &(S, ObjectCounts)) -> BoxedStrategy<Operation> {
         let bytes = any::<[u8; Operation::BYTES]>();
         bytes.prop_map(move |bytes| Operation::drawn_from(&bytes, object_counts)).boxed()
     }
 
     fn apply(
-        (setup, object_counts): (G, ObjectCounts),
+        (setup, object_counts): (S, ObjectCounts),
         operation: &Operation,
-    ) -> (G, ObjectCounts) {
+    ) -> (S, ObjectCounts) {
         (setup, object_counts.after(operation))
     }
 }
 
-/// The tests count descriptors of the process, so that only one sequence runs at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held while a test runs: tests count descriptors of the process, so only one may run at a time.
+static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random one. A
 /// failing sequence is shrunk, saved in `tests/regressions/NAME.jsonl`, and run first the next time.
-pub fn run<G: Setup>(name: &str, cases: u32) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for Regression { setup, operations } in regressions::known::<G>(name) {
+pub fn run<S: Setup>(name: &str, cases: u32) {
+    let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    for Regression { setup, operations } in regressions::load::<S>(name) {
         let result = sequence(&setup.runtime(), &operations, || ());
         result.unwrap_or_else(|error| panic!("{error}: {setup:?} {operations:?}"));
     }
     let default = Config::default();
-    let given = |variable| std::env::var_os(variable).is_some();
+    let is_set = |variable| std::env::var_os(variable).is_some();
     let seed = match default.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => rand_seed(),
     };
     let config = Config {
-        cases: if given("PROPTEST_CASES") { default.cases } else { cases },
+        cases: if is_set("PROPTEST_CASES") { default.cases } else { cases },
         rng_seed: RngSeed::Fixed(seed),
-        max_shrink_iters: if given(SHRINKING) { default.max_shrink_iters } else { 20_000 },
+        max_shrink_iters: if is_set(SHRINK_STEPS) { default.max_shrink_iters } else { 20_000 },
         failure_persistence: None,
         ..default
     };
-    let (tried, steps) = (AtomicU64::new(0), AtomicU64::new(0));
-    let sequences = Sequences::<G>::sequential_strategy(1..LONGEST);
-    let result = TestRunner::new(config).run(&sequences, |((setup, _), operations, seen)| {
+    let (sequences_run, steps) = (AtomicU64::new(0), AtomicU64::new(0));
+    let sequences = Sequences::<S>::sequential_strategy(1..MAX_OPERATIONS);
+    let result = TestRunner::new(config).run(&sequences, |((setup, _), operations, counter)| {
         // Shrink steps are not counted.
-        tried.fetch_add(seen.is_some().into(), Ordering::Relaxed);
-        let begun = || {
-            let seen = seen.as_ref().map(|seen| seen.fetch_add(1, Ordering::SeqCst));
-            steps.fetch_add(seen.is_some().into(), Ordering::Relaxed);
+        sequences_run.fetch_add(counter.is_some().into(), Ordering::Relaxed);
+        let on_operation = || {
+            let counter = counter.as_ref().map(|counter| counter.fetch_add(1, Ordering::SeqCst));
+            steps.fetch_add(counter.is_some().into(), Ordering::Relaxed);
         };
-        sequence(&setup.runtime(), &operations, begun)
+        sequence(&setup.runtime(), &operations, on_operation)
     });
-    let (tried, steps) = (tried.into_inner(), steps.into_inner());
-    report(&format!("{name}: {tried} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
+    let (sequences_run, steps) = (sequences_run.into_inner(), steps.into_inner());
+    report(&format!("{name}: {sequences_run} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
     match result {
         Ok(()) => {}
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),
         Err(TestError::Fail(reason, ((setup, _), operations, _))) => {
-            let kept = regressions::keep(name, &Regression { setup, operations });
-            panic!("{name}: {reason}\n{kept:?}\nPROPTEST_RNG_SEED={seed}");
+            let saved = regressions::save(name, &Regression { setup, operations });
+            panic!("{name}: {reason}\n{saved:?}\nPROPTEST_RNG_SEED={seed}");
         }
     }
 }
@@ -107,22 +107,22 @@ pub fn run<G: Setup>(name: &str, cases: u32) {
 fn sequence(
     runtime: &Runtime,
     operations: &[Operation],
-    begun: impl Fn(),
+    on_operation: impl Fn(),
 ) -> Result<(), TestCaseError> {
-    let once = || -> Result<(), (String, Difference)> {
-        let at = |place: &str| {
-            let place = place.to_owned();
-            move |difference| (place, difference)
+    let run_once = || -> Result<(), (String, Difference)> {
+        let with_position = |position: &str| {
+            let position = position.to_owned();
+            move |difference| (position, difference)
         };
-        let mut test = DifferentialTest::open(runtime).map_err(at("at the start"))?;
+        let mut test = DifferentialTest::open(runtime).map_err(with_position("at the start"))?;
         for (number, operation) in operations.iter().enumerate() {
-            begun();
-            test.apply(operation).map_err(at(&format!("operation {number}")))?;
+            on_operation();
+            test.apply(operation).map_err(with_position(&format!("operation {number}")))?;
         }
-        test.finish().map_err(at("at the end"))
+        test.finish().map_err(with_position("at the end"))
     };
-    with_retries(once, |(_, difference)| difference)
-        .map_err(|(place, difference)| TestCaseError::fail(format!("{place}: {difference}")))
+    with_retries(run_once, |(_, difference)| difference)
+        .map_err(|(position, difference)| TestCaseError::fail(format!("{position}: {difference}")))
 }
 
 fn rand_seed() -> u64 {

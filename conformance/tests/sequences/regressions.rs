@@ -1,6 +1,6 @@
-//! Shrunk sequences that have failed once, a line of JSON each.
+//! Files with shrunk sequences that once failed, one line of JSON each.
 //!
-//! They are not seeds, because a seed gives other sequences when the generator changes.
+//! The files do not contain seeds, because a seed generates other sequences when the generator changes.
 
 use super::Setup;
 use hsa_vmm_conformance::operations::Operation;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 /// A failing sequence and its setup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Regression<G> {
+pub struct Regression<S> {
     #[serde(rename = "ground")]
-    pub setup: G,
+    pub setup: S,
     pub operations: Vec<Operation>,
 }
 
@@ -23,14 +23,14 @@ fn file(name: &str) -> PathBuf {
 }
 
 /// Reads the saved sequences.
-pub fn known<G: Setup>(name: &str) -> Vec<Regression<G>> {
+pub fn load<S: Setup>(name: &str) -> Vec<Regression<S>> {
     let Ok(file) = File::open(file(name)) else { return Vec::new() };
     let lines = BufReader::new(file).lines().map(|line| line.expect("a line of a regression file"));
     lines.map(|line| serde_json::from_str(&line).expect("a regression")).collect()
 }
 
 /// Saves a sequence and returns its line.
-pub fn keep<G: Setup>(name: &str, regression: &Regression<G>) -> Result<String> {
+pub fn save<S: Setup>(name: &str, regression: &Regression<S>) -> Result<String> {
     let file = file(name);
     if let Some(folder) = file.parent() {
         create_dir_all(folder)?;

@@ -1,6 +1,6 @@
-//! Comparison with this process's address space.
+//! Comparison of the model with this process's address space.
 
-use super::{Difference, DifferentialTest, same};
+use super::{Difference, DifferentialTest, expect_equal};
 use hsa_vmm::Access;
 use std::fs::read_to_string;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// A line of `/proc/self/maps`.
 struct Line {
     range: Range<usize>,
-    /// As `rw-p`.
+    /// For example `rw-p`.
     permissions: [u8; 4],
 }
 
@@ -25,14 +25,15 @@ fn lines() -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// Returns the bytes in shared mappings. Their number is not used, because the kernel merges neighbours.
+/// Returns the number of bytes in shared mappings. Does not count mappings, because the kernel merges
+/// adjacent ones.
 pub(super) fn shared_bytes() -> usize {
     let lines = lines();
     let shared = lines.iter().filter(|line| line.permissions[3] == b's');
     shared.map(|line| line.range.len()).sum()
 }
 
-/// Returns whether a range contains inaccessible addresses, as reservations are.
+/// Returns whether a range contains inaccessible private mappings, as reservations do.
 pub(super) fn is_reserved(range: &Range<usize>) -> bool {
     lines().iter().any(|line| overlaps(&line.range, range) && &line.permissions == b"---p")
 }
@@ -51,29 +52,31 @@ impl DifferentialTest {
             return Ok(());
         }
         for reservation in self.model.reservations() {
-            let whole = reservation.range();
-            let mut at = whole.start;
-            let here = self.model.mappings().iter().filter(|it| overlaps(&it.range(), &whole));
-            for mapping in here {
-                expect(&lines, at..mapping.start, Access::None)?;
-                expect(&lines, mapping.range(), self.model.cpu_access(mapping))?;
-                at = mapping.range().end;
+            let reserved = reservation.range();
+            let mut position = reserved.start;
+            let mappings =
+                self.model.mappings().iter().filter(|it| overlaps(&it.range(), &reserved));
+            for mapping in mappings {
+                check_protection(&lines, position..mapping.start, Access::None)?;
+                check_protection(&lines, mapping.range(), self.model.cpu_access(mapping))?;
+                position = mapping.range().end;
             }
-            expect(&lines, at..whole.end, Access::None)?;
+            check_protection(&lines, position..reserved.end, Access::None)?;
         }
         Ok(())
     }
 }
 
-fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
+/// Checks that a range is completely mapped with the protection for `access`.
+fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
     let expected = match access {
         Access::None => "---",
         Access::Read => "r--",
         Access::ReadWrite => "rw-",
     };
-    let mut held = 0;
+    let mut covered = 0;
     for line in lines.iter().filter(|line| overlaps(&line.range, &range)) {
-        held += line.range.end.min(range.end) - line.range.start.max(range.start);
+        covered += line.range.end.min(range.end) - line.range.start.max(range.start);
         let found = &line.permissions[..3];
         if found != expected.as_bytes() {
             let found = String::from_utf8_lossy(found);
@@ -84,12 +87,16 @@ fn expect(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Dif
             });
         }
     }
-    if held != range.len() {
-        same(format_args!("mapped or reserved bytes of {range:x?}"), &range.len(), &held)?;
+    if covered != range.len() {
+        expect_equal(
+            format_args!("mapped or reserved bytes of {range:x?}"),
+            &range.len(),
+            &covered,
+        )?;
     }
     Ok(())
 }
 
-fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
-    one.start < other.end && other.start < one.end
+fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
 }

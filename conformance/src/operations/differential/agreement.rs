@@ -5,9 +5,9 @@ use crate::model::{Contents, Verdict};
 use hsa_vmm::Error;
 use std::fmt::{Arguments, Debug};
 
-/// Returns both results if the call succeeded on both, and `None` if the library rejected it for a reason
-/// that the model gives, too.
-pub(super) fn agree<T, U: Debug>(
+/// Checks that library and model agree on a call. Returns both results if the call succeeded, and `None`
+/// if both rejected it for the same reason.
+pub(super) fn check<T, U: Debug>(
     call: Arguments<'_>,
     expected: Verdict<T>,
     returned: Result<U, Error>,
@@ -17,22 +17,22 @@ pub(super) fn agree<T, U: Debug>(
     };
     match (expected, returned) {
         (Ok(expected), Ok(returned)) => Ok(Some((expected, returned))),
-        (Err(refusal), Err(error)) if refusal.explains(&error) => Ok(None),
+        (Err(rejection), Err(error)) if rejection.allows(&error) => Ok(None),
         (Ok(_), Err(error)) => differs("success".to_owned(), error.to_string()),
-        (Err(refusal), Ok(returned)) => differs(refusal.to_string(), format!("{returned:?}")),
-        (Err(refusal), Err(error)) => differs(refusal.to_string(), error.to_string()),
+        (Err(rejection), Ok(returned)) => differs(rejection.to_string(), format!("{returned:?}")),
+        (Err(rejection), Err(error)) => differs(rejection.to_string(), error.to_string()),
     }
 }
 
-/// Compares what was read with the model's contents.
-pub(super) fn same_bytes(
+/// Compares the bytes that were read with the model's contents.
+pub(super) fn expect_bytes(
     address: usize,
     expected: &Contents,
     found: &[u8],
 ) -> Result<(), Difference> {
-    let Some((place, expected, found)) = expected.difference(found) else { return Ok(()) };
+    let Some((offset, expected, found)) = expected.difference(found) else { return Ok(()) };
     Err(Difference::State {
-        what: format!("value read at {:#x}", address + place),
+        what: format!("value read at {:#x}", address + offset),
         expected: format!("{expected:#x}"),
         found: format!("{found:#x} (XOR {:#x})", expected ^ found),
     })

@@ -1,7 +1,7 @@
-//! The calls, each made on the library and then on the model.
+//! The calls. Each is made on the library first, then on the model.
 
-use super::agreement::{agree, same_bytes};
-use super::{Difference, DifferentialTest, address_space, same};
+use super::agreement::{check, expect_bytes};
+use super::{Difference, DifferentialTest, address_space, expect_equal};
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::vmm::AllocationKind;
 use hsa_vmm::{
@@ -10,8 +10,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on both; `None` or `false` if both rejected it.
-pub(super) type Both<T> = Result<T, Difference>;
+/// The result of a call on which library and model agree; `None` or `false` if both rejected the call.
+pub(super) type CallResult<T> = Result<T, Difference>;
 
 impl DifferentialTest {
     pub(super) fn reserve(
@@ -20,13 +20,13 @@ impl DifferentialTest {
         alignment: usize,
         hint: Option<usize>,
         flags: u64,
-    ) -> Both<Option<usize>> {
-        let wanted = hint.filter(|&hint| self.is_available(hint, size, alignment));
+    ) -> CallResult<Option<usize>> {
+        let expected_base = hint.filter(|&hint| self.is_available(hint, size, alignment));
         let hint = hint.map(Address::new);
         let returned = self.vmm.reserve_with_flags(size, alignment, hint, flags);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(None) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_reserve(size, alignment, flags);
-        let Some(((), address)) = agree(
+        let Some(((), address)) = check(
             format_args!("address_reserve({size:#x}, {alignment:#x}, {hint:?}, {flags})"),
             expected,
             returned,
@@ -35,9 +35,9 @@ impl DifferentialTest {
             return Ok(None);
         };
         let base = address.get();
-        self.model.enter_reservation(base, size, alignment).map_err(Difference::Broken)?;
-        if let Some(wanted) = wanted {
-            same("address of a reservation whose hint was free and aligned", &wanted, &base)?;
+        self.model.record_reservation(base, size, alignment).map_err(Difference::Broken)?;
+        if let Some(expected) = expected_base {
+            expect_equal("address for a free and aligned hint", &expected, &base)?;
         }
         Ok(Some(base))
     }
@@ -49,27 +49,27 @@ impl DifferentialTest {
         aligned && end.is_some_and(|end| hint >= 1 << 20 && address_space::is_free(&(hint..end)))
     }
 
-    pub(super) fn free(&mut self, address: usize, size: usize) -> Both<bool> {
+    pub(super) fn free(&mut self, address: usize, size: usize) -> CallResult<bool> {
         let returned = self.vmm.address_free(Address::new(address), size);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.free(address, size);
-        let done =
-            agree(format_args!("address_free({address:#x}, {size:#x})"), expected, returned)?
+        let is_freed =
+            check(format_args!("address_free({address:#x}, {size:#x})"), expected, returned)?
                 .is_some();
-        if done {
+        if is_freed {
             let range = address..address + size;
-            same(
+            expect_equal(
                 format_args!("{range:x?} still reserved"),
                 &false,
                 &address_space::is_reserved(&range),
             )?;
             self.freed.push((address, size));
         }
-        Ok(done)
+        Ok(is_freed)
     }
 
     /// Creates shareable memory.
-    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> Both<Option<Handle>> {
+    pub(super) fn create(&mut self, size: usize, owner: AgentId) -> CallResult<Option<Handle>> {
         let kind = HandleType::POSIX_FILE_DESCRIPTOR;
         self.create_with(size, &AllocationProperties::on(owner).shareable_as(kind), 0)
     }
@@ -79,34 +79,34 @@ impl DifferentialTest {
         size: usize,
         properties: &AllocationProperties,
         flags: u64,
-    ) -> Both<Option<Handle>> {
+    ) -> CallResult<Option<Handle>> {
         let returned = self.vmm.create_with_flags(size, properties, flags);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(None) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(None) };
         let expected = self.model.check_create(size, properties, flags);
         let Some(((), handle)) =
-            agree(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, returned)?
+            check(format_args!("create({size:#x}, {properties:?}, {flags})"), expected, returned)?
         else {
             return Ok(None);
         };
-        self.is_new(handle)?;
-        self.model.enter_memory(handle, size, properties).map_err(Difference::Broken)?;
+        self.record_returned(handle)?;
+        self.model.record_memory(handle, size, properties).map_err(Difference::Broken)?;
         Ok(Some(handle))
     }
 
-    /// Checks that a new handle was never returned before.
-    fn is_new(&mut self, handle: Handle) -> Result<(), Difference> {
-        if self.given_out.contains(&handle) {
+    /// Records a returned handle. Fails if the library has returned the handle before.
+    fn record_returned(&mut self, handle: Handle) -> Result<(), Difference> {
+        if self.returned_handles.contains(&handle) {
             return Err(Difference::Broken(format!("{handle:?} was returned before")));
         }
-        self.given_out.push(handle);
+        self.returned_handles.push(handle);
         Ok(())
     }
 
-    pub(super) fn release(&mut self, handle: Handle) -> Both<bool> {
+    pub(super) fn release(&mut self, handle: Handle) -> CallResult<bool> {
         let returned = self.vmm.release(handle);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.release(handle);
-        Ok(agree(format_args!("release({handle:?})"), expected, returned)?.is_some())
+        Ok(check(format_args!("release({handle:?})"), expected, returned)?.is_some())
     }
 
     pub(super) fn map(
@@ -116,11 +116,11 @@ impl DifferentialTest {
         offset: usize,
         handle: Handle,
         flags: u64,
-    ) -> Both<bool> {
+    ) -> CallResult<bool> {
         let returned = self.vmm.map_with_flags(Address::new(address), size, offset, handle, flags);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.map(address, size, offset, handle, flags);
-        Ok(agree(
+        Ok(check(
             format_args!("map({address:#x}, {size:#x}, {offset:#x}, {handle:?}, {flags})"),
             expected,
             returned,
@@ -128,11 +128,11 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn unmap(&mut self, address: usize, size: usize) -> Both<bool> {
+    pub(super) fn unmap(&mut self, address: usize, size: usize) -> CallResult<bool> {
         let returned = self.vmm.unmap(Address::new(address), size);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.unmap(address, size);
-        Ok(agree(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?.is_some())
+        Ok(check(format_args!("unmap({address:#x}, {size:#x})"), expected, returned)?.is_some())
     }
 
     pub(super) fn set_access(
@@ -140,13 +140,13 @@ impl DifferentialTest {
         address: usize,
         size: usize,
         grants: &[(AgentId, Access)],
-    ) -> Both<bool> {
+    ) -> CallResult<bool> {
         let descriptors: Vec<_> =
             grants.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
         let returned = self.vmm.set_access(Address::new(address), size, &descriptors);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.set_access(address, size, grants);
-        Ok(agree(
+        Ok(check(
             format_args!("set_access({address:#x}, {size:#x}, {grants:?})"),
             expected,
             returned,
@@ -154,45 +154,55 @@ impl DifferentialTest {
         .is_some())
     }
 
-    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> Both<bool> {
+    pub(super) fn get_access(&self, agent: AgentId, address: usize) -> CallResult<bool> {
         let returned = self.vmm.get_access(agent, Address::new(address));
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.get_access(agent, address);
         let Some((expected, found)) =
-            agree(format_args!("get_access({agent:?}, {address:#x})"), expected, returned)?
+            check(format_args!("get_access({agent:?}, {address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
-        same(format_args!("access of {agent:?} at {address:#x}"), &expected, &found)?;
+        expect_equal(format_args!("access of {agent:?} at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
 
-    pub(super) fn revoke(&mut self, address: usize, size: usize, agents: &[AgentId]) -> Both<bool> {
+    pub(super) fn revoke(
+        &mut self,
+        address: usize,
+        size: usize,
+        agents: &[AgentId],
+    ) -> CallResult<bool> {
         let returned = self.vmm.revoke(Address::new(address), size, agents);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.revoke(address, size, agents);
-        Ok(agree(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, returned)?
+        Ok(check(format_args!("revoke({address:#x}, {size:#x}, {agents:?})"), expected, returned)?
             .is_some())
     }
 
-    pub(super) fn retain(&mut self, address: usize) -> Both<bool> {
+    pub(super) fn retain(&mut self, address: usize) -> CallResult<bool> {
         let returned = self.vmm.retain_allocation_handle(Address::new(address));
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.retain(address);
         let Some((expected, found)) =
-            agree(format_args!("retain_allocation_handle({address:#x})"), expected, returned)?
+            check(format_args!("retain_allocation_handle({address:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
-        same(format_args!("handle at {address:#x}"), &expected, &found)?;
+        expect_equal(format_args!("handle at {address:#x}"), &expected, &found)?;
         Ok(true)
     }
 
-    pub(super) fn export(&mut self, handle: Handle, kind: HandleType, flags: u64) -> Both<bool> {
+    pub(super) fn export(
+        &mut self,
+        handle: Handle,
+        kind: HandleType,
+        flags: u64,
+    ) -> CallResult<bool> {
         let returned = self.vmm.export_with_flags(handle, kind, flags);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.export(handle, kind, flags);
-        let Some((memory, descriptor)) = agree(
+        let Some((memory, descriptor)) = check(
             format_args!("export_to_shareable_handle({handle:?}, {kind:?}, {flags})"),
             expected,
             returned,
@@ -214,16 +224,16 @@ impl DifferentialTest {
         &mut self,
         descriptor: Result<usize, BorrowedFd<'_>>,
         kind: HandleType,
-    ) -> Both<bool> {
+    ) -> CallResult<bool> {
         let returned = match descriptor {
-            Ok(place) => self.vmm.import_from_shareable_handle(&self.exported[place].0, kind),
-            Err(other) => self.vmm.import_from_shareable_handle(other, kind),
+            Ok(index) => self.vmm.import_from_shareable_handle(&self.exported[index].0, kind),
+            Err(descriptor) => self.vmm.import_from_shareable_handle(descriptor, kind),
         };
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
-        let memory = descriptor.ok().map(|place| self.exported[place].1.clone());
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
+        let memory = descriptor.ok().map(|index| self.exported[index].1.clone());
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
-            agree(
+            check(
                 format_args!("import_from_shareable_handle({descriptor:?}, {kind:?})"),
                 expected,
                 returned,
@@ -232,67 +242,73 @@ impl DifferentialTest {
         ) else {
             return Ok(false);
         };
-        self.is_new(handle)?;
+        self.record_returned(handle)?;
         let properties = self.vmm.allocation_properties(handle);
         let location = properties.map_err(|error| Difference::Broken(error.to_string()))?.location;
-        self.model.enter_import(handle, &memory, location).map_err(Difference::Broken)?;
+        self.model.record_import(handle, &memory, location).map_err(Difference::Broken)?;
         Ok(true)
     }
 
-    pub(super) fn properties(&self, handle: Handle) -> Both<bool> {
+    pub(super) fn properties(&self, handle: Handle) -> CallResult<bool> {
         let size = self.vmm.allocation_size(handle);
         let returned = self.vmm.allocation_properties(handle).and_then(|it| Ok((it, size?)));
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.properties(handle);
         let Some((expected, found)) =
-            agree(format_args!("allocation_properties({handle:?})"), expected, returned)?
+            check(format_args!("allocation_properties({handle:?})"), expected, returned)?
         else {
             return Ok(false);
         };
-        same(format_args!("properties of {handle:?}"), &expected, &found)?;
+        expect_equal(format_args!("properties of {handle:?}"), &expected, &found)?;
         Ok(true)
     }
 
-    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> Both<bool> {
+    pub(super) fn write(&self, address: usize, bytes: &[u8]) -> CallResult<bool> {
         let returned = self.vmm.write(Address::new(address), bytes);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.write(address, bytes);
-        Ok(agree(format_args!("write({address:#x}, {bytes:x?})"), expected, returned)?.is_some())
+        Ok(check(format_args!("write({address:#x}, {bytes:x?})"), expected, returned)?.is_some())
     }
 
-    pub(super) fn read(&self, address: usize, size: usize) -> Both<bool> {
+    pub(super) fn read(&self, address: usize, size: usize) -> CallResult<bool> {
         let mut found = vec![0; size];
         let returned = self.vmm.read(Address::new(address), &mut found);
-        let Some(returned) = self.unless_failed(returned) else { return Ok(false) };
+        let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
         let expected = self.model.read(address, size);
         let Some((expected, ())) =
-            agree(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
+            check(format_args!("read({address:#x}, {size:#x})"), expected, returned)?
         else {
             return Ok(false);
         };
-        same_bytes(address, &expected, &found)?;
+        expect_bytes(address, &expected, &found)?;
         Ok(true)
     }
 
-    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> Both<bool> {
+    pub(super) fn fill(&self, address: usize, value: u32, size: usize) -> CallResult<bool> {
         let returned = self.vmm.fill(Address::new(address), value, size);
-        let Some(returned) = self.unless_failed(returned) else {
+        let Some(returned) = self.unless_planned_fault(returned) else {
             self.model.forget(address, size);
             return Ok(false);
         };
         let expected = self.model.fill(address, value, size);
-        Ok(agree(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, returned)?
+        Ok(check(format_args!("fill({address:#x}, {value:#x}, {size:#x})"), expected, returned)?
             .is_some())
     }
 
-    pub(super) fn copy(&self, agent: AgentId, to: usize, from: usize, size: usize) -> Both<bool> {
+    pub(super) fn copy(
+        &self,
+        agent: AgentId,
+        to: usize,
+        from: usize,
+        size: usize,
+    ) -> CallResult<bool> {
         let returned = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
-        let Some(returned) = self.unless_failed(returned) else {
+        let Some(returned) = self.unless_planned_fault(returned) else {
             self.model.forget(to, size);
             return Ok(false);
         };
         let expected = self.model.copy(agent, to, from, size);
-        Ok(agree(
+        Ok(check(
             format_args!("copy({agent:?}, {to:#x}, {from:#x}, {size:#x})"),
             expected,
             returned,
@@ -300,8 +316,12 @@ impl DifferentialTest {
         .is_some())
     }
 
-    /// Returns the properties to create memory with.
-    pub(super) fn wanted(owner: AgentId, uncached: bool, types: u8) -> AllocationProperties {
+    /// Returns the properties for creating memory.
+    pub(super) fn creation_properties(
+        owner: AgentId,
+        uncached: bool,
+        types: u8,
+    ) -> AllocationProperties {
         let kind = if uncached { AllocationKind::Uncached } else { AllocationKind::Pinned };
         let mut properties = AllocationProperties::on(owner).of_kind(kind);
         properties.handle_types = HandleType::from_bits_retain(types.into());

@@ -1,33 +1,35 @@
-//! Comparison of everything visible of the library with the model.
+//! Comparison of the library's visible state with the model.
 
-use super::{Difference, DifferentialTest, same};
+use super::{Difference, DifferentialTest, expect_equal};
 use crate::case::quarantined;
-use crate::model::Mapped;
+use crate::model::Mapping;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
 
-/// Memory up to this size is compared completely; larger memory at the edges of its granules.
-const COMPARED_WHOLE: usize = 64 << 10;
+/// The maximum size in bytes of memory that is compared completely. Larger memory is compared at the edges
+/// of its granules.
+const MAX_COMPLETE: usize = 64 << 10;
 /// The number of bytes compared at an edge.
-const AT_EDGES: usize = 64;
+const EDGE_BYTES: usize = 64;
 
 impl DifferentialTest {
-    /// Compares everything with the model.
+    /// Compares the complete state with the model.
     pub(super) fn compare(&self) -> Result<(), Difference> {
-        self.vmm.check().map_err(|broken| Difference::Broken(broken.to_string()))?;
+        self.vmm.check().map_err(|error| Difference::Broken(error.to_string()))?;
         if self.has_quarantine() {
             return Ok(());
         }
         self.compare_counts()?;
         let listed: Vec<_> =
             self.vmm.reservations().iter().map(|(base, size)| (base.get(), *size)).collect();
-        same("reservations", &self.reserved(), &listed)?;
-        let expected: Vec<_> = self.model.mappings().iter().map(|it| self.listing(it)).collect();
+        expect_equal("reservations", &self.reserved(), &listed)?;
+        let expected: Vec<_> =
+            self.model.mappings().iter().map(|it| self.expected_entry(it)).collect();
         let listed = self.vmm.mappings().into_iter();
         let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.access)).collect();
-        same("mappings", &expected, &listed)?;
-        for held in self.model.handles() {
-            self.properties(held.handle)?;
+        expect_equal("mappings", &expected, &listed)?;
+        for state in self.model.handles() {
+            self.properties(state.handle)?;
         }
         for mapping in self.model.mappings() {
             self.compare_access(mapping)?;
@@ -47,7 +49,7 @@ impl DifferentialTest {
             return Err(Difference::Broken(quarantined(&quarantine)));
         }
         let (reservations, handles, mappings) = self.counts();
-        same("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())
+        expect_equal("usage", &Usage { reservations, handles, mappings }, &self.vmm.usage())
     }
 
     /// Returns the expected numbers of reservations, handles and mappings.
@@ -56,17 +58,18 @@ impl DifferentialTest {
         (model.reservations().len(), model.handles().len(), model.mappings().len())
     }
 
-    fn listing(&self, mapping: &Mapped) -> (Address, usize, Vec<(AgentId, Access)>) {
-        let ids = self.model.world().agents.iter().map(|agent| agent.id);
+    /// Returns the expected list entry of a mapping.
+    fn expected_entry(&self, mapping: &Mapping) -> (Address, usize, Vec<(AgentId, Access)>) {
+        let ids = self.model.machine().agents.iter().map(|agent| agent.id);
         let access = ids.zip(mapping.access.iter().copied());
         let access = access.filter(|&(_, access)| access != Access::None).collect();
         (Address::new(mapping.start), mapping.size, access)
     }
 
     /// Queries access inside a mapping and next to it.
-    fn compare_access(&self, mapping: &Mapped) -> Result<(), Difference> {
+    fn compare_access(&self, mapping: &Mapping) -> Result<(), Difference> {
         let (start, end) = (mapping.start, mapping.start + mapping.size);
-        for agent in &self.model.world().agents {
+        for agent in &self.model.machine().agents {
             for address in [start - 1, start, start + mapping.size / 2, end - 1, end] {
                 self.get_access(agent.id, address)?;
             }
@@ -76,7 +79,7 @@ impl DifferentialTest {
 
     /// Reads every mapping that this process can read.
     fn compare_by_cpu(&self) -> Result<(), Difference> {
-        for mapping in self.open_mappings() {
+        for mapping in self.mappings_except_window() {
             if self.model.cpu_access(&mapping) >= Access::Read {
                 for (address, size) in self.samples(&mapping) {
                     self.read(address, size)?;
@@ -86,43 +89,43 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads mappings through the GPUs that can read them. Each read is slow: with a turn, makes only one
-    /// of them; without, all.
+    /// Reads each mapping through each GPU that can read it. Because reads are slow, `turn` selects only
+    /// one of them, in rotation; `None` selects all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
-        let world = self.model.world();
+        let machine = self.model.machine();
         let reads: Vec<_> = self
-            .open_mappings()
+            .mappings_except_window()
             .iter()
             .flat_map(|mapping| {
-                let readers = world.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read);
+                let readers = machine.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read);
                 readers
                     .flat_map(|gpu| {
-                        let edges = [mapping.start, mapping.range().end - AT_EDGES];
-                        edges.map(|address| (world.agents[gpu].id, address))
+                        let edges = [mapping.start, mapping.range().end - EDGE_BYTES];
+                        edges.map(|address| (machine.agents[gpu].id, address))
                     })
                     .collect::<Vec<_>>()
             })
             .collect();
-        let chosen = turn.map(|turn| turn % reads.len().max(1));
+        let selected = turn.map(|turn| turn % reads.len().max(1));
         for (number, (agent, address)) in reads.into_iter().enumerate() {
-            if chosen.is_none_or(|chosen| chosen == number) {
-                self.read_by_gpu(&window, agent, address, AT_EDGES)?;
+            if selected.is_none_or(|selected| selected == number) {
+                self.read_by_gpu(&window, agent, address, EDGE_BYTES)?;
             }
         }
         Ok(())
     }
 
-    /// Returns the parts of a mapping to compare.
-    fn samples(&self, mapping: &Mapped) -> Vec<(usize, usize)> {
-        if mapping.size <= COMPARED_WHOLE {
+    /// Returns the addresses and sizes of the parts of a mapping to compare.
+    fn samples(&self, mapping: &Mapping) -> Vec<(usize, usize)> {
+        if mapping.size <= MAX_COMPLETE {
             return vec![(mapping.start, mapping.size)];
         }
         let granules = mapping.range().step_by(self.granule());
-        let ends = |start: usize| {
+        let parts = |start: usize| {
             let end = start + self.granule();
-            [start, start + self.granule() / 2, end - AT_EDGES]
+            [start, start + self.granule() / 2, end - EDGE_BYTES]
         };
-        granules.flat_map(ends).map(|start| (start, AT_EDGES)).collect()
+        granules.flat_map(parts).map(|start| (start, EDGE_BYTES)).collect()
     }
 }

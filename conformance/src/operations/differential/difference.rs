@@ -1,32 +1,32 @@
 //! Differences between library and model.
 
-/// A difference between the library and what the documents say.
+/// A difference between the library and the documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Difference {
-    /// A call succeeded that must be rejected, or was rejected that must succeed, or was rejected for a
-    /// wrong reason.
+    /// A call succeeded although it is invalid, or failed although it is valid, or failed for the wrong
+    /// reason.
     #[error("{call}: expected {expected}, but the library returned: {returned}")]
     Verdict {
         /// The call.
         call: String,
-        /// What the documents say.
+        /// The result according to the documents.
         expected: String,
-        /// The library's answer.
+        /// The library's result.
         returned: String,
     },
-    /// A state differs from the model.
+    /// The library's state differs from the model.
     #[error("{what}: expected {expected}, found {found}")]
     State {
         /// The compared value.
         what: String,
-        /// What the documents say.
+        /// The result according to the documents.
         expected: String,
-        /// What was found.
+        /// The library's state.
         found: String,
     },
-    /// A resource of the process has changed. A loaded library may allocate something once and keep it;
-    /// it is a leak only if it occurs each time.
+    /// A resource of the process has changed. A loaded library may allocate a resource at its first use
+    /// and keep it, so only a change in every run is a leak.
     #[error("{what}: expected {expected}, found {found}")]
     Retained {
         /// The compared value.
@@ -36,13 +36,13 @@ pub enum Difference {
         /// The value now.
         found: String,
     },
-    /// The library broke a promise that needs no model.
+    /// The library broke a rule that is checked without the model.
     #[error("{0}")]
     Broken(String),
 }
 
 /// Returns a difference unless both values are equal.
-pub(super) fn same<T: PartialEq + std::fmt::Debug>(
+pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(
     what: impl std::fmt::Display,
     expected: &T,
     found: &T,
@@ -57,13 +57,12 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(
     })
 }
 
-/// The number of retries after a retained resource.
+/// The maximum number of retries after a retained resource.
 const RETRIES: usize = 4;
 
-/// Runs a test, and repeats it if a resource was retained: a loaded library may allocate something when it
-/// is first needed and keep it. A resource that is retained each time is a leak.
+/// Runs a test, and repeats it while it fails with [`Difference::Retained`].
 ///
-/// `difference` returns the difference of an error.
+/// `difference` returns the difference in the test's error.
 ///
 /// # Errors
 /// Returns the error of the last run.

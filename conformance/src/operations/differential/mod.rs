@@ -1,4 +1,4 @@
-//! The differential test of library and model.
+//! The differential test: runs operations on the library and on the model.
 
 mod address_space;
 mod agreement;
@@ -18,8 +18,8 @@ use super::{
 };
 use super::{ObjectCounts, Operation};
 use crate::descriptors;
-use crate::model::{Model, Shared, World};
-use difference::same;
+use crate::model::{Machine, Memory, Model};
+use difference::expect_equal;
 pub use difference::{Difference, with_retries};
 use hsa_vmm::{Handle, Runtime, Vmm};
 use process_resources::ProcessResources;
@@ -31,7 +31,7 @@ use window::Window;
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every
 /// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
-/// file descriptors, so that no other thread may open or close any.
+/// file descriptors, so no other thread may open or close any.
 ///
 /// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] does so
 /// after several operations and at the end, and compares verdicts and counts after each.
@@ -42,21 +42,21 @@ pub struct DifferentialTest {
     model: Model,
     window: Option<Window>,
     freed: Vec<(usize, usize)>,
-    given_out: Vec<Handle>,
-    exported: Vec<(OwnedFd, Shared)>,
-    before: ProcessResources,
+    returned_handles: Vec<Handle>,
+    exported: Vec<(OwnedFd, Memory)>,
+    resources_at_start: ProcessResources,
     comparisons: Comparisons,
     steps: usize,
     /// The number of calls that planned faults have made fail; `None` without a plan.
-    failed: Option<Cell<usize>>,
+    fault_count: Option<Cell<usize>>,
 }
 
-/// How often everything is compared.
+/// How often the complete state is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparisons {
-    /// After each operation, which shows the operation that caused a difference.
+    /// After each operation: shows the operation that caused a difference.
     EachOperation,
-    /// After every `n` operations and at the end, which is many times faster.
+    /// After every `n` operations and at the end: many times faster.
     Every(usize),
 }
 
@@ -64,7 +64,7 @@ impl DifferentialTest {
     /// Opens the library on a runtime.
     ///
     /// # Errors
-    /// [`Difference::Broken`] if it cannot be opened or used at all.
+    /// [`Difference::Broken`] if the library cannot be opened or used at all.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
         Self::open_with(runtime, Comparisons::EachOperation)
     }
@@ -72,21 +72,21 @@ impl DifferentialTest {
     /// Opens the library on a runtime, with a frequency of comparisons.
     ///
     /// # Errors
-    /// [`Difference::Broken`] if it cannot be opened or used at all.
+    /// [`Difference::Broken`] if the library cannot be opened or used at all.
     pub fn open_with(runtime: &Runtime, comparisons: Comparisons) -> Result<Self, Difference> {
-        let before = ProcessResources::now();
+        let resources_at_start = ProcessResources::now();
         let mut test = Self {
             vmm: open(runtime)?,
-            model: Model::new(World::of(runtime)),
+            model: Model::new(Machine::of(runtime)),
             runtime: runtime.clone(),
             window: None,
             freed: Vec::new(),
-            given_out: Vec::new(),
+            returned_handles: Vec::new(),
             exported: Vec::new(),
-            before,
+            resources_at_start,
             comparisons,
             steps: 0,
-            failed: None,
+            fault_count: None,
         };
         test.open_window()?;
         Ok(test)
@@ -108,43 +108,43 @@ impl DifferentialTest {
     #[must_use]
     pub fn object_counts(&self) -> ObjectCounts {
         ObjectCounts {
-            reservations: self.open_reservations().len(),
+            reservations: self.reservations_except_window().len(),
             handles: self.model.handles().len() - usize::from(self.window.is_some()),
-            mappings: self.open_mappings().len(),
+            mappings: self.mappings_except_window().len(),
             exported: self.exported.len(),
         }
     }
 
-    /// Performs an operation on both and compares them. Returns whether it succeeded; if not, both have
-    /// rejected it.
+    /// Performs an operation on library and model, and compares them. Returns `false` if both rejected the
+    /// operation.
     ///
     /// # Errors
     /// Returns the first difference. The test cannot continue after it.
     pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
         self.steps += 1;
         if !self.compares_everything() {
-            let done = self.perform(operation)?;
+            let succeeded = self.perform(operation)?;
             self.compare_counts()?;
-            return Ok(done);
+            return Ok(succeeded);
         }
         let descriptors = self.descriptors();
-        let done = self.perform(operation)?;
-        if !done && !self.has_quarantine() {
+        let succeeded = self.perform(operation)?;
+        if !succeeded && !self.has_quarantine() {
             let now = self.descriptors();
             let what = "open file descriptors after a rejected operation";
-            process_resources::is_unchanged(&self.runtime, what, &descriptors, &now)?;
+            process_resources::check_unchanged(&self.runtime, what, &descriptors, &now)?;
         }
         self.compare()?;
         self.compare_by_gpus(Some(self.steps))?;
-        Ok(done)
+        Ok(succeeded)
     }
 
     /// Counts the open descriptors of this process. With planned faults, excludes those that the runtime
     /// keeps after a rollback.
     fn descriptors(&self) -> Option<usize> {
-        let own = self.runtime.simulation().filter(|_| self.has_planned_faults());
-        let own = own.map_or(0, |simulation| simulation.usage().descriptors);
-        Some(descriptors::count()?.saturating_sub(own))
+        let kept = self.runtime.simulation().filter(|_| self.has_planned_faults());
+        let kept = kept.map_or(0, |simulation| simulation.usage().descriptors);
+        Some(descriptors::count()?.saturating_sub(kept))
     }
 
     /// Returns whether to compare everything after this operation.
@@ -155,7 +155,7 @@ impl DifferentialTest {
         }
     }
 
-    /// Unmaps, releases and frees everything, and checks that nothing is left.
+    /// Unmaps, releases and frees all objects, and checks that no object or resource remains.
     ///
     /// # Errors
     /// Returns the first difference.
@@ -179,43 +179,43 @@ impl DifferentialTest {
         }
         self.window = None;
         self.compare()?;
-        same("what is left", &(0, 0, 0), &self.counts())?;
-        let Self { vmm, runtime, before, .. } = self;
+        expect_equal("reservations, handles and mappings at the end", &(0, 0, 0), &self.counts())?;
+        let Self { vmm, runtime, resources_at_start, .. } = self;
         drop(vmm);
-        simulation::is_empty(&runtime)?;
-        before.is_unchanged(&runtime)
+        simulation::check_empty(&runtime)?;
+        resources_at_start.check_unchanged(&runtime)
     }
 
-    /// Drops the library with everything it holds and opens it again.
+    /// Drops the library with all of its objects, and opens it again.
     fn shut_down(&mut self) -> Result<(), Difference> {
         // Failures while dropping are not reported.
         self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
         self.window = None;
-        self.model = Model::new(World::of(&self.runtime));
-        // Clones keep nothing alive that is no longer used.
+        self.model = Model::new(Machine::of(&self.runtime));
+        // Clones of the library keep no unused resources.
         self.vmm = open(&self.runtime)?;
-        simulation::has_nothing_in_use(&self.runtime)?;
+        simulation::check_nothing_in_use(&self.runtime)?;
         if self.exported.is_empty() {
-            simulation::is_empty(&self.runtime)?;
-            self.before.is_unchanged(&self.runtime)?;
+            simulation::check_empty(&self.runtime)?;
+            self.resources_at_start.check_unchanged(&self.runtime)?;
         }
         self.open_window()
     }
 
-    /// Returns the mappings with their sizes.
+    /// Returns the addresses and sizes of the mappings.
     fn mapped(&self) -> Vec<(usize, usize)> {
         self.model.mappings().iter().map(|it| (it.start, it.size)).collect()
     }
 
-    /// Returns the handles, each as often as it is referenced.
+    /// Returns the handles, each once per reference.
     fn referenced(&self) -> Vec<Handle> {
         let handles = self.model.handles().iter();
         handles.flat_map(|it| std::iter::repeat_n(it.handle, it.references)).collect()
     }
 
-    /// Returns the reservations with their sizes.
+    /// Returns the addresses and sizes of the reservations.
     fn reserved(&self) -> Vec<(usize, usize)> {
         self.model.reservations().iter().map(|it| (it.base, it.size)).collect()
     }

@@ -1,6 +1,6 @@
-//! Performs operations: resolves the names and makes the call on both.
+//! Performs operations: resolves the names, and makes the call on library and model.
 
-use super::calls::Both;
+use super::calls::CallResult;
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
 use crate::operations::HandleName;
 use hsa_vmm::Access;
@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 impl DifferentialTest {
-    /// Performs an operation on both. Returns whether it succeeded.
-    pub(super) fn perform(&mut self, operation: &Operation) -> Both<bool> {
+    /// Performs an operation on library and model. Returns whether it succeeded.
+    pub(super) fn perform(&mut self, operation: &Operation) -> CallResult<bool> {
         match *operation {
             Operation::Reserve { size, alignment, hint, flags } => {
                 let (size, hint) = (self.amount(size), self.hint(hint));
@@ -22,13 +22,13 @@ impl DifferentialTest {
                 self.free(address, size)
             }
             Operation::Create { size, on, uncached, handle_types, flags } => {
-                let properties = Self::wanted(self.agent(on), uncached, handle_types);
+                let properties = Self::creation_properties(self.agent(on), uncached, handle_types);
                 let size = self.amount(size);
                 Ok(self.create_with(size, &properties, flags.into())?.is_some())
             }
             Operation::Release { handle } => self.release(self.handle(handle)),
             Operation::Map { handle, span, extent, offset, flags } => {
-                let (address, size) = self.room(handle, span, extent);
+                let (address, size) = self.map_range(handle, span, extent);
                 let (offset, handle) = (self.amount(offset), self.handle(handle));
                 self.map(address, size, offset, handle, flags.into())
             }
@@ -40,7 +40,7 @@ impl DifferentialTest {
                 let (address, size) = self.span(span);
                 let access = |bits: u8| Access::from_bits(bits.into()).unwrap_or_default();
                 let grants: Vec<_> =
-                    grants.iter().map(|&(who, bits)| (self.agent(who), access(bits))).collect();
+                    grants.iter().map(|&(agent, bits)| (self.agent(agent), access(bits))).collect();
                 self.set_access(address, size, &grants)
             }
             Operation::GetAccess { agent, spot } => {
@@ -48,7 +48,7 @@ impl DifferentialTest {
             }
             Operation::Revoke { span, ref agents } => {
                 let (address, size) = self.span(span);
-                let agents: Vec<_> = agents.iter().map(|&who| self.agent(who)).collect();
+                let agents: Vec<_> = agents.iter().map(|&agent| self.agent(agent)).collect();
                 self.revoke(address, size, &agents)
             }
             Operation::Retain { spot } => self.retain(self.spot(spot)),
@@ -62,8 +62,8 @@ impl DifferentialTest {
             Operation::Close { exported } => Ok(self.close(exported)),
             Operation::Properties { handle } => self.properties(self.handle(handle)),
             Operation::Write { spot, size, byte } => {
-                // Different bytes, so that a shift is detected.
-                let bytes: Vec<_> = (0..size).map(|place| byte.wrapping_add(place)).collect();
+                // Consecutive values, so that a shift is detected.
+                let bytes: Vec<_> = (0..size).map(|offset| byte.wrapping_add(offset)).collect();
                 self.write(self.spot(spot), &bytes)
             }
             Operation::Read { spot, size } => self.read(self.spot(spot), size.into()),
@@ -72,46 +72,47 @@ impl DifferentialTest {
                 self.fill(address, value, size)
             }
             Operation::Copy { agent, to, from } => {
-                let ((to, room), (from, size)) = (self.span(to), self.span(from));
-                self.copy(self.agent(agent), to, from, size.min(room))
+                let ((to, capacity), (from, size)) = (self.span(to), self.span(from));
+                self.copy(self.agent(agent), to, from, size.min(capacity))
             }
             Operation::Shutdown => self.shut_down().map(|()| true),
         }
     }
 
-    /// Returns where to map a handle, and how much of it.
-    fn room(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
+    /// Returns the address and size of a mapping to create.
+    fn map_range(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
         let (mut address, mut size) = self.span(span);
-        let held = self.model.properties(self.handle(handle)).map(|(_, size)| size);
-        match (extent, held) {
-            (Extent::Whole, Ok(all)) => size = all,
-            (Extent::TooMuch, Ok(all)) => size = all + self.granule(),
+        let handle_size = self.model.properties(self.handle(handle)).map(|(_, size)| size);
+        match (extent, handle_size) {
+            (Extent::Whole, Ok(handle_size)) => size = handle_size,
+            (Extent::TooMuch, Ok(handle_size)) => size = handle_size + self.granule(),
             _ => return (address, size),
         }
-        if let (Region::Gap(which, _), true) = (span.region, span.is_not_shifted()) {
-            address = self.gap(which, size);
+        if let (Region::Gap(index, _), true) = (span.region, span.is_not_shifted()) {
+            address = self.gap(index, size);
         }
         (address, size)
     }
 
-    fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> Both<bool> {
+    /// Imports a descriptor, which may not be memory.
+    fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> CallResult<bool> {
         let kind = Self::handle_type(handle_type);
-        let broken = |error: std::io::Error| Difference::Broken(error.to_string());
-        let other: OwnedFd = match descriptor {
-            Descriptor::Exported(which) if !self.exported.is_empty() => {
-                return self.import(Ok(usize::from(which) % self.exported.len()), kind);
+        let failed = |error: std::io::Error| Difference::Broken(error.to_string());
+        let foreign: OwnedFd = match descriptor {
+            Descriptor::Exported(index) if !self.exported.is_empty() => {
+                return self.import(Ok(usize::from(index) % self.exported.len()), kind);
             }
-            // Its size could be that of memory.
-            Descriptor::File if self.model.world().imports_are_looked_at => {
-                File::open("/proc/self/exe").map_err(broken)?.into()
+            // Other runtimes accept a file, because its size could be that of memory.
+            Descriptor::File if self.model.machine().import_checks_descriptor => {
+                File::open("/proc/self/exe").map_err(failed)?.into()
             }
-            Descriptor::Socket => UnixDatagram::unbound().map_err(broken)?.into(),
-            _ => File::open("/dev/null").map_err(broken)?.into(),
+            Descriptor::Socket => UnixDatagram::unbound().map_err(failed)?.into(),
+            _ => File::open("/dev/null").map_err(failed)?.into(),
         };
-        self.import(Err(other.as_fd()), kind)
+        self.import(Err(foreign.as_fd()), kind)
     }
 
-    /// Closes an exported descriptor. Other references keep the memory.
+    /// Closes an exported descriptor. Other references keep the memory allocated.
     fn close(&mut self, exported: u8) -> bool {
         if self.exported.is_empty() {
             return false;

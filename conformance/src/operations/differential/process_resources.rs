@@ -1,6 +1,6 @@
-//! Resources of this process outside of the library.
+//! Resources of this process that the library could leak.
 
-use super::difference::same;
+use super::difference::expect_equal;
 use super::{Difference, address_space};
 use crate::descriptors;
 use hsa_vmm::Runtime;
@@ -8,17 +8,19 @@ use std::fmt::Debug;
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;
 
-/// Resources of this process outside of the library.
+/// Resources of this process that the library could leak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessResources {
     /// The number of open descriptors, if it can be counted.
     descriptors: Option<usize>,
+    /// The bytes in shared mappings of the address space.
     shared_bytes: usize,
     /// The memory held on each GPU, in bytes, if a driver reports it.
     gpu_memory: Vec<u64>,
 }
 
 impl ProcessResources {
+    /// Reads the current resources.
     pub(super) fn now() -> Self {
         Self {
             descriptors: descriptors::count(),
@@ -27,9 +29,9 @@ impl ProcessResources {
         }
     }
 
-    /// Compares with the resources now.
-    pub(super) fn is_unchanged(&self, runtime: &Runtime) -> Result<(), Difference> {
-        is_unchanged(runtime, "what the process has", self, &Self::now())
+    /// Fails if the process's resources have changed.
+    pub(super) fn check_unchanged(&self, runtime: &Runtime) -> Result<(), Difference> {
+        check_unchanged(runtime, "resources of the process", self, &Self::now())
     }
 }
 
@@ -37,26 +39,26 @@ impl ProcessResources {
 fn gpu_memory() -> Vec<u64> {
     let number = |path: &Path| read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let nodes = read_dir("/sys/devices/virtual/kfd/kfd/topology/nodes");
-    let ids = nodes.into_iter().flatten().flatten();
-    let ids = ids.filter_map(|node| number(&node.path().join("gpu_id")));
+    let nodes = nodes.into_iter().flatten().flatten();
+    let ids = nodes.filter_map(|node| number(&node.path().join("gpu_id")));
     let mut ids: Vec<_> = ids.filter(|&id| id != 0).collect();
     ids.sort_unstable();
-    let held = |id| {
+    let memory_on = |id| {
         let process = std::process::id();
         number(Path::new(&format!("/sys/class/kfd/kfd/proc/{process}/vram_{id}")))
     };
-    ids.into_iter().filter_map(held).collect()
+    ids.into_iter().filter_map(memory_on).collect()
 }
 
-/// Returns a difference if a resource has changed. It is [`Difference::Retained`] on a loaded library,
-/// which may keep resources, unlike the simulation.
-pub(super) fn is_unchanged<T: PartialEq + Debug>(
+/// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with
+/// [`Difference::Retained`] on a loaded library, which may keep resources.
+pub(super) fn check_unchanged<T: PartialEq + Debug>(
     runtime: &Runtime,
     what: &str,
     before: &T,
     now: &T,
 ) -> Result<(), Difference> {
-    same(what, before, now).map_err(|difference| match difference {
+    expect_equal(what, before, now).map_err(|difference| match difference {
         Difference::State { what, expected, found } if runtime.simulation().is_none() => {
             Difference::Retained { what, expected, found }
         }

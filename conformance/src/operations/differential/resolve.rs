@@ -1,10 +1,10 @@
-//! Resolves the names in operations.
+//! Resolves the names in operations to addresses, handles and agents.
 
 use super::{
     AgentName, Alignment, Amount, DifferentialTest, Edge, HandleName, Hint, Region, Shift, Span,
     Spot,
 };
-use crate::model::{Mapped, Reservation};
+use crate::model::{Mapping, Reservation};
 use hsa_vmm::{Access, AgentId, Handle, HandleType};
 
 /// Bits of an agent's identifier that no runtime sets.
@@ -12,7 +12,7 @@ const NO_SUCH_AGENT: u64 = 0x00ff_0000;
 
 impl DifferentialTest {
     pub(super) fn granule(&self) -> usize {
-        self.model.world().granule
+        self.model.machine().granule
     }
 
     pub(super) fn amount(&self, amount: Amount) -> usize {
@@ -32,13 +32,13 @@ impl DifferentialTest {
     }
 
     pub(super) fn hint(&self, hint: Hint) -> Option<usize> {
-        let of = |which| nth(&self.open_reservations(), which);
+        let reservation = |index| nth(&self.reservations_except_window(), index);
         match hint {
             Hint::None => None,
-            Hint::Behind(which) => of(which).map(|it| it.base + it.size),
-            Hint::Inside(which) => of(which).map(|it| it.base + it.size / 2),
-            Hint::Freed(which) => self.freed(which).map(|(base, _)| base),
-            Hint::Odd(which) => of(which).map(|it| it.base + it.size + 4097),
+            Hint::Behind(index) => reservation(index).map(|it| it.base + it.size),
+            Hint::Inside(index) => reservation(index).map(|it| it.base + it.size / 2),
+            Hint::Freed(index) => self.freed_range(index).map(|(base, _)| base),
+            Hint::Odd(index) => reservation(index).map(|it| it.base + it.size + 4097),
         }
     }
 
@@ -47,30 +47,32 @@ impl DifferentialTest {
             .model
             .handles()
             .iter()
-            .map(|held| held.handle)
+            .map(|state| state.handle)
             .filter(|&handle| self.window.is_none_or(|window| window.handle != handle))
             .collect();
         match name {
-            HandleName::Live(which) => nth(&live, which).or_else(|| self.past(which)),
-            HandleName::Past(which) => self.past(which),
+            HandleName::Live(index) => nth(&live, index).or_else(|| self.returned_handle(index)),
+            HandleName::Past(index) => self.returned_handle(index),
             HandleName::Invented(bits) => Some(Handle::from_bits(bits)),
         }
         .unwrap_or(Handle::from_bits(0))
     }
 
-    pub(super) fn agent(&self, who: AgentName) -> AgentId {
-        let world = self.model.world();
-        let all: Vec<_> = world.agents.iter().map(|agent| agent.id).collect();
-        let gpus: Vec<_> = world.gpus().map(|gpu| all[gpu]).collect();
-        let host = all.first().map_or(0, |id| id.to_bits());
+    pub(super) fn agent(&self, name: AgentName) -> AgentId {
+        let machine = self.model.machine();
+        let agents: Vec<_> = machine.agents.iter().map(|agent| agent.id).collect();
+        let gpus: Vec<_> = machine.gpus().map(|gpu| agents[gpu]).collect();
+        let first = agents.first().map_or(0, |id| id.to_bits());
         let invented = |bits| AgentId::from_bits(bits);
-        match who {
-            AgentName::Agent(which) => nth(&all, which),
-            AgentName::Gpu(which) => nth(&gpus, which),
-            AgentName::Invented(number) => Some(invented(host | NO_SUCH_AGENT | u64::from(number))),
-            AgentName::Foreign(number) => Some(invented(host ^ (1 + u64::from(number)) << 48)),
+        match name {
+            AgentName::Agent(index) => nth(&agents, index),
+            AgentName::Gpu(index) => nth(&gpus, index),
+            AgentName::Invented(number) => {
+                Some(invented(first | NO_SUCH_AGENT | u64::from(number)))
+            }
+            AgentName::Foreign(number) => Some(invented(first ^ (1 + u64::from(number)) << 48)),
         }
-        .unwrap_or(invented(host))
+        .unwrap_or(invented(first))
     }
 
     pub(super) fn handle_type(number: u8) -> HandleType {
@@ -82,11 +84,11 @@ impl DifferentialTest {
         }
     }
 
-    /// Returns address and size of a span.
+    /// Returns the address and size of a span.
     pub(super) fn span(&self, span: Span) -> (usize, usize) {
         let (start, size) = self.region(span.region);
         let end = start.wrapping_add(size);
-        let moved = |edge: usize, other: usize, shift| match shift {
+        let shifted = |edge: usize, other: usize, shift| match shift {
             Shift::None => edge,
             Shift::GranuleOn => edge.wrapping_add(self.granule()),
             Shift::GranuleBack => edge.wrapping_sub(self.granule()),
@@ -94,7 +96,7 @@ impl DifferentialTest {
             Shift::ByteBack => edge.wrapping_sub(1),
             Shift::Away => other,
         };
-        let (start, end) = (moved(start, end, span.start), moved(end, start, span.end));
+        let (start, end) = (shifted(start, end, span.start), shifted(end, start, span.end));
         (start, end.wrapping_sub(start))
     }
 
@@ -111,85 +113,90 @@ impl DifferentialTest {
 
     fn region(&self, region: Region) -> (usize, usize) {
         let granules = |count: u8| usize::from(count) * self.granule();
-        let reservation = |which| nth(&self.open_reservations(), which);
+        let reservation = |index| nth(&self.reservations_except_window(), index);
         let invalid = (0, self.granule());
-        let open = || self.open_mappings();
+        let mappings = || self.mappings_except_window();
         match region {
-            Region::Run(first, count) => run(&open(), first, count).unwrap_or(invalid),
+            Region::Run(first, count) => run(&mappings(), first, count).unwrap_or(invalid),
             Region::Writable(first, count) => {
-                let writable = |it: &Mapped| it.access.contains(&Access::ReadWrite);
-                let all: Vec<_> = open().into_iter().filter(writable).collect();
-                run(&all, first, count).unwrap_or(invalid)
+                let writable = |it: &Mapping| it.access.contains(&Access::ReadWrite);
+                let mappings: Vec<_> = mappings().into_iter().filter(writable).collect();
+                run(&mappings, first, count).unwrap_or(invalid)
             }
-            Region::Mappings(first, count) => all_from(&open(), first, count).unwrap_or(invalid),
-            Region::Granules(which, first, count) => {
-                let base = reservation(which).map_or(0, |it| it.base);
+            Region::Mappings(first, count) => {
+                run_with_holes(&mappings(), first, count).unwrap_or(invalid)
+            }
+            Region::Granules(index, first, count) => {
+                let base = reservation(index).map_or(0, |it| it.base);
                 (base.wrapping_add(granules(first)), granules(count))
             }
-            Region::Gap(which, count) => (self.gap(which, granules(count)), granules(count)),
-            Region::Reservation(which) => {
-                reservation(which).map_or(invalid, |it| (it.base, it.size))
+            Region::Gap(index, count) => (self.gap(index, granules(count)), granules(count)),
+            Region::Reservation(index) => {
+                reservation(index).map_or(invalid, |it| (it.base, it.size))
             }
-            Region::Freed(which) => self.freed(which).unwrap_or(invalid),
+            Region::Freed(index) => self.freed_range(index).unwrap_or(invalid),
             Region::Anything(address, size) => (address as usize, size as usize),
         }
     }
 
-    /// Returns the first hole of `size` bytes from a reservation on; otherwise the last address that was
-    /// tried.
-    pub(super) fn gap(&self, which: u8, size: usize) -> usize {
-        let mut all = self.open_reservations();
-        let first = usize::from(which) % all.len().max(1);
-        all.rotate_left(first);
-        let mut at = 0;
-        for reservation in all {
+    /// Returns the address of the first hole of `size` bytes. Searches all reservations, beginning with
+    /// the one at `index`. Without such a hole, returns the last address that was tried.
+    pub(super) fn gap(&self, index: u8, size: usize) -> usize {
+        let mut reservations = self.reservations_except_window();
+        let first = usize::from(index) % reservations.len().max(1);
+        reservations.rotate_left(first);
+        let mut address = 0;
+        for reservation in reservations {
             let end = reservation.base + reservation.size;
-            at = reservation.base;
+            address = reservation.base;
             for mapping in self.model.mappings() {
-                let is_here = reservation.base <= mapping.start && mapping.start < end;
-                if is_here && mapping.start < at + size {
-                    at = mapping.start + mapping.size;
+                let is_inside = reservation.base <= mapping.start && mapping.start < end;
+                if is_inside && mapping.start < address + size {
+                    address = mapping.start + mapping.size;
                 }
             }
-            if at + size <= end {
+            if address + size <= end {
                 break;
             }
         }
-        at
+        address
     }
 
-    pub(super) fn open_reservations(&self) -> Vec<Reservation> {
+    /// Returns the reservations without the window's.
+    pub(super) fn reservations_except_window(&self) -> Vec<Reservation> {
         let all = self.model.reservations().iter().copied();
         all.filter(|it| self.window.is_none_or(|window| window.reservation != it.base)).collect()
     }
 
-    pub(super) fn open_mappings(&self) -> Vec<Mapped> {
+    /// Returns the mappings without the window.
+    pub(super) fn mappings_except_window(&self) -> Vec<Mapping> {
         let all = self.model.mappings().iter();
         all.filter(|it| self.window.is_none_or(|window| window.address != it.start))
             .cloned()
             .collect()
     }
 
-    fn past(&self, which: u8) -> Option<Handle> {
-        from_newest(&self.given_out, which)
+    fn returned_handle(&self, index: u8) -> Option<Handle> {
+        from_newest(&self.returned_handles, index)
     }
 
-    fn freed(&self, which: u8) -> Option<(usize, usize)> {
-        from_newest(&self.freed, which)
+    fn freed_range(&self, index: u8) -> Option<(usize, usize)> {
+        from_newest(&self.freed, index)
     }
 }
 
 /// Returns the element at an index, which wraps around.
-pub(super) fn nth<T: Clone>(all: &[T], which: u8) -> Option<T> {
-    all.get(usize::from(which) % all.len().max(1)).cloned()
+pub(super) fn nth<T: Clone>(all: &[T], index: u8) -> Option<T> {
+    all.get(usize::from(index) % all.len().max(1)).cloned()
 }
 
-fn from_newest<T: Clone>(all: &[T], which: u8) -> Option<T> {
-    all.iter().rev().nth(usize::from(which) % all.len().max(1)).cloned()
+/// Returns the element at an index from the end, which wraps around.
+fn from_newest<T: Clone>(all: &[T], index: u8) -> Option<T> {
+    all.iter().rev().nth(usize::from(index) % all.len().max(1)).cloned()
 }
 
-/// Returns the range of up to `count` adjacent mappings from one on.
-fn run(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
+/// Returns the range of up to `count` adjacent mappings, beginning with the one at `first`.
+fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let mut end = start;
     for mapping in all.iter().filter(|it| it.start >= start).take(count.max(1).into()) {
@@ -201,8 +208,8 @@ fn run(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
     Some((start, end - start))
 }
 
-/// Returns the range of `count` mappings from one on, holes included.
-fn all_from(all: &[Mapped], first: u8, count: u8) -> Option<(usize, usize)> {
+/// Returns the range of `count` mappings and the holes between them, beginning with the one at `first`.
+fn run_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;
     Some((start, last.range().end - start))

@@ -1,6 +1,6 @@
-//! Comparison with the simulation's state.
+//! Comparison of the model with the simulation's state.
 
-use super::difference::same;
+use super::difference::expect_equal;
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, Runtime};
 
@@ -13,19 +13,21 @@ impl DifferentialTest {
         let Some(simulation) = self.runtime.simulation() else { return Ok(()) };
         let usage = simulation.usage();
         let found = (usage.reservations, usage.handles, usage.mappings);
-        same("reservations, handles and mappings in the runtime", &self.counts(), &found)?;
+        expect_equal("reservations, handles and mappings in the runtime", &self.counts(), &found)?;
         for mapping in self.model.mappings() {
-            for (number, agent) in self.model.world().gpus().enumerate() {
+            for (number, agent) in self.model.machine().gpus().enumerate() {
                 for address in [mapping.start, mapping.start + mapping.size - 1] {
                     let page = simulation.page(number, address);
-                    let must = mapping.access[agent] != Access::None;
+                    let is_granted = mapping.access[agent] != Access::None;
                     let offset = (address - mapping.start) as u64;
-                    let shifted = page.is_some_and(|page| page.offset / PAGE != offset / PAGE);
-                    let missing = page.is_some() != must && (must || !mapping.granted[agent]);
-                    if missing || shifted {
+                    let has_wrong_offset =
+                        page.is_some_and(|page| page.offset / PAGE != offset / PAGE);
+                    let is_unexpected =
+                        page.is_some() != is_granted && (is_granted || !mapping.granted[agent]);
+                    if is_unexpected || has_wrong_offset {
                         return Err(Difference::State {
                             what: format!("page of GPU {number} at {address:#x}"),
-                            expected: if must { "mapped" } else { "not mapped" }.to_owned(),
+                            expected: if is_granted { "mapped" } else { "not mapped" }.to_owned(),
                             found: format!("{page:?}"),
                         });
                     }
@@ -37,18 +39,22 @@ impl DifferentialTest {
 }
 
 /// Checks that nothing is reserved, mapped or allocated.
-pub(super) fn has_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> {
+pub(super) fn check_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> {
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
     let usage = simulation.usage();
     let found = (usage.reservations, usage.handles, usage.mappings, usage.allocations);
-    same("in use in the runtime", &(0, 0, 0, 0), &found)
+    expect_equal(
+        "reservations, handles, mappings and allocations in the runtime",
+        &(0, 0, 0, 0),
+        &found,
+    )
 }
 
-/// Checks that nothing is left in the runtime, video memory included.
-pub(super) fn is_empty(runtime: &Runtime) -> Result<(), Difference> {
-    has_nothing_in_use(runtime)?;
+/// Checks that the runtime has no objects, video memory or descriptors in use.
+pub(super) fn check_empty(runtime: &Runtime) -> Result<(), Difference> {
+    check_nothing_in_use(runtime)?;
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
     let usage = simulation.usage();
     let used: u64 = usage.vram_used.iter().sum();
-    same("video memory and descriptors in the runtime", &(0, 0), &(used, usage.descriptors))
+    expect_equal("video memory and descriptors in the runtime", &(0, 0), &(used, usage.descriptors))
 }

@@ -1,4 +1,5 @@
-//! A granule that CPU and GPUs can access. GPUs copy memory to it that only they can read.
+//! The window: a granule that CPU and GPUs can access. GPUs copy memory that only they can read to the
+//! window, where the CPU reads it.
 
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};
@@ -11,32 +12,33 @@ pub(super) struct Window {
     pub handle: Handle,
 }
 
-/// The granules of the window's reservation. The window is in the middle, so that operations beyond the end
-/// of another reservation do not reach it.
-const AROUND: usize = 64;
+/// The size of the window's reservation in granules. The window is in the middle, so that operations beyond
+/// the end of another reservation do not change it.
+const RESERVED_GRANULES: usize = 64;
 
 impl DifferentialTest {
-    /// Creates the window if the CPU can access the first GPU's memory, and uses it once in every way.
+    /// Creates the window if the CPU can access the first GPU's memory. Then copies once with each GPU, and
+    /// fills once.
     pub(super) fn open_window(&mut self) -> Result<(), Difference> {
-        let world = self.model.world().clone();
-        let Some(gpu) = world.gpus().next() else { return Ok(()) };
-        if !world.cpus().all(|cpu| world.agents[cpu].reaches[gpu]) {
+        let machine = self.model.machine().clone();
+        let Some(gpu) = machine.gpus().next() else { return Ok(()) };
+        if !machine.cpus().all(|cpu| machine.agents[cpu].can_access[gpu]) {
             return Ok(());
         }
-        let size = world.granule;
-        let owner = world.agents[gpu].id;
+        let size = machine.granule;
+        let owner = machine.agents[gpu].id;
         let (Some(reservation), Some(handle)) =
-            (self.reserve(AROUND * size, 0, None, 0)?, self.create(size, owner)?)
+            (self.reserve(RESERVED_GRANULES * size, 0, None, 0)?, self.create(size, owner)?)
         else {
             return Ok(());
         };
-        let address = reservation + AROUND / 2 * size;
+        let address = reservation + RESERVED_GRANULES / 2 * size;
         self.map(address, size, 0, handle, 0)?;
-        let all: Vec<_> = world.agents.iter().map(|it| (it.id, Access::ReadWrite)).collect();
+        let all: Vec<_> = machine.agents.iter().map(|it| (it.id, Access::ReadWrite)).collect();
         self.set_access(address, size, &all)?;
         self.window = Some(Window { reservation, address, handle });
-        for agent in world.gpus() {
-            self.copy(world.agents[agent].id, address, address + size / 2, size / 2)?;
+        for agent in machine.gpus() {
+            self.copy(machine.agents[agent].id, address, address + size / 2, size / 2)?;
         }
         self.fill(address, 0x5eed, size)?;
         Ok(())

@@ -1,51 +1,51 @@
-//! The properties of the machine on which results depend.
+//! The properties of a machine that affect results.
 
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::{Agent, AgentId, Runtime};
 
-/// The properties of the machine on which results depend.
+/// The properties of a machine that affect results.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct Machine {
     /// The agents, in the runtime's order.
-    pub agents: Vec<AgentFacts>,
+    pub agents: Vec<AgentProperties>,
     /// The granule of sizes and addresses.
     pub granule: usize,
     /// Whether uncached memory can be created (since extension 1.18).
     pub uncached: bool,
-    /// Whether an import checks the descriptor (until ROCm 7.14, extension 1.16).
-    pub imports_are_looked_at: bool,
+    /// Whether an import checks that the descriptor is memory (until ROCm 7.14, extension 1.16).
+    pub import_checks_descriptor: bool,
 }
 
-/// The properties of an agent on which results depend.
+/// The properties of an agent that affect results.
 #[derive(Clone, Debug)]
-pub struct AgentFacts {
+pub struct AgentProperties {
     /// The identifier.
     pub id: AgentId,
-    /// Whether it is a CPU.
+    /// Whether the agent is a CPU.
     pub is_cpu: bool,
-    /// The size of the pool for handles, if it has one.
-    pub memory: Option<usize>,
-    /// Whether it can access the memory of each agent.
-    pub reaches: Vec<bool>,
+    /// The size in bytes of the pool that handles are created from; `None` without such a pool.
+    pub pool_size: Option<usize>,
+    /// Whether the agent can access the memory of each agent, in the order of the agents.
+    pub can_access: Vec<bool>,
 }
 
-impl World {
+impl Machine {
     /// Reads the properties of a runtime.
     #[must_use]
     pub fn of(runtime: &Runtime) -> Self {
         let agents = runtime.agents();
         let pools = || agents.iter().filter_map(Agent::vmem_pool);
-        let facts = |agent: &Agent| AgentFacts {
+        let properties = |agent: &Agent| AgentProperties {
             id: agent.id(),
             is_cpu: agent.kind() == AgentKind::Cpu,
-            memory: agent.vmem_pool().map(|pool| pool.size),
-            reaches: agents.iter().map(|owner| agent.reaches(owner.id())).collect(),
+            pool_size: agent.vmem_pool().map(|pool| pool.size),
+            can_access: agents.iter().map(|owner| agent.reaches(owner.id())).collect(),
         };
         Self {
-            agents: agents.iter().map(facts).collect(),
+            agents: agents.iter().map(properties).collect(),
             granule: pools().map(|pool| pool.granule).max().unwrap_or(1),
             uncached: runtime.info().extension >= (1, 18),
-            imports_are_looked_at: runtime.info().extension < (1, 16),
+            import_checks_descriptor: runtime.info().extension < (1, 16),
         }
     }
 
@@ -57,16 +57,17 @@ impl World {
 
     /// Returns the indexes of the CPUs.
     pub fn cpus(&self) -> impl Iterator<Item = usize> {
-        self.places(true)
+        self.indexes(true)
     }
 
     /// Returns the indexes of the GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = usize> {
-        self.places(false)
+        self.indexes(false)
     }
 
-    fn places(&self, cpus: bool) -> impl Iterator<Item = usize> {
+    /// Returns the indexes of the CPUs, or else of all other agents.
+    fn indexes(&self, cpus: bool) -> impl Iterator<Item = usize> {
         let agents = self.agents.iter().enumerate();
-        agents.filter(move |(_, agent)| agent.is_cpu == cpus).map(|(place, _)| place)
+        agents.filter(move |(_, agent)| agent.is_cpu == cpus).map(|(index, _)| index)
     }
 }

@@ -1,43 +1,42 @@
 //! Results in which this library deliberately differs from the recorded driver.
 //!
-//! The recorded program was one sequence. Its `unmap_across_gap` succeeded and emptied the
-//! reservation, and its `free_while_mapped` then freed it; the calls up to `free_twice` therefore
-//! used free addresses. Here every call has a fixture of its own, in the state that its name
+//! The recorded program made all calls in one sequence. Its `unmap_across_gap` succeeded and unmapped the
+//! whole reservation, and its `free_while_mapped` then freed it; the calls up to `free_twice` therefore
+//! used free addresses. In these tests every call has its own fixture, in the state that the call's name
 //! describes.
 
 use hsa_sim::Generation;
 
-/// A difference.
-pub struct Different {
+/// A recorded call with a different result in this library.
+pub struct Difference {
     pub name: &'static str,
-    pub ours: &'static str,
-    /// The first generation in which it differs.
+    pub result: &'static str,
+    /// The first generation in which the result differs.
     pub since: Generation,
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
-const CRASH: &str = "design decision 1: the driver crashes, here it is an error";
+const CRASH: &str = "design decision 1: the driver crashes, the library returns an error";
 const STALE: &str = "design decision 1, invariant 5: a handle without references is refused";
 const HOLES: &str = "data/README.md, rule 1: HIP needs exactly a sequence of whole mappings";
 const PARTS: &str = "data/README.md, rule 2: HIP maps parts of a handle";
-const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver says that it supports none \
-                       but whole handles";
-const ONE_RESERVATION: &str = "HIP and invariant 1: a mapping, and a range, is inside one \
-                               reservation; the driver merges those side by side";
+const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver supports only whole handles";
+const ONE_RESERVATION: &str = "HIP and invariant 1: mappings and ranges are inside one \
+                               reservation; the driver merges adjacent reservations";
 const HOST: &str = "HIP documents hipErrorNotSupported: AMD's runtime makes no handles of system \
                     memory before ROCm 10";
-const EMPTY_BY_THEN: &str = "when it was recorded, the reservation had been emptied";
-const FREE_BY_THEN: &str = "when it was recorded, the reservation had been freed";
+const RECORDED_WHEN_EMPTY: &str = "the recorded program had already unmapped the whole reservation";
+const RECORDED_WHEN_FREED: &str = "the recorded program had already freed the reservation";
 const DOCUMENTED: &str = "HIP documents this error";
 
-const fn differs(name: &'static str, ours: &'static str, why: &'static str) -> Different {
-    Different { name, ours, since: Generation::A, why }
+const fn differs(name: &'static str, result: &'static str, reason: &'static str) -> Difference {
+    Difference { name, result, since: Generation::A, reason }
 }
 
 const INVALID: &str = "INVALID_VALUE";
 
 /// All differences.
-pub const DIFFERENT: &[Different] = &[
+pub const DIFFERENCES: &[Difference] = &[
     differs("granularity_bad_device", INVALID, DOCUMENTED),
     differs("granularity_host", "NOT_SUPPORTED", HOST),
     differs("granularity_host_value", "NOT_SUPPORTED", HOST),
@@ -59,19 +58,19 @@ pub const DIFFERENT: &[Different] = &[
     differs("unmap_unmapped", INVALID, HOLES),
     differs("map_smaller_than_handle", "SUCCESS", PARTS),
     differs("getaccess_bad_device", INVALID, DOCUMENTED),
-    differs("unmap_one_and_half", INVALID, EMPTY_BY_THEN),
-    differs("free_while_mapped", INVALID, EMPTY_BY_THEN),
-    differs("retain_after_release", "SUCCESS", FREE_BY_THEN),
-    differs("retain_after_release_same_handle", "1", FREE_BY_THEN),
-    differs("unmap_two_mappings_at_once", "SUCCESS", FREE_BY_THEN),
-    differs("unmap_third", "SUCCESS", FREE_BY_THEN),
-    differs("free", "SUCCESS", FREE_BY_THEN),
+    differs("unmap_one_and_half", INVALID, RECORDED_WHEN_EMPTY),
+    differs("free_while_mapped", INVALID, RECORDED_WHEN_EMPTY),
+    differs("retain_after_release", "SUCCESS", RECORDED_WHEN_FREED),
+    differs("retain_after_release_same_handle", "1", RECORDED_WHEN_FREED),
+    differs("unmap_two_mappings_at_once", "SUCCESS", RECORDED_WHEN_FREED),
+    differs("unmap_third", "SUCCESS", RECORDED_WHEN_FREED),
+    differs("free", "SUCCESS", RECORDED_WHEN_FREED),
     differs("props_imported_handle_types", "1", "HIP: an import keeps its handle type"),
-    Different {
+    Difference {
         name: "props_imported_location",
-        ours: "unknown",
+        result: "unknown",
         since: Generation::C,
-        why: "since ROCm 7.14 AMD's runtime does not report the owner of an import (6.2 #61)",
+        reason: "since ROCm 7.14 AMD's runtime does not report the owner of an import (6.2 #61)",
     },
     differs("import_not_a_memory_fd", INVALID, DOCUMENTED),
     differs("props_stale_handle", INVALID, STALE),
