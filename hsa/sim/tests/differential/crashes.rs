@@ -205,8 +205,8 @@ const TABLE: &[Crash] = &[
         signal: libc::SIGABRT,
         act: |table| {
             let _side = Side::start(&table, AREA);
-            let lock = table.core.hsa_amd_memory_lock.expect("there");
-            let unlock = table.core.hsa_amd_memory_unlock.expect("there");
+            let lock = table.core.hsa_amd_memory_lock.expect("in the table");
+            let unlock = table.core.hsa_amd_memory_unlock.expect("in the table");
             let (mut own, mut there) = (vec![0u64; 512], null_mut());
             let at = own.as_mut_ptr().cast();
             // All releases count locks as the simulation does.

@@ -222,7 +222,7 @@ impl Side {
             Call::GetAccess { at, agent } => self.get_access(self.address(at), self.agent(agent)),
             Call::AllowAccess { at, ref agents } => {
                 let list: Vec<_> = agents.iter().map(|agent| self.agent(*agent)).collect();
-                let allow = self.core.hsa_amd_agents_allow_access.expect("there");
+                let allow = self.core.hsa_amd_agents_allow_access.expect("in the table");
                 let (count, at) = (list.len() as u32, self.pointer(at));
                 unsafe { allow(count, list.as_ptr(), null(), at) }.into()
             }
@@ -244,7 +244,7 @@ impl Side {
             Call::Properties { handle } => self.properties(handle),
             Call::PointerInfo { at } => self.pointer_info(at),
             Call::PoolFree { at } => {
-                let free = self.core.hsa_amd_memory_pool_free.expect("there");
+                let free = self.core.hsa_amd_memory_pool_free.expect("in the table");
                 unsafe { free(self.pointer(at)) }.into()
             }
             Call::Write { at, value } => {
@@ -264,7 +264,7 @@ impl Side {
             }
             Call::CopyAsync { to, from, size, gpu } => self.copy_async(to, from, size, gpu),
             Call::Fill { at, value, words } => {
-                let fill = self.core.hsa_amd_memory_fill.expect("there");
+                let fill = self.core.hsa_amd_memory_fill.expect("in the table");
                 unsafe { fill(self.pointer(at), value, words as usize) }.into()
             }
         }
@@ -353,7 +353,7 @@ impl Side {
     fn pointer_info(&self, at: Location) -> Outcome {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
-        let ask = self.core.hsa_amd_pointer_info.expect("there");
+        let ask = self.core.hsa_amd_pointer_info.expect("in the table");
         let status = unsafe { ask(self.pointer(at), &mut info, None, null_mut(), null_mut()) };
         let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
         let values = vec![
@@ -367,7 +367,7 @@ impl Side {
     }
 
     fn copy(&self, to: u64, from: u64, size: u64) -> hsa_status_t {
-        let copy = self.core.hsa_memory_copy.expect("there");
+        let copy = self.core.hsa_memory_copy.expect("in the table");
         let (to, from) = (without_provenance_mut(to as usize), without_provenance(from as usize));
         unsafe { copy(to, from, size as usize) }
     }
@@ -375,12 +375,12 @@ impl Side {
     fn copy_async(&self, to: Location, from: Location, size: u64, gpu: usize) -> Outcome {
         let agent = self.gpus[gpu % self.gpus.len()];
         let mut signal = hsa_signal_t { handle: 0 };
-        let create = self.core.hsa_signal_create.expect("there");
+        let create = self.core.hsa_signal_create.expect("in the table");
         assert_eq!(unsafe { create(1, 0, null(), &mut signal) }, OK, "hsa_signal_create");
-        let copy = self.core.hsa_amd_memory_async_copy.expect("there");
+        let copy = self.core.hsa_amd_memory_async_copy.expect("in the table");
         let (to, from, size) = (self.pointer(to), self.pointer(from), size as usize);
         let status = unsafe { copy(to, agent, from, agent, size, 0, null(), signal) };
-        let wait = self.core.hsa_signal_wait_scacquire.expect("there");
+        let wait = self.core.hsa_signal_wait_scacquire.expect("in the table");
         let left = if status == OK && size > 0 {
             let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
             // A wait may return before the condition holds.
@@ -393,7 +393,7 @@ impl Side {
         } else {
             1
         };
-        let destroy = self.core.hsa_signal_destroy.expect("there");
+        let destroy = self.core.hsa_signal_destroy.expect("in the table");
         assert_eq!(unsafe { destroy(signal) }, OK, "hsa_signal_destroy");
         Outcome { status, values: vec![Value::Number(left as u64)] }
     }
