@@ -232,8 +232,7 @@ impl Instance {
             }
             Agent::Cpu(_) if permission != HSA_ACCESS_PERMISSION_NONE => {
                 // SAFETY: a mapping of this instance, inside a reservation.
-                unsafe { address_space::clear_access(start, size) }
-                    .map_err(|_| HSA_STATUS_ERROR)?;
+                unsafe { address_space::map_none(start, size) }.map_err(|_| HSA_STATUS_ERROR)?;
             }
             Agent::Cpu(_) => {}
         }

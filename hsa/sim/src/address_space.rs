@@ -98,7 +98,7 @@ pub(crate) unsafe fn release(address: usize, size: usize) {
 ///
 /// # Safety
 /// The range must be the caller's.
-pub(crate) unsafe fn clear_access(address: usize, size: usize) -> io::Result<()> {
+pub(crate) unsafe fn map_none(address: usize, size: usize) -> io::Result<()> {
     // SAFETY: the caller's range.
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }

@@ -113,7 +113,7 @@ pub(crate) fn map(
         // reservations have no access already; only the memory has to stay claimed.
         if !reservation.is_registered() {
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
-            unsafe { address_space::clear_access(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+            unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
         }
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });

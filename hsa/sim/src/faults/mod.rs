@@ -81,7 +81,7 @@ impl Faults {
         let calls = state.calls.entry(name).or_default();
         *calls += 1;
         let (call, injection) = (*calls, state.injector.count(name));
-        if injection.refused().is_some() {
+        if injection.error().is_some() {
             state.failed.push((name, call));
         }
         drop(state);
