@@ -1,4 +1,4 @@
-//! Tests that run on AMD's own runtime.
+//! Runs tests on AMD's own runtime.
 //!
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};

@@ -94,8 +94,8 @@ pub struct Config {
     /// Whether GPUs' page tables obey permissions.
     pub gpu_permissions: GpuPermissions,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
-    /// the CPU write access. In generation A each change of it leaves an address-space hole for a
-    /// moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
+    /// the CPU write access. In generation A each change of access leaves an address-space hole for
+    /// a moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
     /// Whether virtual memory management is supported.
     pub vmem: bool,

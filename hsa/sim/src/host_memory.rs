@@ -69,7 +69,7 @@ pub(crate) unsafe fn lock(
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
-    match state.allocations.get_mut(&address).map(|found| &mut found.origin) {
+    match state.allocations.get_mut(&address).map(|allocation| &mut allocation.origin) {
         Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
         Some(Origin::Locked(locks)) => *locks -= 1,
         _ if instance.behaviour.unlock_accepts_unlocked_memory() => {}

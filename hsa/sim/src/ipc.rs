@@ -29,10 +29,10 @@ pub(crate) unsafe fn create(
 ) -> HsaResult {
     let handle = non_null(handle)?;
     let state = instance.lock();
-    let found = state.allocations.get(&address.addr());
+    let allocation = state.allocations.get(&address.addr());
     // Only whole allocations can be shared.
-    let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
-    let memory = found.and_then(|found| found.memory.as_ref());
+    let allocation = allocation.filter(|a| a.origin == Origin::Pool && a.size == length);
+    let memory = allocation.and_then(|a| a.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
     let (token, length) = (memory.token, length as u64);
@@ -112,7 +112,7 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
         return None;
     }
     let file = File::options().read(true).write(true).open(path).ok()?;
-    let matches = |found: &ExportedMemory| found.token == token && length_of(words) <= found.size;
+    let matches = |info: &ExportedMemory| info.token == token && length_of(words) <= info.size;
     let exported = physical::recognise(file.as_raw_fd()).filter(matches)?;
     instance.has_agent(exported.owner).then(|| Memory::adopt(exported, file))
 }
@@ -123,8 +123,8 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
 /// The memory must no longer be in use.
 pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
-    let found = state.allocations.get(&address.addr());
-    if found.is_none_or(|found| found.origin != Origin::Attached) {
+    let allocation = state.allocations.get(&address.addr());
+    if allocation.is_none_or(|allocation| allocation.origin != Origin::Attached) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if let Some(attached) = state.allocations.remove(&address.addr()) {
@@ -149,13 +149,13 @@ pub(crate) unsafe fn export_dmabuf(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let mut state = instance.lock();
-    let (start, found) =
+    let (start, allocation) =
         state.allocation_at(address.addr()).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let offset_in_allocation = address.addr() - start;
-    if size > found.extent() - offset_in_allocation {
+    if size > allocation.extent() - offset_in_allocation {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let memory = found.memory.clone().ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let memory = allocation.memory.clone().ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     if let Agent::Cpu(_) = memory.owner {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }

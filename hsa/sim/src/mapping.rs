@@ -85,8 +85,8 @@ pub(crate) fn map(
     if next.is_some_and(|(start, _)| end > *start) {
         return Err(INVALID);
     }
-    let found = state.handles.get(handle.handle).ok_or(INVALID)?;
-    let memory = found.memory().cloned();
+    let entry = state.handles.get(handle.handle).ok_or(INVALID)?;
+    let memory = entry.memory().cloned();
     let too_large = memory.as_ref().is_none_or(|memory| size as u64 > memory.size);
     if too_large && !behaviour.map_only_records() {
         return Err(if behaviour.map_too_large_is_invalid_argument() {
@@ -95,7 +95,7 @@ pub(crate) fn map(
             HSA_STATUS_ERROR_OUT_OF_RESOURCES
         });
     }
-    if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
+    if behaviour.map_checks_alignment(entry.imported) && !address.is_multiple_of(PAGE) {
         if behaviour.failed_map_keeps_memory() {
             state.leaked_memory.extend(memory);
         }

@@ -1,7 +1,7 @@
 //! Virtual memory that does nothing: every function returns success at once, with addresses and
 //! handles from a counter.
 //!
-//! Callers use it to measure their own overhead. Agents, pools and all other functions are the
+//! Used to measure the overhead of callers. Agents, pools and all other functions are the
 //! simulation's. Addresses have no memory, and arguments are not checked. Only exported descriptors
 //! are real: each is a duplicate of one sparse file of 2 MiB.
 

@@ -126,13 +126,13 @@ mod tests {
     use super::{Calls, Function, Race, USES};
     use Function::*;
 
-    fn race(one: Function, other: Function) -> bool {
+    fn race(first: Function, second: Function) -> bool {
         let calls = Calls::default();
-        let _first = calls.track(one).unwrap();
-        match calls.track(other) {
+        let _running = calls.track(first).unwrap();
+        match calls.track(second) {
             Ok(_) => false,
             Err(race) => {
-                assert_eq!(race, Race(other, one));
+                assert_eq!(race, Race(second, first));
                 true
             }
         }

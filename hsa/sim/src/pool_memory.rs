@@ -136,8 +136,8 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResul
         return Ok(());
     }
     let mut state = instance.lock();
-    let found = state.allocations.get(&address.addr());
-    if found.is_none_or(|found| found.origin != Origin::Pool) {
+    let allocation = state.allocations.get(&address.addr());
+    if allocation.is_none_or(|allocation| allocation.origin != Origin::Pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
@@ -174,10 +174,11 @@ pub(crate) unsafe fn allow_access(
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);
     }
-    let (start, found) = state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let (start, allocation) =
+        state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let accessible = |agent: &Agent| match *agent {
-        Agent::Cpu(_) => instance.cpu_can_access(found.owner),
-        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, found.owner),
+        Agent::Cpu(_) => instance.cpu_can_access(allocation.owner),
+        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, allocation.owner),
     };
     if !agents.iter().all(accessible) {
         return Err(HSA_STATUS_ERROR);
@@ -197,8 +198,7 @@ fn allow_vmem(
     agents: &[Agent],
     address: usize,
 ) -> HsaResult {
-    let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    let mut start = found.0;
+    let (mut start, _) = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let requests: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;

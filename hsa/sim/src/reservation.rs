@@ -208,11 +208,11 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
     }
     let base = address.addr();
     let mut state = instance.lock();
-    let found = state.reservations.get(&base).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    if found.size != size {
+    let reservation = state.reservations.get(&base).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if reservation.size != size {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    if found.mappings > 0 {
+    if reservation.mappings > 0 {
         return Err(HSA_STATUS_ERROR_RESOURCE_FREE);
     }
     let Some(Reservation { padded, registered, .. }) = state.reservations.remove(&base) else {

@@ -94,14 +94,14 @@ pub(crate) unsafe fn export(
     // SAFETY: not null, and the caller promises the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
-    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    if found.imported && !instance.behaviour.can_export_imports() {
+    let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if entry.imported && !instance.behaviour.can_export_imports() {
         return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
     }
-    let descriptor = match found.exported {
+    let descriptor = match entry.exported {
         // The caller may have closed this descriptor.
         Some(descriptor) => descriptor,
-        None if matches!(found.content, Content::Missing) => {
+        None if matches!(entry.content, Content::Missing) => {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
         None => {
@@ -125,7 +125,7 @@ pub(crate) unsafe fn export(
 /// AMD's runtime closes the number without a check.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
-    if physical::recognise(descriptor).is_some_and(|found| found.token == memory.token) {
+    if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
         // SAFETY: a descriptor of this memory that the runtime created and owns.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }

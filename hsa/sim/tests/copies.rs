@@ -52,31 +52,31 @@ fn fill_rejects_vmem_before_rocm_7_2() {
 #[test]
 fn copies_between_gpus_and_host() {
     let r = start("gpus=2");
-    let (one, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-    let two = r.reserve(N);
+    let (buffer_a, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let buffer_b = r.reserve(N);
     let handle = r.try_create(r.vram[1], N, MEMORY_TYPE_PINNED, 0).expect("memory");
-    assert_eq!(r.map(two, N, handle), OK);
-    assert_eq!(r.set(two, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
+    assert_eq!(r.map(buffer_b, N, handle), OK);
+    assert_eq!(r.set(buffer_b, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
     let text: Vec<u8> = (0..N).map(|index| (index * 7 / 5) as u8).collect();
     let mut back = vec![1u8; N];
     // A handle that was never written reads as zeros, and has no file.
-    assert_eq!(r.copy(back.as_mut_ptr().addr(), one, N), OK);
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), buffer_a, N), OK);
     assert!(back.iter().all(|byte| *byte == 0));
     assert_eq!(r.simulation.usage().descriptors, 0);
     // A copy of several chunks between unaligned addresses.
-    assert_eq!(r.copy(one + 3, text.as_ptr().addr(), N - 3), OK);
-    assert_eq!(r.copy(back.as_mut_ptr().addr(), one + 3, N - 3), OK);
+    assert_eq!(r.copy(buffer_a + 3, text.as_ptr().addr(), N - 3), OK);
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), buffer_a + 3, N - 3), OK);
     assert_eq!(back[..N - 3], text[..N - 3]);
     // GPU 1 owns the destination and has no access to the source.
     let faults = record_faults(&r);
-    assert_eq!(r.copy(two, one, N), ERROR);
-    assert_eq!(take(faults), [(r.gpus[1], one as u64, ABSENT)]);
-    assert_eq!(r.set(one, N, &[(r.gpus[1], RW)]), OK);
-    assert_eq!(r.copy(two, one, N), OK);
-    assert_eq!(r.fill(two + 4, 0x0102_0304, 2), OK);
-    assert_eq!(r.peek(two + 4), 0x0102_0304_0102_0304);
-    assert_eq!(r.fill(two + 1, 0, 1), INVALID_ARGUMENT);
-    assert_eq!(r.copy(two, one, 0), OK);
+    assert_eq!(r.copy(buffer_b, buffer_a, N), ERROR);
+    assert_eq!(take(faults), [(r.gpus[1], buffer_a as u64, ABSENT)]);
+    assert_eq!(r.set(buffer_a, N, &[(r.gpus[1], RW)]), OK);
+    assert_eq!(r.copy(buffer_b, buffer_a, N), OK);
+    assert_eq!(r.fill(buffer_b + 4, 0x0102_0304, 2), OK);
+    assert_eq!(r.peek(buffer_b + 4), 0x0102_0304_0102_0304);
+    assert_eq!(r.fill(buffer_b + 1, 0, 1), INVALID_ARGUMENT);
+    assert_eq!(r.copy(buffer_b, buffer_a, 0), OK);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn unhandled_fault_aborts() {
 fn async_copies_wait_for_dependencies() {
     let r = start("gpus=2");
     let faults = record_faults(&r);
-    let (one, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
-    let (two, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let (buffer_a, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
+    let (buffer_b, _) = r.mapped(N, &[(r.gpus[0], RW)]);
     let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
     let copy = |to: usize, of, from: usize, at, dependencies: &[hsa_signal_t], done| unsafe {
         let (to, from) = (without_provenance_mut(to), without_provenance(from));
@@ -165,13 +165,13 @@ fn async_copies_wait_for_dependencies() {
         copy(to, of, from, at, N, dependencies.len() as u32, list, done)
     };
     let (first, second) = (r.signal(1), r.signal(1));
-    r.poke(one, 6);
+    r.poke(buffer_a, 6);
     // The second copy waits for the first, which is submitted later and waits for another signal.
     let go = r.signal(1);
     let mut host = vec![0u8; N];
     let back = r.lock(host.as_mut_ptr().addr(), N).expect("host memory");
-    assert_eq!(copy(back, r.cpus[0], two, r.gpus[0], &[first], second), OK);
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[go], first), OK);
+    assert_eq!(copy(back, r.cpus[0], buffer_b, r.gpus[0], &[first], second), OK);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[go], first), OK);
     let load = r.hsa.hsa_signal_load_scacquire.expect("in the table");
     assert_eq!(unsafe { (load(first), load(second)) }, (1, 1));
     let store = r.hsa.hsa_signal_store_screlease.expect("in the table");
@@ -180,15 +180,15 @@ fn async_copies_wait_for_dependencies() {
     assert_eq!(read(back), 6);
     // GPU 1 has no access to the destination.
     let third = r.signal(5);
-    assert_eq!(copy(two, r.gpus[1], one, r.gpus[1], &[], third), OK);
+    assert_eq!(copy(buffer_b, r.gpus[1], buffer_a, r.gpus[1], &[], third), OK);
     assert!(r.wait_below(third, 0) < 0);
-    assert_eq!(take(faults), [(r.gpus[1], two as u64, ABSENT)]);
+    assert_eq!(take(faults), [(r.gpus[1], buffer_b as u64, ABSENT)]);
     let none = hsa_signal_t { handle: 0 };
     let invalid = HSA_STATUS_ERROR_INVALID_SIGNAL;
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[], none), invalid);
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[none], first), invalid);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[], none), invalid);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[none], first), invalid);
     let unknown = hsa_agent_t { handle: 3 };
-    assert_eq!(copy(two, unknown, one, r.gpus[0], &[], first), INVALID_AGENT);
+    assert_eq!(copy(buffer_b, unknown, buffer_a, r.gpus[0], &[], first), INVALID_AGENT);
     let destroy = r.hsa.hsa_signal_destroy.expect("in the table");
     assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
 }

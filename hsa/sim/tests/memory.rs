@@ -263,7 +263,7 @@ fn create_requires_multiples_of_the_granule() {
     assert_eq!(create(4096), Err(INVALID_ARGUMENT));
     assert_eq!(create(3 * MIB), Err(INVALID_ARGUMENT));
     assert!(create(2 * MIB).is_ok());
-    let info = |what| pool_info::<usize>(r.hsa, r.vram[0], what);
+    let info = |attribute| pool_info::<usize>(r.hsa, r.vram[0], attribute);
     assert_eq!(info(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), Ok(2 * MIB));
 }
 
@@ -450,12 +450,12 @@ fn locks_are_counted() {
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut agent_address) }, ERROR);
     // A range with an unreadable page in the middle is rejected, as observed in AMD's runtimes.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let whole = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
-    let hole = unsafe { libc::mprotect(whole.byte_add(N / 2), size, libc::PROT_NONE) };
+    let range = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
+    let hole = unsafe { libc::mprotect(range.byte_add(N / 2), size, libc::PROT_NONE) };
     assert_eq!(hole, 0);
-    assert_eq!(unsafe { lock(whole, N, null_mut(), 0, &mut agent_address) }, ERROR);
-    assert_eq!(unsafe { lock(whole, N / 2, null_mut(), 0, &mut agent_address) }, OK);
-    assert_eq!(unsafe { unlock(whole) }, OK);
+    assert_eq!(unsafe { lock(range, N, null_mut(), 0, &mut agent_address) }, ERROR);
+    assert_eq!(unsafe { lock(range, N / 2, null_mut(), 0, &mut agent_address) }, OK);
+    assert_eq!(unsafe { unlock(range) }, OK);
 }
 
 #[test]

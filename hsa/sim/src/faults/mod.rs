@@ -32,7 +32,7 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct State {
     injector: Arc<Injector<Status>>,
-    /// The calls that the plan made fail: function and number of the call.
+    /// The calls with a planned failure: function and number of the call.
     failed: Vec<(&'static str, u64)>,
     /// The number of calls of each function.
     calls: std::collections::HashMap<&'static str, u64>,
@@ -60,7 +60,7 @@ impl Faults {
             // Opened for each line, so that the simulation holds no additional descriptor.
             let note = move |rule| {
                 let file = File::options().append(true).open(&path);
-                // An error is ignored: it must not make the call fail.
+                // Ignores errors: a failure to write must not make the call fail.
                 drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
             };
             self.state().injector = Arc::new(Injector::new(plan.plan).noting(note));

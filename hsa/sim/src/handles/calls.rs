@@ -94,11 +94,11 @@ impl State {
 /// `hsa_amd_vmem_handle_release`
 pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) -> HsaResult {
     let mut state = instance.lock();
-    let found = state.handles.get_mut(handle.handle);
-    let found = found.filter(|handle| handle.references > 0);
-    let found = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    found.references -= 1;
-    let leaked = found.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
+    let entry = state.handles.get_mut(handle.handle);
+    let entry = entry.filter(|handle| handle.references > 0);
+    let entry = entry.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    entry.references -= 1;
+    let leaked = entry.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
     state.leaked_memory.extend(leaked);
     state.remove_if_unused(handle.handle);
     Ok(())
@@ -118,8 +118,8 @@ pub(crate) unsafe fn retain(
     let mut state = instance.lock();
     let mapping = state.mappings.get(&address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let value = mapping.handle;
-    let found = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    found.references += 1;
+    let entry = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    entry.references += 1;
     // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
@@ -137,11 +137,11 @@ pub(crate) unsafe fn properties(
 ) -> HsaResult {
     let (pool, memory_type) = (non_null(pool)?, non_null(memory_type)?);
     let state = instance.lock();
-    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     // SAFETY: not null, and the caller promises the rest.
     unsafe {
-        pool.write(hsa_amd_memory_pool_t { handle: found.pool });
-        memory_type.write(found.memory_type);
+        pool.write(hsa_amd_memory_pool_t { handle: entry.pool });
+        memory_type.write(entry.memory_type);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A started simulation with its agents and pools, and wrappers of its functions that take and
 //! return plain values.
+// Every test program uses only a part of this module.
 #![allow(dead_code)]
-// no test program uses all of it
 // Each unsafe block below calls a function of the simulation's table with pointers to locals of the
 // right type, or with the test's own arguments.
 #![allow(clippy::undocumented_unsafe_blocks)]
