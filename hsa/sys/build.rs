@@ -26,14 +26,14 @@ fn generate() {
         .generate()
         .expect("libclang could not read include/hsa_abi.h");
     let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let raw = out.join("bindings.rs");
-    bindings.write_to_file(&raw).expect("OUT_DIR is writable");
-    // Formats the checked-in file with the toolchain's rustfmt.
+    let file = out.join("bindings.rs");
+    bindings.write_to_file(&file).expect("OUT_DIR is writable");
+    // Formats the generated file like the checked-in one, with the toolchain's rustfmt.
     let rustfmt = std::env::var_os("RUSTFMT").unwrap_or_else(|| "rustfmt".into());
     let status = std::process::Command::new(rustfmt)
         .args(["--edition", "2024", "--config", "max_width=100"])
-        .arg(&raw)
+        .arg(&file)
         .status()
         .expect("rustfmt is part of the toolchain");
-    assert!(status.success(), "rustfmt refused what bindgen made");
+    assert!(status.success(), "rustfmt failed on the generated bindings");
 }

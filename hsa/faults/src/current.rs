@@ -1,4 +1,4 @@
-//! The fault of the call that this thread executes.
+//! The fault of the call that the current thread executes.
 
 use crate::FaultKind;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ thread_local! {
     static CURRENT: Cell<Option<FaultKind>> = const { Cell::new(None) };
 }
 
-/// Restores the previous fault when dropped, also after a panic.
+/// Restores the previous fault when dropped, even after a panic.
 struct Restore(Option<FaultKind>);
 
 impl Drop for Restore {
@@ -22,7 +22,7 @@ pub fn with_fault<T>(fault: Option<FaultKind>, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Returns the fault of the current call, to pass it to another thread.
+/// Returns the fault of the current call, for example to pass it to another thread.
 #[must_use]
 pub fn current_fault() -> Option<FaultKind> {
     CURRENT.get()
@@ -30,8 +30,8 @@ pub fn current_fault() -> Option<FaultKind> {
 
 /// Returns whether the current call has this fault.
 #[must_use]
-pub fn has_fault(wrong: FaultKind) -> bool {
-    CURRENT.get() == Some(wrong)
+pub fn has_fault(fault: FaultKind) -> bool {
+    CURRENT.get() == Some(fault)
 }
 
 #[cfg(test)]

@@ -19,35 +19,37 @@ pub enum Effect<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// Performed this long after it has returned.
+    /// The call is performed this long after it has returned.
     Late(Duration),
-    /// Takes effect this long after it has returned; until then, accesses reach no memory and do not fault.
+    /// The call takes effect this long after it has returned. Until then, reads return zeros and
+    /// writes are lost, without a fault.
     Unseen(Duration),
-    /// What it removes can still be used for this long.
+    /// The mapping that the call removes stays accessible for this long.
     Stale(Duration),
-    /// Moves the memory; mappings of other devices lead to other memory until they are validated.
+    /// The call moves the memory. Mappings of other devices refer to other memory until they are
+    /// validated.
     Evict,
-    /// Not performed.
+    /// The call is not performed.
     Lost,
-    /// Never returns.
+    /// The call never returns.
     Hang,
-    /// Ends the process.
+    /// The call aborts the process.
     Crash,
-    /// Allows reading and writing, whatever was asked for.
+    /// The call allows reading and writing, whatever was requested.
     Wide,
-    /// Allows only reading.
+    /// The call only allows reading.
     Narrow,
-    /// Shows the memory from its second page on.
+    /// The call maps the memory from its second page on.
     Shifted,
-    /// Shows or exports other memory than requested.
+    /// The call maps or exports other memory than requested.
     Other,
-    /// Leaks the resource that it frees or returns.
+    /// The call leaks the resource that it frees or returns.
     Leak,
-    /// Flips a bit of the contents.
+    /// The call flips a bit of the contents.
     Garbled,
-    /// Halves the size.
+    /// The call reports or uses half the size.
     Half,
-    /// Doubles the size.
+    /// The call reports twice the size.
     Double,
 }
 
@@ -67,7 +69,7 @@ const NAMES: [(&str, FaultKind); 12] = [
 ];
 
 impl FaultKind {
-    /// Every kind, with an example of its time.
+    /// All kinds, with an example of the time if they have one.
     pub const ALL: [Self; 15] = [
         Self::Late(Duration::from_millis(5)),
         Self::Unseen(Duration::from_millis(50)),
@@ -86,7 +88,7 @@ impl FaultKind {
         Self::Double,
     ];
 
-    /// Returns the fault of this name.
+    /// Parses the name of a fault, such as `lost` or `late:5ms`.
     #[must_use]
     pub fn from_name(word: &str) -> Option<Self> {
         if let Some((name, duration)) = word.split_once(':') {
@@ -98,17 +100,17 @@ impl FaultKind {
             };
             return time(duration).map(kind);
         }
-        NAMES.iter().find(|known| known.0 == word).map(|known| known.1)
+        NAMES.iter().find(|entry| entry.0 == word).map(|entry| entry.1)
     }
 
-    /// Returns the name, without a time.
+    /// Returns the name without a time.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Late(_) => "late",
             Self::Unseen(_) => "unseen",
             Self::Stale(_) => "stale",
-            _ => NAMES.iter().find(|known| known.1 == self).map_or("", |known| known.0),
+            _ => NAMES.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0),
         }
     }
 }
@@ -130,15 +132,15 @@ impl<C: fmt::Display> fmt::Display for Effect<C> {
         match self {
             Self::Fail(code) => code.fmt(formatter),
             Self::Delay(time) => write!(formatter, "{}us", time.as_micros()),
-            Self::Misbehave(wrong) => wrong.fmt(formatter),
+            Self::Misbehave(fault) => fault.fmt(formatter),
         }
     }
 }
 
 /// Parses a time such as `20us`, `5ms` or `1s`.
 pub(crate) fn time(text: &str) -> Option<Duration> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
-    let (number, unit) = text.split_at(digits);
+    let unit_start = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit_start);
     let number = number.parse().ok()?;
     match unit {
         "us" => Some(Duration::from_micros(number)),
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn all_contains_every_name() {
-        let names = NAMES.iter().map(|known| known.0).chain([
+        let names = NAMES.iter().map(|entry| entry.0).chain([
             "late:5000us",
             "unseen:50000us",
             "stale:50000us",

@@ -6,30 +6,31 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A plan, and a counter of calls for each rule.
+/// A plan with a counter of calls for each rule.
 #[derive(Debug)]
 pub struct Injector<C> {
     plan: Plan<C>,
-    seen: Vec<AtomicU64>,
-    record: Option<Record>,
+    counters: Vec<AtomicU64>,
+    recorder: Option<Recorder>,
 }
 
-/// What is called for each rule that has affected a call.
-struct Record {
-    note: Box<dyn Fn(usize) + Send + Sync>,
-    happened: Vec<AtomicBool>,
+/// Reports each rule that has affected a call, once.
+struct Recorder {
+    report: Box<dyn Fn(usize) + Send + Sync>,
+    /// Whether each rule was reported.
+    reported: Vec<AtomicBool>,
 }
 
-impl fmt::Debug for Record {
+impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record").field("happened", &self.happened).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("reported", &self.reported).finish_non_exhaustive()
     }
 }
 
 /// The faults of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection<C> {
-    time: Duration,
+    delay: Duration,
     outcome: Result<Option<FaultKind>, C>,
 }
 
@@ -43,16 +44,16 @@ impl<C> Injector<C> {
     /// Creates an injector with all counters at zero.
     #[must_use]
     pub fn new(plan: Plan<C>) -> Self {
-        let seen = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { plan, seen, record: None }
+        let counters = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
+        Self { plan, counters, recorder: None }
     }
 
-    /// Calls `note` with the number of a rule, counted from 1, when the rule affects a call for the first
-    /// time.
+    /// Calls `report` with the number of a rule, counted from 1, when the rule first affects a
+    /// call.
     #[must_use]
-    pub fn noting(mut self, note: impl Fn(usize) + Send + Sync + 'static) -> Self {
-        let happened = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
-        self.record = Some(Record { note: Box::new(note), happened });
+    pub fn noting(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        let reported = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
+        self.recorder = Some(Recorder { report: Box::new(report), reported });
         self
     }
 
@@ -64,50 +65,50 @@ impl<C> Injector<C> {
 }
 
 impl<C: Copy> Injector<C> {
-    /// Counts a call of that name and returns its faults.
+    /// Counts a call of this name and returns its faults.
     #[must_use]
     pub fn count(&self, name: &str) -> Injection<C> {
-        let mut injection = Injection { time: Duration::ZERO, outcome: Ok(None) };
-        for (index, (rule, seen)) in self.plan.rules.iter().zip(&self.seen).enumerate() {
+        let mut injection = Injection { delay: Duration::ZERO, outcome: Ok(None) };
+        for (index, (rule, counter)) in self.plan.rules.iter().zip(&self.counters).enumerate() {
             if !rule.call.as_deref().is_none_or(|call| applies_to(name, call)) {
                 continue;
             }
-            if !rule.which.contain(seen.fetch_add(1, Ordering::Relaxed) + 1) {
+            if !rule.which.contain(counter.fetch_add(1, Ordering::Relaxed) + 1) {
                 continue;
             }
             match rule.effect {
-                Effect::Delay(more) => injection.time = injection.time.saturating_add(more),
+                Effect::Delay(delay) => injection.delay = injection.delay.saturating_add(delay),
                 _ if !matches!(injection.outcome, Ok(None)) => continue,
                 Effect::Fail(code) => injection.outcome = Err(code),
-                Effect::Misbehave(wrong) => injection.outcome = Ok(Some(wrong)),
+                Effect::Misbehave(fault) => injection.outcome = Ok(Some(fault)),
             }
-            if let Some(record) = &self.record {
-                record.add(index);
+            if let Some(recorder) = &self.recorder {
+                recorder.add(index);
             }
         }
         injection
     }
 }
 
-impl Record {
-    /// Notes a rule, once.
+impl Recorder {
+    /// Reports a rule, unless it was reported before.
     fn add(&self, index: usize) {
-        let Some(happened) = self.happened.get(index) else { return };
-        if !happened.load(Ordering::Relaxed) && !happened.swap(true, Ordering::Relaxed) {
-            (self.note)(index + 1);
+        let Some(reported) = self.reported.get(index) else { return };
+        if !reported.load(Ordering::Relaxed) && !reported.swap(true, Ordering::Relaxed) {
+            (self.report)(index + 1);
         }
     }
 }
 
-/// Returns whether `name` is `call` or an operation of it: `GEM_VA.MAP` is one of `GEM_VA`.
+/// Returns whether `name` is `call` or an operation of `call`, such as `GEM_VA.MAP` of `GEM_VA`.
 fn applies_to(name: &str, call: &str) -> bool {
     name.strip_prefix(call).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 impl<C> Injection<C> {
-    /// Returns the error of the call, if it is to fail.
+    /// Returns the planned error of the call, if any.
     #[must_use]
-    pub fn refused(&self) -> Option<&C> {
+    pub fn error(&self) -> Option<&C> {
         self.outcome.as_ref().err()
     }
 
@@ -117,8 +118,8 @@ impl<C> Injection<C> {
     /// # Errors
     /// The planned error code.
     pub fn apply(self) -> Result<Option<FaultKind>, C> {
-        if !self.time.is_zero() {
-            std::thread::sleep(self.time);
+        if !self.delay.is_zero() {
+            std::thread::sleep(self.delay);
         }
         match self.outcome {
             Ok(Some(FaultKind::Hang)) => loop {
@@ -142,10 +143,10 @@ mod tests {
 
     #[test]
     fn each_rule_counts_its_own_calls() {
-        let two = Calls { first: 2, last: 3 };
+        let second_and_third = Calls { first: 2, last: 3 };
         let injector = rules(&[
             (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
-            (Some("MAP"), two, Effect::Fail(7)),
+            (Some("MAP"), second_and_third, Effect::Fail(7)),
             (Some("FREE"), Calls::from(2), Effect::Misbehave(FaultKind::Leak)),
             (None, Calls::one(7), Effect::Misbehave(FaultKind::Lost)),
         ]);
@@ -159,40 +160,45 @@ mod tests {
 
     #[test]
     fn rule_for_call_applies_to_its_operations() {
-        let all = |call, code| (Some(call), Calls::from(2), Effect::Fail(code));
-        let injector = rules(&[all("VA.MAP", 1), all("VA", 2)]);
-        let met = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"].map(|it| injector.count(it).apply());
-        assert_eq!(met, [Ok(None), Err(2), Ok(None), Err(1)]);
+        let rule = |call, code| (Some(call), Calls::from(2), Effect::Fail(code));
+        let injector = rules(&[rule("VA.MAP", 1), rule("VA", 2)]);
+        let calls = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"];
+        let results = calls.map(|call| injector.count(call).apply());
+        assert_eq!(results, [Ok(None), Err(2), Ok(None), Err(1)]);
     }
 
     #[test]
-    fn each_rule_that_has_happened_is_noted_once() {
+    fn each_effective_rule_is_reported_once() {
         let fail = Effect::Fail(5);
         let injector = rules(&[
             (Some("FREE"), Calls::ALL, fail),
             (Some("MAP"), Calls::from(2), fail),
             (Some("MAP"), Calls::from(2), Effect::Fail(6)),
         ]);
-        let noted = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let to = noted.clone();
-        let injector = injector.noting(move |rule| to.lock().unwrap().push(rule));
+        let reported = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let list = reported.clone();
+        let injector = injector.noting(move |rule| list.lock().unwrap().push(rule));
         for _ in 0..3 {
             let _ = injector.count("MAP");
         }
-        assert_eq!(*noted.lock().unwrap(), [2], "not the first, and the third has no effect");
+        assert_eq!(
+            *reported.lock().unwrap(),
+            [2],
+            "the first is not called, and the second hides the third"
+        );
     }
 
     #[test]
-    fn times_add_up() {
-        let time = |micros| Effect::Delay(Duration::from_micros(micros));
+    fn delays_add_up() {
+        let delay = |micros| Effect::Delay(Duration::from_micros(micros));
         let injector =
-            rules(&[(Some("MAP"), Calls::one(2), time(20_000)), (None, Calls::from(2), time(5))]);
-        let times = [0, 20_005, 5].map(Duration::from_micros);
-        assert_eq!([(); 3].map(|()| injector.count("MAP").time), times);
-        let ever = (None, Calls::ALL, Effect::Delay(Duration::MAX));
-        assert_eq!(rules(&[ever, ever]).count("MAP").time, Duration::MAX, "and no more");
+            rules(&[(Some("MAP"), Calls::one(2), delay(20_000)), (None, Calls::from(2), delay(5))]);
+        let delays = [0, 20_005, 5].map(Duration::from_micros);
+        assert_eq!([(); 3].map(|()| injector.count("MAP").delay), delays);
+        let longest = (None, Calls::ALL, Effect::Delay(Duration::MAX));
+        assert_eq!(rules(&[longest, longest]).count("MAP").delay, Duration::MAX, "no overflow");
         let began = std::time::Instant::now();
-        assert_eq!(rules(&[(None, Calls::ALL, time(20_000))]).count("MAP").apply(), Ok(None));
+        assert_eq!(rules(&[(None, Calls::ALL, delay(20_000))]).count("MAP").apply(), Ok(None));
         assert!(began.elapsed() >= Duration::from_millis(20));
     }
 }

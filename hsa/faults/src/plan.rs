@@ -11,24 +11,24 @@ pub struct Plan<C> {
     pub rules: Vec<Rule<C>>,
 }
 
-/// A rule: an effect on certain calls.
+/// A rule of a plan: an effect on some calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rule<C> {
-    /// The name of the calls; `None` matches every call, with one common counter.
+    /// The name of the affected calls. `None` matches every call, with one common counter.
     pub call: Option<String>,
-    /// Which of these calls.
+    /// The affected ones among the calls of this name.
     pub which: Calls,
-    /// The effect on them.
+    /// The effect on the calls.
     pub effect: Effect<C>,
 }
 
 /// A range of calls of one name, both ends included, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
-    /// The first.
+    /// The first call.
     pub first: u64,
-    /// The last.
+    /// The last call.
     pub last: u64,
 }
 
@@ -65,18 +65,18 @@ impl Calls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     rule: String,
-    wrong: String,
+    reason: String,
 }
 
 impl fmt::Display for PlanError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{:?}: {}", self.rule, self.wrong)
+        write!(formatter, "{:?}: {}", self.rule, self.reason)
     }
 }
 
 impl std::error::Error for PlanError {}
 
-/// The target of a plan: its calls, and which faults each supports.
+/// The target of a plan: its calls, and the faults that each call supports.
 pub trait Target {
     /// The error code that a call can return.
     type Code;
@@ -89,7 +89,7 @@ pub trait Target {
 
     /// Returns whether a call supports a fault. Every call supports delays, `lost`, `hang` and
     /// `crash`.
-    fn can(&self, call: &str, wrong: FaultKind) -> bool;
+    fn can(&self, call: &str, fault: FaultKind) -> bool;
 }
 
 impl<C> Default for Plan<C> {
@@ -107,8 +107,8 @@ impl<C> Plan<C> {
     pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         let rule = |text: &str| {
-            let named = |wrong| PlanError { rule: text.to_owned(), wrong };
-            Rule::parse(text, target).map_err(named)
+            let error = |reason| PlanError { rule: text.to_owned(), reason };
+            Rule::parse(text, target).map_err(error)
         };
         Ok(Self { rules: rules.map(rule).collect::<Result<_, _>>()? })
     }
@@ -143,37 +143,34 @@ impl<C> Rule<C> {
         if named.is_some_and(|call| !all.contains(&call)) {
             return Err(format!("unknown call; the calls are: {}", all.join(", ")));
         }
-        let wrong = FaultKind::from_name(effect);
-        if let Some(wrong) = wrong {
-            let any = matches!(wrong, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash);
-            if !any && !named.is_some_and(|call| target.can(call, wrong)) {
-                let word = wrong.name();
-                let can = |call: &&&str| target.can(call, wrong);
-                let those: Vec<_> = all.iter().filter(can).copied().collect();
-                return Err(format!(
-                    "{call} does not support `{word}`; these calls do: {}",
-                    those.join(", ")
-                ));
-            }
+        let is_supported = |fault: FaultKind| {
+            matches!(fault, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash)
+                || named.is_some_and(|call| target.can(call, fault))
+        };
+        let fault = FaultKind::from_name(effect);
+        if let Some(fault) = fault
+            && !is_supported(fault)
+        {
+            let word = fault.name();
+            let supports = |call: &&&str| target.can(call, fault);
+            let calls: Vec<_> = all.iter().filter(supports).copied().collect();
+            let calls = calls.join(", ");
+            return Err(format!("{call} does not support `{word}`; these calls do: {calls}"));
         }
-        let effect = wrong
+        let effect = fault
             .map(Effect::Misbehave)
             .or_else(|| time(effect).map(Effect::Delay))
             .or_else(|| target.code(effect).map(Effect::Fail))
             .ok_or_else(|| {
-                let supports = |wrong: &FaultKind| {
-                    let any = matches!(wrong, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash);
-                    any || named.is_some_and(|call| target.can(call, *wrong))
-                };
-                let those: Vec<_> = FaultKind::ALL.into_iter().filter(supports).collect();
-                let word = |wrong: FaultKind| match wrong {
+                let supported = FaultKind::ALL.into_iter().filter(|fault| is_supported(*fault));
+                let word = |fault: FaultKind| match fault {
                     FaultKind::Late(_) => "late:5ms",
-                    wrong => wrong.name(),
+                    fault => fault.name(),
                 };
-                let those: Vec<_> = those.into_iter().map(word).collect();
+                let supported: Vec<_> = supported.map(word).collect();
                 format!(
                     "unknown effect; {call} supports an error code, a time such as 20us, and: {}",
-                    those.join(", ")
+                    supported.join(", ")
                 )
             })?;
         Ok(Self { call: named.map(Into::into), which, effect })
@@ -210,9 +207,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    struct Calls3;
+    struct TestTarget;
 
-    impl Target for Calls3 {
+    impl Target for TestTarget {
         type Code = u32;
 
         fn code(&self, word: &str) -> Option<u32> {
@@ -223,8 +220,8 @@ mod tests {
             vec!["MAP", "FREE", "COPY"]
         }
 
-        fn can(&self, call: &str, wrong: FaultKind) -> bool {
-            match wrong {
+        fn can(&self, call: &str, fault: FaultKind) -> bool {
+            match fault {
                 FaultKind::Late(_) => call == "MAP",
                 FaultKind::Leak => call == "FREE",
                 _ => false,
@@ -233,7 +230,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> Result<Plan<u32>, PlanError> {
-        Plan::parse(text, &Calls3)
+        Plan::parse(text, &TestTarget)
     }
 
     #[test]
@@ -260,7 +257,7 @@ mod tests {
 
     #[test]
     fn parse_rejects_invalid_rules() {
-        for (rule, why) in [
+        for (rule, reason) in [
             ("MAP", "CALL=EFFECT"),
             ("MAP#0=1", "counted from 1"),
             ("MAP#5-3=1", "counted from 1"),
@@ -277,7 +274,7 @@ mod tests {
         ] {
             let error = parse(&format!("MAP=1,{rule}")).unwrap_err().to_string();
             assert!(error.starts_with(&format!("{rule:?}: ")), "{error}");
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(reason), "{error}");
         }
     }
 

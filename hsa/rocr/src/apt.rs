@@ -1,11 +1,11 @@
 //! Access to the machine's package mirror through `apt-get`, with separate state.
 //!
 //! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and
-//! checksums. Here it keeps all of its state in a separate folder, runs no hooks of the machine,
-//! and treats every package as not installed, so that it downloads all dependencies, including the
-//! C library.
+//! checksums. Here, it keeps all of its state in a separate folder, runs no hooks of the machine,
+//! and treats all packages as not installed, so that it downloads all dependencies, including the C
+//! library.
 
-use crate::patience;
+use crate::timeout;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsStr;
 use std::fs;
@@ -21,7 +21,7 @@ const SUITES: [&str; 4] = ["trixie", "forky", "sid", "experimental"];
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The timeout of one tool: `apt-get` can block forever on an unresponsive mirror or a full disk.
-const PATIENCE: Duration = Duration::from_secs(5 * 60);
+const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// The configuration file that replaces the machine's.
 const CONF: &str = "apt.conf";
 
@@ -46,32 +46,32 @@ pub enum AptError {
     #[error("{KEYS} not found; install the package debian-archive-keyring")]
     NoKeys,
     /// A tool failed.
-    #[error("`{what}` failed ({status}){}", last_words(said))]
+    #[error("`{command}` failed ({status}){}", last_lines(stderr))]
     Failed {
-        /// The tool and what it was to do.
-        what: String,
-        /// Its status.
+        /// The command line of the tool.
+        command: String,
+        /// The exit status.
         status: String,
-        /// What it wrote to standard error.
-        said: String,
+        /// The output to standard error.
+        stderr: String,
     },
     /// A tool timed out.
-    #[error("`{what}` did not end within {patience:?}; is the mirror reachable?")]
-    NoEnd {
-        /// The tool and what it was to do.
-        what: String,
+    #[error("`{command}` did not end within {timeout:?}; is the mirror reachable?")]
+    TimedOut {
+        /// The command line of the tool.
+        command: String,
         /// The timeout.
-        patience: Duration,
+        timeout: Duration,
     },
     /// No suite has that version.
-    #[error("no suite has {package} {version}; available: {there}")]
+    #[error("no suite has {package} {version}; available: {available}")]
     NoVersion {
         /// The package.
         package: String,
         /// The requested version.
         version: String,
         /// The available versions.
-        there: String,
+        available: String,
     },
     /// A file could not be created.
     #[error("{path}: {cause}", path = path.display())]
@@ -84,8 +84,8 @@ pub enum AptError {
 }
 
 /// Returns the last lines of a tool's output, which describe the failure.
-fn last_words(said: &str) -> String {
-    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+fn last_lines(output: &str) -> String {
+    let lines: Vec<_> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines[lines.len().saturating_sub(6)..].join("\n  ");
     if last.is_empty() { String::new() } else { format!(":\n  {last}") }
 }
@@ -119,22 +119,22 @@ impl Archive {
             fs::create_dir_all(&part).map_err(file(&part))?;
         }
         let mirror = mirror()?;
-        let ours = |name: &str| folder.join(name).display().to_string();
-        // Only the lists of packages: no translations, icons, or whatever else is configured.
-        let line =
+        let own = |name: &str| folder.join(name).display().to_string();
+        // Only the lists of packages, without translations, icons and the like.
+        let source =
             |suite| format!("deb [signed-by={KEYS} target=Packages] {mirror} {suite} main\n");
-        let sources: String = SUITES.into_iter().map(line).collect();
-        let mut configuration = how_to_reach_mirrors()?;
+        let sources: String = SUITES.into_iter().map(source).collect();
+        let mut configuration = connection_settings()?;
         for (option, value) in [
-            // Ignore the machine's configuration; the needed part is copied above.
+            // Ignore the machine's configuration, except for the connection settings above.
             ("Dir::Etc::Main", "/dev/null".to_owned()),
             ("Dir::Etc::Parts", "/dev/null".to_owned()),
             ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
-            ("Dir::Etc::SourceList", ours("sources.list")),
+            ("Dir::Etc::SourceList", own("sources.list")),
             ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
-            ("Dir::State::Lists", ours("lists")),
-            ("Dir::State::status", ours("status")),
-            ("Dir::Cache", ours("cache")),
+            ("Dir::State::Lists", own("lists")),
+            ("Dir::State::status", own("status")),
+            ("Dir::Cache", own("cache")),
             // The sandbox user of apt cannot write to a folder of root.
             ("APT::Sandbox::User", String::new()),
             // Accept lists of a suite that is no longer updated; the signature is still checked.
@@ -158,23 +158,23 @@ impl Archive {
         Ok(offers(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Downloads a version of a package with its dependencies, and other packages of that suite
-    /// without theirs. Returns the folder of the files.
+    /// Downloads a version of a package with its dependencies. Also downloads the packages `others`
+    /// of that suite, without their dependencies. Returns the folder of the files.
     pub fn download(
         &self,
         package: &str,
         offer: &Offer,
-        alone: &[&str],
+        others: &[&str],
     ) -> Result<PathBuf, AptError> {
         let archives = self.folder.join("cache/archives");
-        let exactly = format!("{package}={}", offer.version);
-        let wanted = ["-qq", "--yes", "--no-install-recommends", "--download-only"];
-        let wanted = wanted.into_iter().chain(["-t", &offer.suite, "install", &exactly]);
-        self.run("apt-get", wanted)?;
-        if !alone.is_empty() {
-            let wanted = ["-qq", "-t", &offer.suite, "download"];
+        let request = format!("{package}={}", offer.version);
+        let arguments = ["-qq", "--yes", "--no-install-recommends", "--download-only"];
+        let arguments = arguments.into_iter().chain(["-t", &offer.suite, "install", &request]);
+        self.run("apt-get", arguments)?;
+        if !others.is_empty() {
+            let arguments = ["-qq", "-t", &offer.suite, "download"];
             let mut command = self.command("apt-get");
-            command.args(wanted).args(alone).current_dir(&archives);
+            command.args(arguments).args(others).current_dir(&archives);
             run("apt-get download", "apt-get", command)?;
         }
         Ok(archives)
@@ -205,40 +205,41 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     run(&format!("dpkg-deb --extract {}", package.display()), "dpkg-deb", command).map(drop)
 }
 
-fn run(what: &str, program: &'static str, mut command: Command) -> Result<Output, AptError> {
-    // The output is parsed, so its language is fixed. Questions would block: there is no terminal.
+fn run(line: &str, program: &'static str, mut command: Command) -> Result<Output, AptError> {
+    // The output is parsed, so that its language is fixed. Without a terminal, questions would
+    // block.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.
     command.env_remove("LD_PRELOAD");
-    let output = output_within(PATIENCE, command);
+    let output = output_with_timeout(TIMEOUT, command);
     let output = output.map_err(|cause| AptError::NoTool { program, cause })?;
     let Some(output) = output else {
-        return Err(AptError::NoEnd { what: what.to_owned(), patience: PATIENCE });
+        return Err(AptError::TimedOut { command: line.to_owned(), timeout: TIMEOUT });
     };
     if !output.status.success() {
         return Err(AptError::Failed {
-            what: what.to_owned(),
+            command: line.to_owned(),
             status: output.status.to_string(),
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         });
     }
     Ok(output)
 }
 
-/// Runs a command; on a timeout kills its process group.
-fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<Output>> {
-    let (mut said, mut errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    command.stdout(said.try_clone()?).stderr(errors.try_clone()?).process_group(0);
+/// Runs a command. After the timeout, kills its process group and returns `None`.
+fn output_with_timeout(timeout: Duration, mut command: Command) -> io::Result<Option<Output>> {
+    let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
     let mut child = command.spawn()?;
-    let Some(status) = patience::wait(&mut child, patience)? else {
-        // It may just have ended.
+    let Some(status) = timeout::wait(&mut child, timeout)? else {
+        // The process may have ended meanwhile, so that errors are ignored.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         child.wait()?;
         return Ok(None);
     };
     let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
-    for (file, bytes) in [(&mut said, &mut output.stdout), (&mut errors, &mut output.stderr)] {
+    for (file, bytes) in [(&mut stdout, &mut output.stdout), (&mut stderr, &mut output.stderr)] {
         file.rewind()?;
         file.read_to_end(bytes)?;
     }
@@ -246,7 +247,7 @@ fn output_within(patience: Duration, mut command: Command) -> io::Result<Option<
 }
 
 /// Returns the machine's settings for connections to mirrors: proxies, certificates, timeouts.
-fn how_to_reach_mirrors() -> Result<String, AptError> {
+fn connection_settings() -> Result<String, AptError> {
     let mut command = Command::new("apt-config");
     command.arg("dump");
     let output = run("apt-config dump", "apt-config", command)?;
@@ -257,49 +258,52 @@ fn how_to_reach_mirrors() -> Result<String, AptError> {
 
 /// Returns `HSA_VMM_MIRROR`, or the Debian mirror that this machine uses.
 fn mirror() -> Result<String, AptError> {
-    if let Ok(named) = std::env::var("HSA_VMM_MIRROR")
-        && !named.is_empty()
+    if let Ok(mirror) = std::env::var("HSA_VMM_MIRROR")
+        && !mirror.is_empty()
     {
-        return Ok(named);
+        return Ok(mirror);
     }
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]);
     let output = run("apt-get indextargets", "apt-get", command)?;
-    debian(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned).ok_or(AptError::NoMirror)
+    let sites = String::from_utf8_lossy(&output.stdout);
+    debian_mirror(&sites).map(str::to_owned).ok_or(AptError::NoMirror)
 }
 
-/// Returns the first site that is the archive itself, not its security updates.
-fn debian(sites: &str) -> Option<&str> {
+/// Returns the first site with the archive of Debian, as opposed to its security updates.
+fn debian_mirror(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }
 
-/// Reads the table of `apt-cache madison`: `package | version | site suite/component architecture Packages`.
+/// Parses the output of `apt-cache madison`, one line per version:
+/// `package | version | site suite/component architecture Packages`.
 fn offers(table: &str) -> Vec<Offer> {
     let offer = |line: &str| {
         let mut columns = line.split('|').map(str::trim);
-        let (_, version, place) = (columns.next()?, columns.next()?, columns.next()?);
-        let suite = place.split_whitespace().nth(1)?.split('/').next()?;
+        let (_, version, site) = (columns.next()?, columns.next()?, columns.next()?);
+        let suite = site.split_whitespace().nth(1)?.split('/').next()?;
         Some(Offer { version: version.to_owned(), suite: suite.to_owned() })
     };
     table.lines().filter_map(offer).collect()
 }
 
-/// Finds an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not `6.4.30-1`.
+/// Selects the first offer of an upstream version: `6.4.3` matches `6.4.3+dfsg-5`, but not
+/// `6.4.30-1`.
 pub(crate) fn choose(package: &str, version: &str, offers: &[Offer]) -> Result<Offer, AptError> {
-    let is_it = |offer: &&Offer| {
+    let matches = |offer: &&Offer| {
         let upstream = offer.version.split_once(':').map_or(offer.version.as_str(), |(_, v)| v);
         let rest = upstream.strip_prefix(version);
         rest.is_some_and(|rest| {
             !rest.starts_with(|next: char| next.is_ascii_digit() || next == '.')
         })
     };
-    offers.iter().find(is_it).cloned().ok_or_else(|| {
-        let there: Vec<_> =
+    offers.iter().find(matches).cloned().ok_or_else(|| {
+        let available: Vec<_> =
             offers.iter().map(|offer| format!("{} in {}", offer.version, offer.suite)).collect();
         AptError::NoVersion {
             package: package.to_owned(),
             version: version.to_owned(),
-            there: if there.is_empty() { "none".to_owned() } else { there.join(", ") },
+            available: if available.is_empty() { "none".to_owned() } else { available.join(", ") },
         }
     })
 }
@@ -313,20 +317,20 @@ pub(crate) fn name_and_version(file: &OsStr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AptError, choose, debian, name_and_version, offers, output_within};
+    use super::{AptError, choose, debian_mirror, name_and_version, offers, output_with_timeout};
     use std::process::Command;
     use std::time::{Duration, Instant};
 
     #[test]
     fn endless_commands_are_killed() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut endless = Command::new("sh");
         endless.args(["-c", "sleep 60 & sleep 60"]);
-        assert!(output_within(Duration::from_millis(50), endless).unwrap().is_none());
-        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(output_with_timeout(Duration::from_millis(50), endless).unwrap().is_none());
+        assert!(start.elapsed() < Duration::from_secs(30));
         let mut both = Command::new("sh");
         both.args(["-c", "echo said; echo errors >&2"]);
-        let output = output_within(Duration::from_secs(30), both).unwrap().unwrap();
+        let output = output_with_timeout(Duration::from_secs(30), both).unwrap().unwrap();
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"said\n"[..], &b"errors\n"[..]));
     }
 
@@ -342,7 +346,7 @@ mod tests {
         assert_eq!(suite("6.1.2").as_deref(), Some("trixie"));
         assert_eq!(suite("6.4.3").as_deref(), Some("forky"));
         assert_eq!(suite("7.2.4").as_deref(), Some("experimental"));
-        assert_eq!(suite("7.2"), None, "7.2.4 is another version than 7.2");
+        assert_eq!(suite("7.2"), None, "7.2 does not match 7.2.4");
     }
 
     #[test]
@@ -354,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn archive_differs_from_other_sites() {
+    fn mirror_is_distinguished_from_other_sites() {
         let sites = "https://other/apt\nhttps://mirror/debian-security\nhttps://mirror/debian/\n";
-        assert_eq!(debian(sites), Some("https://mirror/debian/"));
-        assert_eq!(debian("https://mirror/ubuntu"), None);
+        assert_eq!(debian_mirror(sites), Some("https://mirror/debian/"));
+        assert_eq!(debian_mirror("https://mirror/ubuntu"), None);
     }
 
     #[test]
-    fn file_name_gives_package_and_version() {
+    fn file_name_contains_package_and_version() {
         let name = |file: &str| name_and_version(file.as_ref());
         assert_eq!(name("zlib1g_1%3a1.3-3_amd64.deb").as_deref(), Some("zlib1g 1:1.3-3"));
         assert_eq!(name("lock"), None);

@@ -8,8 +8,10 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The program that lists GPUs; fetched without its dependencies, which only its script needs.
+/// The package of the program that lists GPUs. Fetched without its dependencies, which only a
+/// script in the package needs.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
@@ -36,14 +38,14 @@ pub enum FetchError {
     /// The disk is nearly full.
     #[error(
         "cannot fetch AMD's runtime: {path} needs {} MiB of free space and has {}; set HSA_VMM_ROCR to another folder",
-        needed >> 20, left >> 20, path = path.display()
+        needed >> 20, available >> 20, path = path.display()
     )]
     Full {
         /// The folder.
         path: PathBuf,
-        /// The free bytes.
-        left: u64,
-        /// The bytes that are needed.
+        /// The available bytes.
+        available: u64,
+        /// The needed bytes.
         needed: u64,
     },
     /// The packages lack expected files.
@@ -51,7 +53,7 @@ pub enum FetchError {
     Incomplete(NotInstalled),
 }
 
-/// Makes a system error a [`FetchError`] with the path.
+/// Returns a function that converts a system error to a [`FetchError`] with the path.
 pub(crate) fn folder_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + use<> {
     let path = path.to_owned();
     |cause| FetchError::Folder { path, cause }
@@ -71,13 +73,13 @@ impl From<NotInstalled> for FetchError {
 
 /// Downloads releases of AMD's runtime with their dependencies from this machine's package mirror.
 ///
-/// Each is stored atomically in `folder/VERSION`. Nothing outside of the folder is changed, and
-/// root is not needed. Existing releases are kept. Several processes can do this at once: one
-/// fetches, the others wait. `report` is called with each step.
+/// Each release is stored atomically in `folder/VERSION`. Nothing outside of the folder is changed,
+/// and root is not needed. Existing releases are kept. If several processes fetch at once, one
+/// fetches and the others wait. `report` is called with each step.
 ///
-/// The mirror is that of the machine's package sources, or `HSA_VMM_MIRROR`. `apt-get` checks
-/// signatures and checksums against the keys of the package `debian-archive-keyring`. Expired lists
-/// with a valid signature are accepted.
+/// The mirror is `HSA_VMM_MIRROR`, if set, or else that of the machine's package sources. `apt-get`
+/// checks signatures and checksums against the keys of the package `debian-archive-keyring`.
+/// Expired lists with a valid signature are accepted.
 ///
 /// # Errors
 /// The message names the failed step and a remedy. Existing releases stay.
@@ -93,7 +95,7 @@ pub fn fetch(
         return Ok(all);
     }
     let _lock = lock_folder(folder, NEEDED_SPACE)?;
-    // Another process may have fetched them meanwhile.
+    // Another process may have fetched the releases meanwhile.
     if let Ok(all) = open() {
         return Ok(all);
     }
@@ -113,12 +115,12 @@ pub fn fetch(
         let root = work.path().join(release.version());
         fs::create_dir(&root).map_err(folder_error(&root))?;
         unpack(&packages, &root)?;
-        let end = folder.join(release.version());
-        // An existing folder is incomplete, or there would be nothing to fetch.
-        if end.exists() {
-            fs::remove_dir_all(&end).map_err(folder_error(&end))?;
+        let destination = folder.join(release.version());
+        // If the folder exists, its contents are incomplete.
+        if destination.exists() {
+            fs::remove_dir_all(&destination).map_err(folder_error(&destination))?;
         }
-        fs::rename(&root, &end).map_err(folder_error(&end))?;
+        fs::rename(&root, &destination).map_err(folder_error(&destination))?;
     }
     Ok(open()?)
 }
@@ -134,14 +136,14 @@ pub(crate) fn lock_folder(folder: &Path, needed: u64) -> Result<File, FetchError
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|error| folder_error(&path)(error.into()))?;
     let disk = statvfs(folder).map_err(|error| folder_error(folder)(error.into()))?;
-    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
-    if left < needed {
-        return Err(FetchError::Full { path: folder.to_owned(), left, needed });
+    let available = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if available < needed {
+        return Err(FetchError::Full { path: folder.to_owned(), available, needed });
     }
     Ok(lock)
 }
 
-/// Removes the temporary folders of killed processes. The caller holds the lock.
+/// Removes the temporary folders of killed processes. The caller must hold the lock.
 pub(crate) fn remove_temporary_folders(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

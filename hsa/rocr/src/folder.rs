@@ -2,27 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the folder of the fetched releases, which has one folder for each.
+/// Returns the folder of the fetched releases. It contains one folder for each release.
 ///
 /// `HSA_VMM_ROCR` names it. The default is `rocr` in cargo's build folder if the running program
 /// was built there; else `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, else `~/.cache`), or
 /// in the current folder if `HOME` is not set.
 #[must_use]
 pub fn folder() -> PathBuf {
-    let folder = named_or_found();
+    let folder = configured_folder();
     std::path::absolute(&folder).unwrap_or(folder)
 }
 
-fn named_or_found() -> PathBuf {
-    if let Some(named) = std::env::var_os("HSA_VMM_ROCR").filter(|named| !named.is_empty()) {
-        return named.into();
+fn configured_folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os("HSA_VMM_ROCR").filter(|folder| !folder.is_empty()) {
+        return folder.into();
     }
     if let Some(build) = program().as_deref().and_then(build_folder) {
         return build.join("rocr");
     }
-    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let cache = named("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || named("HOME").map(|home| Path::new(&home).join(".cache"));
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
     cache.or_else(home).unwrap_or_default().join("hsa-vmm/rocr")
 }
 
@@ -38,10 +38,10 @@ pub(crate) fn program() -> Option<PathBuf> {
 
 /// Finds cargo's build folder above a program, by the files that cargo creates there.
 fn build_folder(program: &Path) -> Option<&Path> {
-    let is_cargos = |folder: &&Path| {
-        [".rustc_info.json", "CACHEDIR.TAG"].iter().any(|mark| folder.join(mark).is_file())
+    let has_cargo_files = |folder: &&Path| {
+        [".rustc_info.json", "CACHEDIR.TAG"].iter().any(|name| folder.join(name).is_file())
     };
-    program.ancestors().skip(1).find(is_cargos)
+    program.ancestors().skip(1).find(has_cargo_files)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The disk space needed for package lists, packages (including compilers) and their contents.
 const NEEDED_SPACE: u64 = 512 << 20;
 
-/// Returns the package of a release's HIP.
+/// Returns Debian's package of HIP for a release, if any.
 pub(crate) fn package(release: Release) -> Option<&'static str> {
     match release {
         Release::R6_1_2 => None,
@@ -18,10 +18,10 @@ pub(crate) fn package(release: Release) -> Option<&'static str> {
     }
 }
 
-/// Downloads HIP's library and its dependencies into the folder of a release, which is fetched,
-/// too, if needed. `None` if Debian has no HIP for the release (6.1.2).
+/// Downloads HIP's library and its dependencies into the folder of a release. Fetches the release
+/// first if needed. Returns `None` if Debian has no HIP for the release (6.1.2).
 ///
-/// Otherwise as [`fetch`](crate::fetch()).
+/// The folder is locked, and the packages are checked, as by [`fetch`](crate::fetch()).
 ///
 /// # Errors
 /// As for [`fetch`](crate::fetch()).
@@ -50,17 +50,17 @@ pub fn fetch_hip(
     for entry in fs::read_dir(&packages).map_err(folder_error(&packages))? {
         let entry = entry.map_err(folder_error(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
-        // Existing packages may be in use.
+        // Packages that exist may be in use.
         if !names.contains(&name) {
             apt::unpack(&entry.path(), installation.root())?;
             names.push(name);
         }
     }
     names.sort();
-    // Replaced atomically: this list shows whether HIP is complete.
+    // The list is replaced last and atomically: it shows whether HIP is complete.
     let list = work.path().join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))?;
-    let end = installation.root().join("packages");
-    fs::rename(&list, &end).map_err(folder_error(&end))?;
+    let destination = installation.root().join("packages");
+    fs::rename(&list, &destination).map_err(folder_error(&destination))?;
     Ok(open()?.hip())
 }

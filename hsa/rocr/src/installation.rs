@@ -18,11 +18,11 @@ pub struct Installation {
 
 /// A release that is missing or incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`", folder = folder.display())]
+#[error("{missing} of release {release} not found in {folder}; run `hsa-vmm rocr fetch`", folder = folder.display())]
 pub struct NotInstalled {
     release: Release,
     folder: PathBuf,
-    what: &'static str,
+    missing: &'static str,
 }
 
 impl Installation {
@@ -32,18 +32,18 @@ impl Installation {
     /// A part of the release is missing; the message says how to fetch it.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
         let root = folder.join(release.version());
-        let lacks = |what| NotInstalled { release, folder: folder.to_owned(), what };
+        let lacks = |missing| NotInstalled { release, folder: folder.to_owned(), missing };
         let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
         let loader = loader(&libraries).ok_or_else(|| lacks("loader"))?;
-        let found = Self { release, root, libraries, loader };
+        let installation = Self { release, root, libraries, loader };
         // The list is written last.
-        if !found.root.join("packages").is_file() {
+        if !installation.root.join("packages").is_file() {
             return Err(lacks("list of packages"));
         }
-        if !found.runtime().is_file() {
+        if !installation.runtime().is_file() {
             return Err(lacks("runtime"));
         }
-        Ok(found)
+        Ok(installation)
     }
 
     /// Returns the release.
@@ -52,7 +52,7 @@ impl Installation {
         self.release
     }
 
-    /// Returns its folder.
+    /// Returns the folder of the release.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -70,30 +70,30 @@ impl Installation {
         let package = hip::package(self.release)?;
         let major = package.rsplit_once('-')?.1;
         // The list is written last.
-        let fetched = self.packages().iter().any(|it| it.split(' ').next() == Some(package));
+        let fetched = self.packages().iter().any(|line| line.split(' ').next() == Some(package));
         fetched.then(|| self.libraries.join(format!("libamdhip64.so.{major}")))
     }
 
-    /// Returns its packages, such as `libc6 2.41-12`.
+    /// Returns the packages of the release, such as `libc6 2.41-12`.
     #[must_use]
     pub fn packages(&self) -> Vec<String> {
-        // `open` has checked that the list exists; if it was removed since, report none.
+        // If the list was removed after `open`, returns no packages.
         let list = fs::read_to_string(self.root.join("packages")).unwrap_or_default();
         list.lines().map(str::to_owned).collect()
     }
 
-    /// Returns the file of a program of this release (`rocminfo`).
+    /// Returns the file of a program of this release, such as `rocminfo`.
     #[must_use]
     pub fn program(&self, name: &OsStr) -> Option<PathBuf> {
-        let inside = !name.as_encoded_bytes().contains(&b'/');
-        Some(self.root.join("usr/bin").join(name)).filter(|path| inside && path.is_file())
+        let is_bare_name = !name.as_encoded_bytes().contains(&b'/');
+        Some(self.root.join("usr/bin").join(name)).filter(|path| is_bare_name && path.is_file())
     }
 
     /// Returns a command that starts a program with this runtime, its loader and its C library,
     /// which can be newer than the machine's.
     ///
-    /// The program is one of this release (`rocminfo`), a path, or a name in `PATH`. Processes that
-    /// it starts use the machine's libraries.
+    /// `program` is a program of this release (`rocminfo`), a path, or a name in `PATH`. Processes
+    /// that it starts use the machine's libraries.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let program = program.as_ref();
@@ -120,7 +120,7 @@ pub fn is_program(program: &OsStr) -> bool {
         || on_path(program).is_some()
 }
 
-/// Searches `PATH`, because the dynamic loader does not.
+/// Searches `PATH` for a bare name, because the dynamic loader does not.
 fn on_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return None;

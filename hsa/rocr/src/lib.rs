@@ -1,4 +1,5 @@
-//! AMD's own HSA runtime, fetched and started: on this machine's driver or on the emulated one.
+//! Fetches AMD's own HSA runtime, and runs programs with it: on this machine's driver or on the
+//! emulated one.
 //!
 //! ```text
 //!   the package mirror of this machine            hsa-kfd, preloaded
@@ -20,10 +21,10 @@ mod fetch;
 mod folder;
 mod hip;
 mod installation;
-mod patience;
 mod release;
 mod restart;
 pub mod test;
+mod timeout;
 
 pub use apt::AptError;
 pub use emulation::{Emulation, NoObject};

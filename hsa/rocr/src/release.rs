@@ -7,11 +7,11 @@ use core::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Release {
-    /// 6.1.2: the first with virtual memory as HIP 6 uses it.
+    /// 6.1.2: the first release with the virtual memory calls that HIP 6 uses.
     R6_1_2,
     /// 6.4.3.
     R6_4_3,
-    /// 7.2.4: another implementation of mapping.
+    /// 7.2.4: maps memory in another way than 6.x.
     R7_2_4,
 }
 
@@ -45,8 +45,8 @@ impl FromStr for Release {
     type Err = UnknownRelease;
 
     fn from_str(text: &str) -> Result<Self, UnknownRelease> {
-        let named = Self::ALL.into_iter().find(|release| release.version() == text);
-        named.ok_or_else(|| UnknownRelease(text.to_owned()))
+        let release = Self::ALL.into_iter().find(|release| release.version() == text);
+        release.ok_or_else(|| UnknownRelease(text.to_owned()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Restarting the running program.
+//! Restarts the running program.
 
 use crate::folder::program;
 use std::io;
@@ -18,7 +18,7 @@ pub fn restart() -> io::Result<Command> {
     })?;
     let program = program().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     if program == file {
-        // Not by its name: a build may have replaced the file.
+        // A build may have replaced the file of that name.
         return Ok(Command::new("/proc/self/exe"));
     }
     // The loader is in the folder of its libraries.

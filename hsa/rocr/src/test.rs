@@ -1,4 +1,4 @@
-//! Tests that run on AMD's own runtime.
+//! Runs tests on AMD's own runtime.
 //!
 //! ```no_run
 //! # use hsa_rocr::{Emulation, test};
@@ -16,15 +16,15 @@
 //! standard error that it is skipped and why; if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration, it fails.
 //!
-//! By default a test runs on one of its releases, chosen by its name, so that each release runs a share
-//! of the tests. `HSA_VMM_LONG=1`, as in continuous integration, runs it on all of them. Long searches
-//! ask for their share with [`share`].
+//! By default a test runs on one of its releases, chosen by its name, so that each release runs a
+//! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them.
+//! [`share`] returns how much of a long search runs.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! one, as in `hsa-vmm vm`.
 
 use crate::{
-    Emulation, FetchError, Installation, Release, fetch, folder, folder::program, patience,
+    Emulation, FetchError, Installation, Release, fetch, folder, folder::program, timeout,
 };
 use std::env;
 use std::ffi::OsStr;
@@ -35,12 +35,12 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
-/// Set to the release in the processes that tests start.
-const INSIDE: &str = "HSA_ROCR_TEST_INSIDE";
-/// The prefix of reports of such a process.
-const REPORTED: &str = "REPORT ";
-/// How long one test may take on one release.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+/// The variable with the release, set in the processes that tests start.
+const RELEASE_VARIABLE: &str = "HSA_ROCR_TEST_INSIDE";
+/// The prefix of reports from such a process.
+const REPORT_PREFIX: &str = "REPORT ";
+/// The time limit of a test on one release.
+const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The fixture of a test: a release of AMD's runtime.
 #[derive(Clone, Debug)]
@@ -67,14 +67,15 @@ impl Fixture {
         &self.installation
     }
 
-    /// A command that starts this very program again with the same release; the environment is
-    /// inherited. What it does there is up to its arguments and environment.
+    /// Returns a command that starts the current program again with the same release. The
+    /// environment is inherited. The caller selects by arguments and environment what the new
+    /// process does.
     #[must_use]
     pub fn this_program(&self) -> Command {
-        let program = program().expect("a test knows its own file");
+        let program = program().expect("the path of the program");
         let mut command = self.installation.command(program);
         // The new process must not run this test.
-        command.env_remove(INSIDE);
+        command.env_remove(RELEASE_VARIABLE);
         command
     }
 }
@@ -85,96 +86,99 @@ pub fn uses_own_driver() -> bool {
     env::var_os("HSA_VMM_TEST_DRIVER").is_some_and(|value| value == "own")
 }
 
-/// Returns whether `HSA_VMM_LONG` is set: then long tests run in full.
+/// Returns whether `HSA_VMM_LONG` is set. If so, long tests run in full.
 #[must_use]
 pub fn is_long() -> bool {
     env::var_os("HSA_VMM_LONG").is_some_and(|value| !value.is_empty())
 }
 
-/// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all of
-/// them if [`is_long`].
+/// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
+/// of them if [`is_long`].
 #[must_use]
 pub fn share(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
 }
 
-/// Returns the releases on which a test runs now.
-fn share_of<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
-    static SAID: Once = Once::new();
+/// Returns the releases on which a test runs: all of `releases`, or one of them.
+fn selected_releases<'a>(releases: &'a [Release], name: &str) -> &'a [Release] {
+    static REPORT_ONCE: Once = Once::new();
     if is_long() || releases.len() < 2 {
         return releases;
     }
-    SAID.call_once(|| {
+    REPORT_ONCE.call_once(|| {
         report("each test of AMD's runtime runs on one release; HSA_VMM_LONG=1 runs it on all");
     });
     let chosen = name.bytes().map(usize::from).sum::<usize>() % releases.len();
     &releases[chosen..=chosen]
 }
 
-/// Runs a test once on each release, or on its share of them. `name` is the test's full name, as `cargo test` prints it.
+/// Runs a test on each release, or by default on one of them. `name` is the test's full name, as
+/// `cargo test` prints it.
 #[track_caller]
 pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
     on(&Release::ALL, name, emulation, body);
 }
 
-/// Runs a test once on each of some releases, or on its share of them.
+/// Runs a test on each of `releases`, or by default on one of them.
 #[track_caller]
 pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on_within(releases, name, emulation, PATIENCE, body);
+    on_within(releases, name, emulation, TIME_LIMIT, body);
 }
 
-/// Runs a test once on each of some releases, or on its share of them, each with a timeout.
+/// Runs a test on each of `releases`, or by default on one of them, with a timeout for each.
 #[track_caller]
 pub fn on_within(
     releases: &[Release],
     name: &str,
     emulation: &Emulation,
-    patience: Duration,
+    timeout: Duration,
     body: impl Fn(&Fixture),
 ) {
-    if let Ok(inside) = env::var(INSIDE) {
-        let release = inside.parse().expect("a release");
-        let installation = Installation::open(&folder(), release).expect("it was there");
+    if let Ok(release) = env::var(RELEASE_VARIABLE) {
+        let release = release.parse().expect("a release");
+        let installation = Installation::open(&folder(), release).expect("opened before");
         body(&Fixture { installation });
         return;
     }
     let Some(installations) = installations(name) else { return };
-    let releases = share_of(releases, name);
-    let wanted = |installation: &&Installation| releases.contains(&installation.release());
-    let mut ran = 0;
-    for installation in installations.iter().filter(wanted) {
-        let program = program().expect("a test knows its own file");
+    let releases = selected_releases(releases, name);
+    let is_selected = |installation: &&Installation| releases.contains(&installation.release());
+    let mut runs = 0;
+    for installation in installations.iter().filter(is_selected) {
+        let program = program().expect("the path of the program");
         let mut command = installation.command(program);
         command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
-        command.env(INSIDE, installation.release().version());
+        command.env(RELEASE_VARIABLE, installation.release().version());
         // Under the loader the program cannot find cargo's build folder.
         command.env("HSA_VMM_ROCR", folder());
         if !uses_own_driver() {
             emulation.apply(&mut command).expect("the emulated driver was built");
         }
-        let (status, output) = finish(&mut command, patience);
+        let (status, output) = run_with_timeout(&mut command, timeout);
         let passed = status.is_some_and(|status| status.success());
-        let ended = status.map_or("did not end".to_owned(), |status| status.to_string());
+        let ending = status.map_or("did not end".to_owned(), |status| status.to_string());
         let release = installation.release();
-        assert!(passed, "{name} on {release} ({ended}):\n{output}");
+        assert!(passed, "{name} on {release} ({ending}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
         // A report can follow the test's name, which the harness prints without a newline.
-        let reported = output.lines().filter_map(|line| line.split_once(REPORTED));
-        reported.for_each(|(_, line)| report(line));
-        ran += 1;
+        let reports = output.lines().filter_map(|line| line.split_once(REPORT_PREFIX));
+        reports.for_each(|(_, line)| report(line));
+        runs += 1;
     }
-    assert_eq!(ran, releases.len(), "{name}: not on every release");
+    assert_eq!(runs, releases.len(), "{name}: not run on every release");
 }
 
-/// Prints a line to standard error, also from a passing test and from one on a release.
+/// Prints a line to standard error, even if the test passes. In a process that a test has started,
+/// the test prints the line.
 pub fn report(line: &str) {
-    let reported = if env::var_os(INSIDE).is_some() { REPORTED } else { "" };
-    // Not eprintln, whose output the test harness captures. One write, because tests run in
+    let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
+    // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in
     // parallel.
-    let _ = std::io::stderr().write_all(format!("{reported}{line}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("{prefix}{line}\n").as_bytes());
 }
 
-/// Returns all releases, or `None` after reporting that the test is skipped.
+/// Returns all releases. If they cannot be fetched, reports that the test is skipped and returns
+/// `None`.
 #[track_caller]
 #[must_use]
 pub fn installations(name: &str) -> Option<&'static [Installation]> {
@@ -190,30 +194,31 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
     }
 }
 
-/// Returns the releases on which a test runs now: all of them, or its share. None after reporting that
-/// it is skipped.
+/// Returns the releases on which a test runs: all, or by default one. If they cannot be fetched,
+/// reports that the test is skipped and returns none.
 #[track_caller]
 #[must_use]
 pub fn share_of_installations(name: &str) -> Vec<&'static Installation> {
-    let share = share_of(&Release::ALL, name);
+    let selected = selected_releases(&Release::ALL, name);
     let all = installations(name).unwrap_or_default().iter();
-    all.filter(|installation| share.contains(&installation.release())).collect()
+    all.filter(|installation| selected.contains(&installation.release())).collect()
 }
 
-/// Returns whether `HSA_VMM_REQUIRE` contains a word: then a test fails instead of being skipped.
+/// Returns whether `HSA_VMM_REQUIRE` contains a word. If so, a test fails instead of being skipped.
 pub fn is_required(word: &str) -> bool {
     let required = env::var("HSA_VMM_REQUIRE").unwrap_or_default();
-    required.split_whitespace().any(|it| it == word)
+    required.split_whitespace().any(|required| required == word)
 }
 
-/// Runs a command; returns its status (`None` if it timed out and was killed) and its output.
-fn finish(command: &mut Command, patience: Duration) -> (Option<ExitStatus>, String) {
+/// Runs a command. Returns its status, or `None` if it was killed after the timeout, and its
+/// output.
+fn run_with_timeout(command: &mut Command, timeout: Duration) -> (Option<ExitStatus>, String) {
     let mut output = tempfile::tempfile().expect("a temporary file");
-    let also = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
-    command.stdin(Stdio::null()).stdout(also(&output)).stderr(also(&output));
-    let shown = OsStr::to_owned(command.get_program());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", shown.display()));
-    let status = patience::wait(&mut child, patience).expect("a child to wait for");
+    let duplicate = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+    command.stdin(Stdio::null()).stdout(duplicate(&output)).stderr(duplicate(&output));
+    let name = OsStr::to_owned(command.get_program());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", name.display()));
+    let status = timeout::wait(&mut child, timeout).expect("a child to wait for");
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();

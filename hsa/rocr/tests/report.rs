@@ -1,12 +1,12 @@
-//! The output of a test on a release is printed, also if it passes.
+//! Reports of a test on a release are printed, even if the test passes.
 
 use hsa_rocr::{Emulation, restart, test};
 
 #[test]
-#[ignore = "the test below starts it"]
+#[ignore = "started by the test below"]
 fn reports() {
     test::on_each_release("reports", &Emulation::gpus(1), |fixture| {
-        test::report(&format!("seen on {}", fixture.release()));
+        test::report(&format!("reported on {}", fixture.release()));
     });
 }
 
@@ -21,8 +21,9 @@ fn report_of_a_passing_test_is_printed() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let reported = String::from_utf8_lossy(&output.stderr);
-        let is_reported = |line: String| reported.lines().filter(|seen| *seen == line).count() == 1;
-        let lines = installations.iter().map(|it| format!("seen on {}", it.release()));
+        let is_reported =
+            |line: String| reported.lines().filter(|reported| *reported == line).count() == 1;
+        let lines = installations.iter().map(|it| format!("reported on {}", it.release()));
         assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), releases, "{reported}");
         assert_eq!(reported.contains("HSA_VMM_LONG=1 runs it on all"), long.is_empty());
     }

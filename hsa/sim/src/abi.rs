@@ -1,4 +1,4 @@
-//! The C functions, one set for each slot, and the tables of them.
+//! The C functions, one set for each slot, and their tables.
 
 use crate::generation::Behaviour;
 use crate::instance::Instance;
@@ -16,8 +16,8 @@ pub(crate) type PoolCallback =
 pub(crate) type IsaCallback = Option<unsafe extern "C" fn(hsa_isa_t, *mut c_void) -> hsa_status_t>;
 pub(crate) type Allocate = Option<unsafe extern "C" fn(usize) -> *mut c_void>;
 
-/// Passes every function of the ABI to the macro `$with`: its parameters, and the function that
-/// implements it.
+/// Passes all functions of the ABI to the macro `$with`, each with its parameters and the function
+/// that implements it.
 macro_rules! every_function {
     ($with:path) => { $with! {
         status {
@@ -132,22 +132,22 @@ fn call(
     body: impl FnOnce(&Arc<Instance>) -> HsaResult + 'static,
 ) -> hsa_status_t {
     // Unwinding into C is undefined behaviour. The state after a panic is still memory-safe.
-    let answer = catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         let instance = slots::instance(slot)?;
-        let _under_way = instance.track(function);
+        let _running = instance.track(function);
         match instance.begin_call(function)? {
             None => body(&instance),
-            Some(wrong) => faults::perform(wrong, &instance, Box::new(body)),
+            Some(fault) => faults::perform(fault, &instance, Box::new(body)),
         }
     }));
-    match answer {
+    match result {
         Ok(Ok(())) => HSA_STATUS_SUCCESS,
         Ok(Err(status)) => status,
         Err(_) => HSA_STATUS_ERROR_FATAL,
     }
 }
 
-/// Runs a call that returns a value; returns zero without an instance.
+/// Runs a call that returns a value. Returns zero if the slot has no instance.
 fn evaluate<T: Default>(
     slot: usize,
     function: Function,
@@ -215,18 +215,19 @@ const fn vmem<const SLOT: usize>(extension: u32) -> Result<Vmem, MissingSymbol> 
 }
 
 /// The extension versions that added functions, oldest first.
-const STEPS: [u32; 5] = [0, 4, 6, 9, 16];
+const VERSIONS: [u32; 5] = [0, 4, 6, 9, 16];
 
-/// The tables of one slot: with real virtual memory, and with calls that do nothing.
+/// The tables of one slot, one for each of [`VERSIONS`]: with real virtual memory, and with calls
+/// that do nothing.
 struct Tables {
-    real: [Table; STEPS.len()],
-    nothing: [Table; STEPS.len()],
+    real: [Table; VERSIONS.len()],
+    nothing: [Table; VERSIONS.len()],
 }
 
 const fn tables<const SLOT: usize>() -> Tables {
     macro_rules! steps {
         ($vmem:path; $($step:literal)*) => {
-            [$(Table { core: core::<SLOT>(STEPS[$step]), vmem: $vmem(STEPS[$step]) }),*]
+            [$(Table { core: core::<SLOT>(VERSIONS[$step]), vmem: $vmem(VERSIONS[$step]) }),*]
         };
     }
     Tables { real: steps!(vmem::<SLOT>; 0 1 2 3 4), nothing: steps!(nothing::vmem; 0 1 2 3 4) }
@@ -243,7 +244,7 @@ static TABLES: [Tables; slots::SLOTS] = slots! {
 
 /// Returns the table of a slot, with the functions that the simulated release exports.
 pub(crate) fn table(slot: usize, behaviour: Behaviour, does_nothing: bool) -> &'static Table {
-    let step = STEPS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
+    let step = VERSIONS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
     let tables = &TABLES[slot];
     if does_nothing { &tables.nothing[step] } else { &tables.real[step] }
 }

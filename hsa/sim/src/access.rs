@@ -28,8 +28,8 @@ pub(crate) unsafe fn set(
     count: usize,
 ) -> HsaResult {
     let behaviour = instance.behaviour;
-    let nothing = size == 0 && !behaviour.sets_access_of_nothing();
-    if address.is_null() || nothing || descriptors.is_null() || count == 0 {
+    let is_empty = size == 0 && !behaviour.set_access_accepts_empty_range();
+    if address.is_null() || is_empty || descriptors.is_null() || count == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let request = |index| {
@@ -41,9 +41,9 @@ pub(crate) unsafe fn set(
     let address = address.addr();
     let mut state = instance.lock();
     state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // The end is not checked: each mapping in the range is changed as a whole.
-    let (starts, _) = state.run(address, address.wrapping_add(size))?;
-    if starts.len() > 1 && !behaviour.sets_access_of_several() {
+    // The end need not be the end of a mapping: each mapping in the range is changed as a whole.
+    let (starts, _) = state.adjacent(address, address.wrapping_add(size))?;
+    if starts.len() > 1 && !behaviour.set_access_accepts_several_mappings() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     let set = |start| instance.set_access(&mut state, start, size, &requests);
@@ -51,13 +51,13 @@ pub(crate) unsafe fn set(
 }
 
 impl Instance {
-    /// Applies the requests to one mapping, in order. Changes before a failure stay. `asked` is the
-    /// size of the whole call.
+    /// Applies the requests to one mapping, in order. Changes before a failure remain.
+    /// `call_size` is the size that the caller passed.
     pub(crate) fn set_access(
         &self,
         state: &mut State,
         start: usize,
-        asked: usize,
+        call_size: usize,
         requests: &[AccessRequest],
     ) -> HsaResult {
         let unnamed = self.behaviour.unnamed_agents();
@@ -67,15 +67,15 @@ impl Instance {
             if before.is_some_and(|before| before.permission == permission) {
                 continue;
             }
-            let whole = !self.behaviour.cpu_access_ends_as_asked();
-            let extent = if whole { mapping.size } else { asked.min(mapping.size) };
+            let covers_mapping = !self.behaviour.limits_cpu_access_to_first_range();
+            let extent = if covers_mapping { mapping.size } else { call_size.min(mapping.size) };
             let mut grant = Grant { agent, permission, extent };
             if let Some(before) = before {
                 grant.extent = before.extent;
                 mapping.grants.retain(|other| other.agent != agent);
                 self.remove_access(state, start, agent, before.permission)?;
             }
-            self.enable(state, start, grant, before.is_some())?;
+            self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
             if before.is_some() && unnamed == Unnamed::DroppedOnChange {
                 self.drop_unnamed(state, start, requests)?;
@@ -87,6 +87,7 @@ impl Instance {
         Ok(())
     }
 
+    /// Revokes the access of agents that the requests do not name.
     fn drop_unnamed(
         &self,
         state: &mut State,
@@ -101,27 +102,27 @@ impl Instance {
         self.remove_all(state, start, dropped)
     }
 
-    /// Revokes access of agents that were removed from a mapping's list. A failure does not stop
-    /// the others; the agent is added to the list again.
+    /// Revokes the access of agents that were removed from a mapping's list. After a failure, adds
+    /// the agent to the list again and continues.
     pub(crate) fn remove_all(
         &self,
         state: &mut State,
         start: usize,
         grants: Vec<Grant>,
     ) -> HsaResult {
-        let mut answer = Ok(());
+        let mut result = Ok(());
         for grant in grants {
             let removed = self.remove_access(state, start, grant.agent, grant.permission);
             if removed.is_err() {
                 mapping_mut(state, start)?.grants.push(grant);
             }
-            answer = answer.and(removed);
+            result = result.and(removed);
         }
-        answer
+        result
     }
 
-    /// Grants access to an agent that has none.
-    fn enable(
+    /// Grants access to an agent that has none. `changed`: the agent had another permission before.
+    fn grant_access(
         &self,
         state: &mut State,
         start: usize,
@@ -196,7 +197,7 @@ impl Instance {
         (memory, shift): (&Arc<Memory>, usize),
     ) -> HsaResult {
         let protection = match permission {
-            // The memory is outside of the CPU's window: access must fault.
+            // The memory is outside of the CPU's window, so that access faults.
             _ if !self.cpu_can_access(memory.owner) => Protection::None,
             HSA_ACCESS_PERMISSION_RO => Protection::Read,
             HSA_ACCESS_PERMISSION_WO => Protection::Write,
@@ -205,7 +206,7 @@ impl Instance {
         };
         let file = memory.file().map_err(|error| file_error_status(&error))?;
         let file = std::os::fd::AsFd::as_fd(file);
-        // SAFETY: a mapping of this instance, whose addresses are a reservation's.
+        // SAFETY: a mapping of this instance, inside a reservation.
         let mapped = unsafe { address_space::map_file(start, size, protection, file, shift) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
@@ -223,16 +224,15 @@ impl Instance {
         match agent {
             Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
             Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
-                // SAFETY: a mapping of this instance. The hole that this leaves is the simulated
-                // defect.
+                // SAFETY: a mapping of this instance. The resulting hole is the simulated defect.
                 unsafe { address_space::release(start, size) };
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.insert(start..start + size, ());
                 }
             }
             Agent::Cpu(_) if permission != HSA_ACCESS_PERMISSION_NONE => {
-                // SAFETY: a mapping of this instance, whose addresses are a reservation's.
-                unsafe { address_space::blank(start, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+                // SAFETY: a mapping of this instance, inside a reservation.
+                unsafe { address_space::map_none(start, size) }.map_err(|_| HSA_STATUS_ERROR)?;
             }
             Agent::Cpu(_) => {}
         }
@@ -260,21 +260,21 @@ pub(crate) unsafe fn get(
     // SAFETY: not null, and the caller promises the rest.
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
-    // In most generations the address past a mapping counts as part of it.
-    let at_end = || {
+    // In most generations the address after a mapping counts as part of it.
+    let ends_at_address = || {
         let before = state.mapping_at(address.checked_sub(1)?)?;
         behaviour.get_access_includes_end().then_some(before)
     };
-    let found = state.mapping_at(address).or_else(at_end);
+    let found = state.mapping_at(address).or_else(ends_at_address);
     let (_, mapping) = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let agent = instance.agent(agent)?;
-    if matches!(agent, Agent::Cpu(_)) && !behaviour.get_access_knows_cpus() {
+    if matches!(agent, Agent::Cpu(_)) && !behaviour.get_access_supports_cpus() {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     match mapping.permission(agent) {
         // SAFETY: as above.
         Some(permission) => unsafe { permissions.write(permission) },
-        None if behaviour.get_access_refuses_never_set() => {
+        None if behaviour.get_access_rejects_unset_agents() => {
             return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
         }
         None => {}

@@ -43,18 +43,18 @@ unsafe fn map(
     let descriptor = file.map_or(-1, |(file, _)| file.as_raw_fd());
     let hint = without_provenance_mut(address);
     // SAFETY: a fixed range is the caller's; otherwise the kernel picks an unused one.
-    let got = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, offset) };
-    if got == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(got.addr()) }
+    let mapped = unsafe { libc::mmap(hint, size, protection.flags(), flags, descriptor, offset) };
+    if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapped.addr()) }
 }
 
 /// Reserves unused addresses. `alignment` must be a power of two of at least a page.
 pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::Result<usize> {
     let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
     let total = size.checked_add(alignment - PAGE).ok_or_else(too_large)?;
-    // SAFETY: without MAP_FIXED nothing that exists is touched.
+    // SAFETY: without MAP_FIXED no existing mapping is changed.
     let start = unsafe { map(0, total, access, ANONYMOUS, None)? };
     let aligned = start.next_multiple_of(alignment);
-    // SAFETY: both ends are part of what was just taken, and outside what is returned.
+    // SAFETY: both ends are part of the new mapping, and outside of the returned range.
     unsafe {
         release(start, aligned - start);
         release(aligned + size, start + total - aligned - size);
@@ -66,19 +66,19 @@ pub(crate) fn reserve(size: usize, alignment: usize, access: Protection) -> io::
 pub(crate) fn reserve_at(address: usize, size: usize, access: Protection) -> Option<usize> {
     let flags = ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
-    let got = unsafe { map(address, size, access, flags, None).ok()? };
-    if got != address {
+    let mapped = unsafe { map(address, size, access, flags, None).ok()? };
+    if mapped != address {
         // A kernel that does not know the flag treats the address as a hint.
         // SAFETY: just reserved and not returned to a caller yet.
-        unsafe { release(got, size) };
+        unsafe { release(mapped, size) };
         return None;
     }
-    Some(got)
+    Some(mapped)
 }
 
-/// Reserves addresses chosen by the kernel, preferably at the hint. Does not round `size`.
+/// Reserves addresses that the kernel chooses, preferably at the hint. Does not round `size`.
 pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::Result<usize> {
-    // SAFETY: without MAP_FIXED nothing that exists is touched.
+    // SAFETY: without MAP_FIXED no existing mapping is changed.
     unsafe { map(hint, size, access, ANONYMOUS, None) }
 }
 
@@ -98,7 +98,7 @@ pub(crate) unsafe fn release(address: usize, size: usize) {
 ///
 /// # Safety
 /// The range must be the caller's.
-pub(crate) unsafe fn blank(address: usize, size: usize) -> io::Result<()> {
+pub(crate) unsafe fn map_none(address: usize, size: usize) -> io::Result<()> {
     // SAFETY: the caller's range.
     unsafe { map(address, size, Protection::None, ANONYMOUS | libc::MAP_FIXED, None) }.map(drop)
 }
@@ -121,12 +121,12 @@ pub(crate) unsafe fn map_file(
 
 /// Advises the kernel to use huge pages.
 pub(crate) fn advise_huge_pages(address: usize, size: usize) {
-    // SAFETY: advice of this kind changes no contents and no access.
+    // SAFETY: MADV_HUGEPAGE changes neither contents nor access.
     unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_HUGEPAGE) };
 }
 
 /// Excludes a range from forked children, as AMD's runtime does for pool memory.
-pub(crate) fn keep_from_children(address: usize, size: usize) {
-    // SAFETY: as above; only the address space of later children is affected.
+pub(crate) fn exclude_from_children(address: usize, size: usize) {
+    // SAFETY: MADV_DONTFORK only affects the address space of later children.
     unsafe { libc::madvise(null_mut::<u8>().with_addr(address).cast(), size, libc::MADV_DONTFORK) };
 }

@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_void};
 use core::ptr::NonNull;
 use hsa_sys::*;
 
-/// An agent: the possible owners of memory.
+/// An agent. Each agent can own memory.
 pub(crate) type Agent = Owner;
 
 impl Instance {
@@ -20,8 +20,8 @@ impl Instance {
         (0..cpus).map(Agent::Cpu).chain((0..gpus).map(Agent::Gpu))
     }
 
-    /// Returns whether the agent exists: a descriptor of another simulation's memory can name an
-    /// unknown one.
+    /// Returns whether the agent exists. A descriptor from another simulation can name an agent
+    /// that this one lacks.
     pub(crate) fn has_agent(&self, agent: Agent) -> bool {
         match agent {
             Agent::Cpu(number) => number < self.config.cpus.len(),
@@ -94,7 +94,7 @@ pub(crate) unsafe fn iterate(
 /// There must be room for that many characters.
 unsafe fn write_text(value: NonNull<c_void>, room: usize, text: &str) {
     let text = &text.as_bytes()[..text.len().min(room - 1)];
-    // SAFETY: the text is shorter than the room, which the caller vouches for.
+    // SAFETY: the text is shorter than `room`, and the caller promises that `room` characters fit.
     unsafe {
         value.cast::<u8>().write_bytes(0, room);
         value.cast::<u8>().copy_from_nonoverlapping(NonNull::from(text).cast(), text.len());
@@ -130,7 +130,7 @@ pub(crate) unsafe fn info(
                 Agent::Cpu(_) => true,
                 Agent::Gpu(number) => instance.config.gpus[number].kind == GpuKind::Apu,
             };
-            // SAFETY: as above, a truth value.
+            // SAFETY: as above, a boolean.
             unsafe { value.cast().write_unaligned(direct) };
             return Ok(());
         }
@@ -166,7 +166,7 @@ pub(crate) unsafe fn info(
             match attribute {
                 HSA_AGENT_INFO_NAME => text(&gpu.isa),
                 HSA_AGENT_INFO_VENDOR_NAME => text("AMD"),
-                HSA_AGENT_INFO_FEATURE => word(1), // it dispatches kernels
+                HSA_AGENT_INFO_FEATURE => word(1), // HSA_AGENT_FEATURE_KERNEL_DISPATCH
                 HSA_AGENT_INFO_DEVICE => word(HSA_DEVICE_TYPE_GPU),
                 HSA_AGENT_INFO_ISA => long(instance.identity.value(Kind::Isa, number)),
                 HSA_AMD_AGENT_INFO_CHIP_ID => word(gpu.chip_id),
@@ -189,7 +189,7 @@ pub(crate) unsafe fn info(
                 HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES
                     if instance.behaviour.has_memory_properties() =>
                 {
-                    // Bit n of the eight bytes is bit n of the number, on this machine.
+                    // Little-endian: bit n of the eight bytes is bit n of the number.
                     let apu = u64::from(gpu.kind == GpuKind::Apu);
                     long(apu << HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU);
                 }
@@ -241,7 +241,7 @@ pub(crate) unsafe fn isa_info(
         HSA_ISA_INFO_NAME_LENGTH => unsafe {
             value.cast().write_unaligned(name.len() as u32 + 1);
         },
-        // SAFETY: the caller has room for as many characters as the length says.
+        // SAFETY: the caller has room for the reported length.
         HSA_ISA_INFO_NAME => unsafe { write_text(value, name.len() + 1, &name) },
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }

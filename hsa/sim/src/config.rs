@@ -6,13 +6,13 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// A CPU agent. To describe another CPU, change one of a [preset](Config::mi300x).
+/// A CPU agent. To create one, change the CPU of a [preset](Config::mi300x).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cpu {
     /// The value of `HSA_AGENT_INFO_NAME`.
     pub name: String,
-    /// Bytes of memory of its node.
+    /// Bytes of memory of the CPU's NUMA node.
     pub memory: u64,
 }
 
@@ -26,37 +26,37 @@ pub enum GpuKind {
     Apu,
 }
 
-/// A GPU agent. To describe another GPU, change [`Gpu::mi300x`] or one of a preset.
+/// A GPU agent. To create one, change [`Gpu::mi300x`] or the GPU of a preset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
     /// The instruction set, such as `gfx942`; also the value of `HSA_AGENT_INFO_NAME`.
     pub isa: String,
-    /// What follows the name in the instruction set's full name, such as `:sramecc+:xnack-`.
+    /// The suffix of the instruction set's full name, such as `:sramecc+:xnack-`.
     pub isa_features: String,
     /// The value of `HSA_AMD_AGENT_INFO_PRODUCT_NAME`.
     pub product: String,
     /// Discrete or integrated.
     pub kind: GpuKind,
-    /// Bytes of video memory. Nothing is allocated before it is touched.
+    /// Bytes of video memory. The machine's memory is allocated on first access.
     pub vram: u64,
     /// Whether the CPU can access all of the video memory. Otherwise its access faults.
     pub large_bar: bool,
-    /// The size of the CPU's window without large BAR.
+    /// The bytes of video memory that the CPU can access without large BAR.
     pub cpu_window: u64,
-    /// The hive whose GPUs XGMI links, if any; it makes the fine-grained pool visible.
+    /// The XGMI hive of the GPU, if any. GPUs of a hive list their fine-grained pool.
     pub hive: Option<u64>,
-    /// PCI's device id.
+    /// The PCI device id.
     pub chip_id: u32,
-    /// Compute units.
+    /// The number of compute units.
     pub compute_units: u32,
     /// The number of the nearest CPU.
     pub nearest_cpu: usize,
-    /// PCI's bus, device and function: `bus << 8 | device << 3 | function`.
+    /// The PCI bus, device and function: `bus << 8 | device << 3 | function`.
     pub bdf: u32,
-    /// PCI's domain.
+    /// The PCI domain.
     pub domain: u32,
-    /// What follows `GPU-` in the UUID, as 16 hexadecimal digits.
+    /// The number in the UUID, `GPU-` and 16 hexadecimal digits.
     pub uuid: u64,
 }
 
@@ -64,8 +64,8 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuPermissions {
-    /// As with AMD's drivers: permissions are only recorded; every mapping is readable and
-    /// writable.
+    /// Permissions are only recorded; every mapping is readable and writable, as with AMD's
+    /// drivers.
     Recorded,
     /// A GPU has exactly the permissions that were set.
     Enforced,
@@ -76,14 +76,14 @@ pub enum GpuPermissions {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The CPUs: one agent a NUMA node.
+    /// The CPUs: one agent for each NUMA node.
     pub cpus: Vec<Cpu>,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
     /// The simulated ROCm generation.
     pub generation: Generation,
-    /// The minor number of AMD's extension (the major one is 1). Some behaviour follows it; it is to
-    /// be one of the [generation's](Generation::extensions).
+    /// The minor number of AMD's extension (the major one is 1). It must be a version of
+    /// the [generation](Generation::extensions), and selects some behaviour within it.
     pub extension_minor: u32,
     /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
@@ -93,11 +93,11 @@ pub struct Config {
     pub recommended_granule: u64,
     /// Whether GPUs' page tables obey permissions.
     pub gpu_permissions: GpuPermissions,
-    /// Whether the CPU can map an exported descriptor for writing. If not, the runtime maps memory
-    /// for the CPU. In generation A each such change leaves an address-space hole for a moment; a
-    /// foreign mapping created in it is overwritten, as with AMD's runtime.
+    /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
+    /// the CPU write access. In generation A each change of access leaves an address-space hole for
+    /// a moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
-    /// Whether virtual memory management is supported at all.
+    /// Whether virtual memory management is supported.
     pub vmem: bool,
     /// Whether GPUs can access each other's video memory.
     pub peer_access: bool,
@@ -106,14 +106,14 @@ pub struct Config {
     /// length is accepted.
     pub believes_ipc_lengths: bool,
     /// Whether virtual memory does nothing: every function returns success at once, with addresses
-    /// and handles from a counter and no memory. For measuring the overhead of callers. These calls
-    /// are not counted and support no faults.
+    /// and handles from a counter and no memory. Used to measure the overhead of callers. These
+    /// calls are not counted and support no faults.
     pub does_nothing: bool,
-    /// Whether the first wait for each signal returns at once, whatever its value, as HSA allows. A
-    /// copy starts after its signal was read, or one second later, so that the first wait for a
-    /// copy always returns too early.
+    /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows. A
+    /// copy starts after the first read of its signal, at most one second later. So the first wait
+    /// for a copy returns before the copy ends.
     pub early_waits: bool,
-    /// Calls that fail.
+    /// The planned faults.
     pub faults: FaultPlan,
 }
 
@@ -124,7 +124,7 @@ impl Default for Config {
 }
 
 impl Config {
-    fn of(cpus: Vec<Cpu>, gpus: Vec<Gpu>) -> Self {
+    fn with_agents(cpus: Vec<Cpu>, gpus: Vec<Gpu>) -> Self {
         Self {
             cpus,
             gpus,
@@ -147,26 +147,26 @@ impl Config {
     /// Returns one CPU and `gpus` MI300X of 192 GiB, linked by XGMI.
     #[must_use]
     pub fn mi300x(gpus: usize) -> Self {
-        let mut config = Self::of(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
+        let mut config = Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300x()]);
         config.set_gpus(gpus);
         config
     }
 
-    /// Returns one CPU and a Radeon of 16 GiB; the CPU can access 256 MiB of it.
+    /// Returns one CPU and a Radeon of 16 GiB, of which the CPU can access 256 MiB.
     #[must_use]
     pub fn consumer() -> Self {
-        Self::of(vec![Cpu::ryzen()], vec![Gpu::radeon()])
+        Self::with_agents(vec![Cpu::ryzen()], vec![Gpu::radeon()])
     }
 
     /// Returns an MI300A: CPU and GPU in one package with one memory.
     #[must_use]
     pub fn apu() -> Self {
-        Self::of(vec![Cpu::epyc()], vec![Gpu::mi300a()])
+        Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300a()])
     }
 
     /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::does_nothing)
-    /// and which the CPU cannot access. Simulates ROCm 6.4, because later releases leave memory in
-    /// unmapped ranges that callers must cover.
+    /// and which the CPU cannot access. Simulates ROCm 6.4, because in later releases callers must
+    /// map over unmapped ranges to release their memory.
     #[must_use]
     pub fn nothing(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
@@ -227,7 +227,7 @@ impl Config {
         self
     }
 
-    /// Calls that fail.
+    /// Sets the planned faults.
     #[must_use]
     pub fn with_faults(mut self, faults: FaultPlan) -> Self {
         self.faults = faults;
@@ -273,9 +273,9 @@ impl Gpu {
         }
     }
 
-    /// Returns whether the GPU can retry page faults and so access all memory of the process.
-    /// Without XNACK it can only access host memory that was allocated or locked for it. The
-    /// [features](Self::isa_features) of its instruction set contain `:xnack+`.
+    /// Returns whether the GPU can retry page faults, and therefore access all memory of the
+    /// process. Without XNACK it can only access host memory that was allocated or locked for it.
+    /// The [features](Self::isa_features) of its instruction set contain `:xnack+`.
     #[must_use]
     pub fn has_xnack(&self) -> bool {
         self.isa_features.split(':').any(|feature| feature == "xnack+")
@@ -285,8 +285,8 @@ impl Gpu {
         if self.has_xnack() == on {
             return;
         }
-        let others = self.isa_features.split(':').filter(|it| !it.is_empty());
-        let others = others.filter(|it| !it.starts_with("xnack"));
+        let others = self.isa_features.split(':').filter(|feature| !feature.is_empty());
+        let others = others.filter(|feature| !feature.starts_with("xnack"));
         let feature = if on { "xnack+" } else { "xnack-" };
         self.isa_features = others.chain([feature]).map(|feature| format!(":{feature}")).collect();
     }
@@ -324,7 +324,7 @@ impl Gpu {
     }
 
     fn sibling(&self, index: u32) -> Self {
-        // Sixteen buses apart; the next domain when the bus numbers wrap.
+        // Siblings are sixteen buses apart; after 16 GPUs the domain is incremented.
         let bdf = (self.bdf + (index << 12)) & 0xffff;
         let uuid = self.uuid.wrapping_add(u64::from(index));
         Self { bdf, domain: self.domain + index / 16, uuid, ..self.clone() }

@@ -9,10 +9,10 @@ use core::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Neither a preset nor a setting.
+    /// A word that is neither a preset nor a setting.
     #[error("`{word}` is neither a preset ({presets}) nor a setting ({settings})")]
     Word {
-        /// What was not understood.
+        /// The unknown word.
         word: String,
         /// The valid presets.
         presets: &'static str,
@@ -24,7 +24,7 @@ pub enum ConfigError {
     Value {
         /// The setting.
         setting: String,
-        /// What was not understood.
+        /// The invalid value.
         value: String,
         /// The valid values.
         valid: &'static str,
@@ -58,16 +58,16 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// |---|---|
 /// | `mi300x`, `consumer`, `apu` | the presets |
 /// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
-/// | `gpus=N`, `cpus=N` | the number of agents, like the preset's first (0 to 64 GPUs, 1 to 64 CPUs) |
-/// | `era=a` … `era=d` | the ROCm generation (also `generation=`), with the extension version it usually has |
-/// | `extension=N` | the extension's minor version, and its generation; `none`: as in ROCm 6.0, which does not report it |
+/// | `gpus=N`, `cpus=N` | the number of agents, each like the first of the preset (0 to 64 GPUs, 1 to 64 CPUs) |
+/// | `era=a` … `era=d` | the ROCm generation (also `generation=`), with its usual extension version |
+/// | `extension=N` | the extension's minor version, with its generation; `none`: not reported, as in ROCm 6.0 |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
 /// | `xnack` | `=on`: GPUs can access host memory that is not locked |
-/// | `ipc-lengths=checked`, `believed` | whether a length other than that of the exported memory is refused, or accepted as in AMD's releases |
+/// | `ipc-lengths=checked`, `believed` | whether attaching by IPC rejects a length other than that of the exported memory, or accepts it as AMD's releases do |
 /// | `faults=function#N=effect;…` | calls that fail or misbehave ([`hsa_faults`]) |
 ///
 /// The order of the words does not matter. The empty text is the default configuration.
@@ -77,8 +77,8 @@ impl FromStr for Config {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let words: Vec<&str> = text.split(',').map(str::trim).filter(|w| !w.is_empty()).collect();
         let mut config = Config::default();
-        // `nothing` works only as the generation of ROCm 6 (see `Config::nothing`).
-        let mut says_generation = words.contains(&"nothing");
+        // `nothing` sets generation A (see `Config::nothing`).
+        let mut generation_is_set = words.contains(&"nothing");
         let mut settings = Vec::new();
         for word in words {
             match (word, word.split_once('=')) {
@@ -100,8 +100,8 @@ impl FromStr for Config {
         for (setting, value) in settings {
             let generation = config.generation;
             config.set(setting, value)?;
-            says_generation |= matches!(setting, "era" | "generation");
-            if setting == "extension" && says_generation && config.generation != generation {
+            generation_is_set |= matches!(setting, "era" | "generation");
+            if setting == "extension" && generation_is_set && config.generation != generation {
                 return Err(ConfigError::Extension {
                     value: value.into(),
                     has: config.generation,
@@ -115,20 +115,20 @@ impl FromStr for Config {
 
 impl Config {
     fn set(&mut self, setting: &str, value: &str) -> Result<(), ConfigError> {
-        let wrong =
+        let invalid =
             |valid| ConfigError::Value { setting: setting.into(), value: value.into(), valid };
         let switch = || match value {
             "on" | "yes" | "true" | "1" => Ok(true),
             "off" | "no" | "false" | "0" => Ok(false),
-            _ => Err(wrong("on or off")),
+            _ => Err(invalid("on or off")),
         };
         let count = |low: usize, valid| match value.parse() {
             Ok(count) if (low..=64).contains(&count) => Ok(count),
-            _ => Err(wrong(valid)),
+            _ => Err(invalid(valid)),
         };
-        let pages = |valid| match bytes(value) {
+        let granule = |valid| match bytes(value) {
             Some(bytes) if bytes >= 4 * KIB && bytes.is_power_of_two() => Ok(bytes),
-            _ => Err(wrong(valid)),
+            _ => Err(invalid(valid)),
         };
         match setting {
             "gpus" => self.set_gpus(count(0, "a number from 0 to 64")?),
@@ -143,7 +143,7 @@ impl Config {
                     "b" => Generation::B,
                     "c" => Generation::C,
                     "d" => Generation::D,
-                    _ => return Err(wrong("a, b, c or d")),
+                    _ => return Err(invalid("a, b, c or d")),
                 };
                 *self = self.clone().with_generation(generation);
             }
@@ -151,25 +151,25 @@ impl Config {
                 let valid = "the extension's minor version as a number, or none";
                 self.extension_reported = value != "none";
                 let minor = if value == "none" { "4" } else { value };
-                let minor = minor.parse().map_err(|_| wrong(valid))?;
+                let minor = minor.parse().map_err(|_| invalid(valid))?;
                 *self = self.clone().with_extension(minor);
             }
             "granule" => {
-                *self = self.clone().with_granule(pages("4k, 2m or another power of two")?);
+                *self = self.clone().with_granule(granule("4k, 2m or another power of two")?);
             }
             "recommended-granule" => {
-                self.recommended_granule = pages("4k, 2m or another power of two")?;
+                self.recommended_granule = granule("4k, 2m or another power of two")?;
             }
             "vram" => {
                 let valid = "a size in whole pages such as 16g, 512m or 65536";
                 let vram = bytes(value).filter(|bytes| bytes % (4 * KIB) == 0 && *bytes > 0);
-                *self = self.clone().with_vram(vram.ok_or_else(|| wrong(valid))?);
+                *self = self.clone().with_vram(vram.ok_or_else(|| invalid(valid))?);
             }
             "permissions" => {
                 self.gpu_permissions = match value {
                     "recorded" => GpuPermissions::Recorded,
                     "enforced" => GpuPermissions::Enforced,
-                    _ => return Err(wrong("recorded or enforced")),
+                    _ => return Err(invalid("recorded or enforced")),
                 };
             }
             "large-bar" => {
@@ -187,7 +187,7 @@ impl Config {
                 self.believes_ipc_lengths = match value {
                     "checked" => false,
                     "believed" => true,
-                    _ => return Err(wrong("checked or believed")),
+                    _ => return Err(invalid("checked or believed")),
                 };
             }
             "faults" => self.faults = value.parse()?,
@@ -205,12 +205,12 @@ fn unknown(word: &str) -> ConfigError {
 fn bytes(text: &str) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let text = text.strip_suffix("ib").or(text.strip_suffix('b')).unwrap_or(&text);
-    let (digits, unit) = match text.chars().last()? {
+    let (number, unit) = match text.chars().last()? {
         'k' => (&text[..text.len() - 1], KIB),
         'm' => (&text[..text.len() - 1], MIB),
         'g' => (&text[..text.len() - 1], GIB),
         't' => (&text[..text.len() - 1], 1024 * GIB),
         _ => (text, 1),
     };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
+    number.parse::<u64>().ok()?.checked_mul(unit)
 }

@@ -1,5 +1,5 @@
-//! Copies and fills. An agent performs them: a GPU uses its page table, and an access that it does
-//! not permit is a memory fault.
+//! Copies and fills. An agent performs them. A GPU uses its page table; an access that the table
+//! does not permit is a memory fault.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
@@ -22,11 +22,11 @@ const CHUNK: usize = 1 << 20;
 /// The agent whose view of memory an access uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
-    /// A GPU's: its page table, and the host memory that was allocated or locked for it.
+    /// A GPU: its page table, and the host memory that was allocated or locked for it.
     Gpu(usize),
-    /// A GPU's, in a call that locks the host memory of its arguments.
+    /// A GPU, in a call that locks the host memory of its arguments.
     GpuThatLocks(usize),
-    /// The process's own.
+    /// The process itself.
     Process,
 }
 
@@ -49,8 +49,8 @@ enum Failure {
 }
 
 impl Failure {
-    /// Reports a fault and returns the status of the call.
-    fn answer(self, instance: &Instance) -> hsa_status_t {
+    /// Returns the status of the call. Reports a fault to the handlers first.
+    fn into_status(self, instance: &Instance) -> hsa_status_t {
         match self {
             Self::Fault(fault) => {
                 events::report(instance, fault);
@@ -65,13 +65,13 @@ impl Failure {
 /// first inaccessible one.
 ///
 /// # Safety
-/// `local` must be valid for `length` bytes, to be written if `way` is to read.
+/// `local` must be valid for `length` bytes, and writable if `direction` is `Read`.
 unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length: usize) -> usize {
     let remote = core::ptr::without_provenance_mut(address);
     let local = libc::iovec { iov_base: local.cast(), iov_len: length };
     let remote = libc::iovec { iov_base: remote, iov_len: length };
-    // SAFETY: the local side is the caller's promise; the kernel checks the other, and what this
-    // process may write to itself is what its own program asked for by address.
+    // SAFETY: the caller promises `local`; the kernel checks `remote`, which the program itself has
+    // passed as the address of a copy.
     let done = unsafe {
         let process = libc::getpid();
         match direction {
@@ -84,7 +84,7 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
 
 /// Returns whether the process can read every page of a range. The range must not wrap around.
 pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
-    // The maximum of one system call (`IOV_MAX`).
+    // One byte for each page; 1024 is the maximum of one system call (`IOV_MAX`).
     let mut bytes = [0u8; 1024];
     let first = address & !(PAGE - 1);
     let mut pages = (first..address + size).step_by(PAGE);
@@ -93,22 +93,22 @@ pub(crate) fn host_is_readable(address: usize, size: usize) -> bool {
             iov_base: core::ptr::without_provenance_mut(page.max(address)),
             iov_len: 1,
         };
-        let theirs: Vec<_> = pages.by_ref().take(bytes.len()).map(page).collect();
-        if theirs.is_empty() {
+        let remote: Vec<_> = pages.by_ref().take(bytes.len()).map(page).collect();
+        if remote.is_empty() {
             return true;
         }
-        let ours = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: theirs.len() };
-        let (list, count) = (theirs.as_ptr(), theirs.len() as libc::c_ulong);
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: remote.len() };
+        let (list, count) = (remote.as_ptr(), remote.len() as libc::c_ulong);
         // SAFETY: writes no more than the array, and the kernel checks the other addresses.
-        let done = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, list, count, 0) };
-        if usize::try_from(done) != Ok(theirs.len()) {
+        let done = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, list, count, 0) };
+        if usize::try_from(done) != Ok(remote.len()) {
             return false;
         }
     }
 }
 
 impl State {
-    /// Returns the distance from an address to the next that is not plain host memory.
+    /// Returns the distance from an address to the next address that is not plain host memory.
     fn host_extent(&self, address: usize) -> usize {
         let reserved = self.reservations.range(address + 1..).next().map(|(start, _)| *start);
         let allocated = self.allocations.range(address + 1..).next().map(|(start, _)| *start);
@@ -117,7 +117,7 @@ impl State {
         next.unwrap_or(usize::MAX) - address
     }
 
-    /// Returns whether the page of an address contains locked host memory: the kernel pins whole
+    /// Returns whether the page of an address contains locked host memory. The kernel pins whole
     /// pages.
     fn is_locked(&self, address: usize) -> bool {
         let page = address & !(PAGE - 1);
@@ -127,14 +127,14 @@ impl State {
             .any(|(start, allocation)| start + allocation.extent() > page)
     }
 
-    /// Looks up the memory of an address for a GPU. `all_of_host`: the GPU can access all memory of
-    /// the process.
+    /// Looks up the memory of an address for a GPU. `host_accessible`: the GPU can access all
+    /// memory of the process.
     fn look_up(
         &self,
         gpu: usize,
         address: usize,
         direction: Direction,
-        all_of_host: bool,
+        host_accessible: bool,
     ) -> Result<Location, Fault> {
         let fault = |reason| Fault { gpu, address: address & !(PAGE - 1), reason };
         let absent = fault(HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT);
@@ -154,37 +154,37 @@ impl State {
         }
         if let Some((_, reservation)) = self.reservation_at(address) {
             let plain = !reservation.is_registered() && self.mapping_at(address).is_none();
-            return if plain && all_of_host {
+            return if plain && host_accessible {
                 Ok(Location::Host(self.host_extent(address)))
             } else {
                 Err(absent)
             };
         }
         let Some((start, allocation)) = self.allocation_at(address) else {
-            return match () {
-                () if all_of_host => Ok(Location::Host(self.host_extent(address))),
-                () if self.is_locked(address) => {
-                    let left = PAGE - address % PAGE;
-                    Ok(Location::Host(left.min(self.host_extent(address))))
-                }
-                () => Err(absent),
-            };
+            let extent = self.host_extent(address);
+            if host_accessible {
+                return Ok(Location::Host(extent));
+            }
+            let remaining = PAGE - address % PAGE;
+            let locked = self.is_locked(address);
+            return if locked { Ok(Location::Host(remaining.min(extent))) } else { Err(absent) };
         };
-        if !allocation.is_open_to(Agent::Gpu(gpu)) {
+        if !allocation.allows(Agent::Gpu(gpu)) {
             return Err(absent);
         }
-        let left = start + allocation.extent() - address;
+        let length = start + allocation.extent() - address;
         Ok(match &allocation.memory {
-            Some(memory) => Location::Memory(Arc::clone(memory), (address - start) as u64, left),
-            None => Location::Host(left),
+            Some(memory) => Location::Memory(Arc::clone(memory), (address - start) as u64, length),
+            None => Location::Host(length),
         })
     }
 
-    /// Returns the GPU that owns the memory at an address; `Some(None)` for addresses without
-    /// memory of a GPU that are not plain host memory, such as a reservation without a mapping.
+    /// Returns the GPU that owns the memory at an address. `None` for plain host memory;
+    /// `Some(None)` for other addresses without memory of a GPU, such as a reservation without a
+    /// mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
-            // Such a runtime treats virtual memory as the CPU's.
+            // These releases treat virtual memory as the CPU's.
             return None;
         }
         let gpu = |owner| match owner {
@@ -231,9 +231,9 @@ impl Instance {
         while !buffer.is_empty() {
             let location = match gpu {
                 None => Location::Host(buffer.len()),
-                Some((gpu, all_of_host)) => self
+                Some((gpu, host_accessible)) => self
                     .lock()
-                    .look_up(gpu, address, direction, all_of_host)
+                    .look_up(gpu, address, direction, host_accessible)
                     .map_err(Failure::Fault)?,
             };
             let done = match location {
@@ -249,7 +249,7 @@ impl Instance {
                 }
                 Location::Host(length) => {
                     let length = length.min(buffer.len());
-                    // SAFETY: the buffer is at least as long, and this function's alone.
+                    // SAFETY: the buffer has at least `length` bytes and is borrowed exclusively.
                     let done = unsafe { transfer(direction, address, buffer.as_mut_ptr(), length) };
                     match gpu {
                         Some((gpu, _)) if done == 0 => {
@@ -292,7 +292,7 @@ impl Instance {
         self.garble(view, destination)
     }
 
-    /// Flips one bit, if this fault is planned.
+    /// Flips one bit, if the call has the fault `garbled`.
     fn garble(&self, view: View, address: usize) -> Result<(), Failure> {
         if !self.has_fault(FaultKind::Garbled) {
             return Ok(());
@@ -304,8 +304,8 @@ impl Instance {
     }
 }
 
-/// Checks that a range is not null and does not wrap around.
-fn range(address: *const c_void, size: usize) -> HsaResult<usize> {
+/// Returns the start of a range. Rejects a null pointer, and a range that wraps around.
+fn checked_start(address: *const c_void, size: usize) -> HsaResult<usize> {
     let start = address.addr();
     let ends = start.checked_add(size).is_some();
     if start == 0 || !ends { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(start) }
@@ -318,10 +318,10 @@ pub(crate) fn copy(
     source: *const c_void,
     size: usize,
 ) -> HsaResult {
-    let (destination, source) = (range(destination, size)?, range(source, size)?);
+    let (destination, source) = (checked_start(destination, size)?, checked_start(source, size)?);
     let view = instance.lock().view_of(instance.behaviour, destination, Some(source));
     let copied = instance.copy_memory(view, destination, source, size);
-    copied.map_err(|failure| failure.answer(instance))
+    copied.map_err(|failure| failure.into_status(instance))
 }
 
 /// `hsa_amd_memory_fill`
@@ -332,7 +332,7 @@ pub(crate) fn fill(
     count: usize,
 ) -> HsaResult {
     let size = count.checked_mul(4).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let start = range(address, size)?;
+    let start = checked_start(address, size)?;
     if !start.is_multiple_of(4) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -352,18 +352,18 @@ pub(crate) fn fill(
         let length = (size - done).min(CHUNK);
         let part = &mut buffer[..length];
         let filled = instance.access_memory(view, Direction::Write, start + done, part);
-        filled.map_err(|failure| failure.answer(instance))?;
+        filled.map_err(|failure| failure.into_status(instance))?;
         done += length;
     }
-    instance.garble(view, start).map_err(|failure| failure.answer(instance))
+    instance.garble(view, start).map_err(|failure| failure.into_status(instance))
 }
 
 /// `hsa_amd_memory_async_copy`
 ///
 /// # Safety
-/// `dependencies` must be null or point at `dependency_count` signals. The memory must stay until
-/// the completion signal is decremented, or negative.
-#[allow(clippy::too_many_arguments)] // they are HSA's
+/// `dependencies` must be null or point at `dependency_count` signals. The memory must stay valid
+/// until the completion signal is decremented or negative.
+#[allow(clippy::too_many_arguments)] // HSA defines the signature
 pub(crate) unsafe fn copy_async(
     instance: &Arc<Instance>,
     destination: *mut c_void,
@@ -375,7 +375,7 @@ pub(crate) unsafe fn copy_async(
     dependencies: *const hsa_signal_t,
     completion: hsa_signal_t,
 ) -> HsaResult {
-    let (destination, source) = (range(destination, size)?, range(source, size)?);
+    let (destination, source) = (checked_start(destination, size)?, checked_start(source, size)?);
     if dependency_count > 0 && dependencies.is_null() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
@@ -403,17 +403,17 @@ pub(crate) unsafe fn copy_async(
         if instance.config.early_waits {
             completion.wait_until_read(&instance);
         }
-        if instance.is_closed() {
+        if instance.is_dropped() {
             return completion.update(|_| -1);
         }
         let copy = || instance.copy_memory(view, destination, source, size);
         let copied = hsa_faults::with_fault(planned, copy);
-        match copied.map_err(|failure| failure.answer(&instance)) {
+        match copied.map_err(|failure| failure.into_status(&instance)) {
             Ok(()) => completion.update(|value| value.wrapping_sub(1)),
             Err(_) => completion.update(|_| -1),
         }
     };
-    // A separate thread, because it may wait for a copy that is submitted later.
+    // A separate thread, because the copy may depend on one that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
     thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
 }

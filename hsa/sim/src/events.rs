@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) gpu: usize,
-    /// The page's address.
+    /// The address of the page.
     pub(crate) address: usize,
     pub(crate) reason: hsa_amd_memory_fault_reason_t,
 }
@@ -54,10 +54,11 @@ pub(crate) unsafe fn register(
     Ok(())
 }
 
-/// Reports a fault to all handlers. Aborts the process if none handles it, as AMD's runtime does.
+/// Reports a fault to all handlers. If no handler returns success, aborts the process, as AMD's
+/// runtime does.
 pub(crate) fn report(instance: &Instance, fault: Fault) {
     // Ignore faults of background copies after a shut-down, which clears the page tables.
-    if !instance.is_open() {
+    if !instance.is_initialised() {
         return;
     }
     let agent = instance.agent_handle(Agent::Gpu(fault.gpu));
@@ -71,13 +72,13 @@ pub(crate) fn report(instance: &Instance, fault: Fault) {
             },
         },
     };
-    let all = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let mut dealt_with = false;
-    for Handler { callback, data } in all {
-        // SAFETY: registered with the promise that it can be called so; no lock is held.
-        dealt_with |= unsafe { callback(&event, data) } == HSA_STATUS_SUCCESS;
+    let handlers = instance.handlers.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut handled = false;
+    for Handler { callback, data } in handlers {
+        // SAFETY: the caller of `register` promised that any thread can call it; no lock is held.
+        handled |= unsafe { callback(&event, data) } == HSA_STATUS_SUCCESS;
     }
-    if !dealt_with {
+    if !handled {
         let reason = match fault.reason {
             HSA_AMD_MEMORY_FAULT_READ_ONLY => "Write access to a read-only page",
             _ => "Page not present or supervisor privilege",

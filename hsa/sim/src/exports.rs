@@ -60,12 +60,12 @@ macro_rules! exports {
 }
 abi::every_function!(exports);
 
-/// Creates the instance of slot 0 if it does not exist. Prints an invalid configuration to standard
-/// error, because a status cannot describe it.
+/// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints an
+/// invalid configuration to standard error, because a status cannot describe it.
 fn configure() -> bool {
     if !slots::take_slot(0) {
-        // The instance exists, or this is a forked child, which the call itself detects. If another
-        // thread is creating the instance, wait for it.
+        // The slot is in use. If another thread is creating the instance, wait. In a forked child
+        // the call itself fails.
         while slots::is_owned(0) && slots::instance(0).is_err() {
             std::thread::yield_now();
         }

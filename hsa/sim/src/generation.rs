@@ -11,12 +11,12 @@ use core::ops::RangeInclusive;
 pub enum Generation {
     /// ROCm 6.0 to 7.1: revoking the CPU's access leaves a hole in the reservation.
     A,
-    /// ROCm 7.2: no holes, but memory once mapped stays claimed until the addresses are freed.
+    /// ROCm 7.2: no holes, but memory that was mapped stays claimed until the addresses are freed.
     B,
     /// ROCm 7.14: imports are resolved when access is set; each handle has a descriptor; the owner
     /// must be granted access last.
     C,
-    /// ROCm 10: as C without its defects; supports CPU memory.
+    /// ROCm 10: like C without the defects of C; supports CPU memory.
     D,
 }
 
@@ -24,7 +24,7 @@ impl Generation {
     /// All generations, oldest first.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
-    /// Returns the minor versions of AMD's extension that its releases report.
+    /// Returns the minor versions of AMD's extension that releases of this generation report.
     #[must_use]
     pub fn extensions(self) -> RangeInclusive<u32> {
         match self {
@@ -82,48 +82,51 @@ pub(crate) enum Unnamed {
 pub(crate) struct Behaviour {
     pub(crate) generation: Generation,
     pub(crate) extension: u32,
-    /// ROCm 6.0 had extension 1.4 but no attribute to ask for it.
+    /// Whether the extension version can be queried. ROCm 6.0 has extension 1.4, but no attribute
+    /// for it.
     pub(crate) extension_reported: bool,
 }
 
 impl Behaviour {
     // --- Reservations ---
 
-    /// Before `reserve_align` a reservation was ordinary memory that could be read and written.
+    /// Before `reserve_align` existed, a reservation was ordinary memory, readable and writable.
     pub(crate) fn reservations_are_memory(self) -> bool {
         self.extension < 6
     }
 
-    /// Sizes from this limit on are rejected (observed in 6.1.2; later only the address space limits
-    /// them).
+    /// Sizes from this limit on are rejected (observed in 6.1.2; later only the address space
+    /// limits them).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
     }
 
+    /// `reserve_align` supports the flag NO_REGISTER.
     pub(crate) fn honours_no_register(self) -> bool {
         self.extension >= 10
     }
 
-    /// NO_REGISTER reserves padding for two alignments and trims it to one (seen in 7.2.4; 7.0's
-    /// source has padding for one and does not trim).
+    /// With NO_REGISTER, `reserve_align` adds padding for two alignments and trims it to one (seen
+    /// in 7.2.4). In the source of 7.0 it adds padding for one alignment and does not trim it.
     pub(crate) fn no_register_trims(self) -> bool {
         self.generation >= Generation::B
     }
 
-    /// Freeing a NO_REGISTER range starts at the kernel's address, not at the caller's.
+    /// `address_free` of a NO_REGISTER range frees from the kernel's address, not from the
+    /// caller's.
     pub(crate) fn no_register_free_leaks(self) -> bool {
         self.generation < Generation::D
     }
 
     // --- Handles ---
 
-    /// All calls on handles take the runtime's lock; before, four of them do not.
+    /// All calls on handles take the runtime's lock. In earlier generations four of them do not.
     pub(crate) fn locks_every_call(self) -> bool {
         self.generation >= Generation::D
     }
 
-    /// Handles are addresses in an unmapped aperture; later they are heap objects.
-    pub(crate) fn handles_are_fake_addresses(self) -> bool {
+    /// Handles are addresses in an unmapped aperture. In later generations they are heap objects.
+    pub(crate) fn handles_are_aperture_addresses(self) -> bool {
         self.generation <= Generation::B
     }
 
@@ -132,8 +135,8 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `create` rejects pools other than video memory before it checks the size.
-    pub(crate) fn create_looks_at_pool_first(self) -> bool {
+    /// `create` rejects pools without video memory before it checks the size.
+    pub(crate) fn create_checks_pool_first(self) -> bool {
         self.extension < 6
     }
 
@@ -143,7 +146,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    pub(crate) fn memory_of_cpus(self) -> bool {
+    /// `create` supports pools of CPUs.
+    pub(crate) fn supports_cpu_memory(self) -> bool {
         self.generation == Generation::D
     }
 
@@ -155,33 +159,36 @@ impl Behaviour {
         self.generation == Generation::B
     }
 
-    /// A `map` that fails there leaks its claim of the memory.
+    /// A `map` that fails at an unaligned address leaks its claim of the memory.
     pub(crate) fn failed_map_keeps_memory(self) -> bool {
         self.generation == Generation::B
     }
 
-    /// Generation D checks as B does, but only for memory of this process, and nothing stays
-    /// claimed.
+    /// `map` rejects addresses that are not page-aligned. Generation D accepts them for imported
+    /// memory.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.generation == Generation::B || (self.generation == Generation::D && !imported)
     }
 
     /// `map` only records the mapping.
-    pub(crate) fn map_is_bookkeeping(self) -> bool {
+    pub(crate) fn map_only_records(self) -> bool {
         self.generation >= Generation::C
     }
 
-    /// `map` exports the memory to itself, for which it needs a file descriptor for a moment (seen in
+    /// `map` exports the memory internally, and therefore needs a free file descriptor (seen in
     /// 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn map_needs_descriptor(self) -> bool {
         self.generation <= Generation::B
     }
 
+    /// `map` of more than the memory's size returns `INVALID_ARGUMENT` instead of
+    /// `OUT_OF_RESOURCES`.
     pub(crate) fn map_too_large_is_invalid_argument(self) -> bool {
         self.extension >= 9
     }
 
-    pub(crate) fn unmaps_several(self) -> bool {
+    /// `unmap` accepts a range of several mappings.
+    pub(crate) fn unmap_accepts_several_mappings(self) -> bool {
         self.extension >= 9
     }
 
@@ -192,28 +199,29 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
-    /// Granting a GPU access exports the memory to itself. From ROCm 7.14 on each handle has a
-    /// descriptor already; ROCm 10 closes it again.
+    /// Granting a GPU access exports the memory internally, and therefore needs a free file
+    /// descriptor. In generation C each handle already has one.
     pub(crate) fn grant_needs_descriptor(self) -> bool {
         self.generation != Generation::C
     }
 
-    /// Without a free descriptor the process aborts: the runtime asserts that the export succeeds
-    /// (seen in 6.1.2, 6.4.3 and 7.2.4).
+    /// Granting a GPU access without a free descriptor aborts the process: the runtime asserts that
+    /// the export succeeds (seen in 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn grant_without_descriptor_aborts(self) -> bool {
         self.generation <= Generation::B
     }
 
-    pub(crate) fn sets_access_of_several(self) -> bool {
+    /// `set_access` accepts a range of several mappings.
+    pub(crate) fn set_access_accepts_several_mappings(self) -> bool {
         self.extension >= 6 || self.extension_reported
     }
 
-    /// 6.1.2 was seen to accept a range of no bytes.
-    pub(crate) fn sets_access_of_nothing(self) -> bool {
+    /// `set_access` accepts a range of no bytes (seen in 6.1.2).
+    pub(crate) fn set_access_accepts_empty_range(self) -> bool {
         self.extension < 6
     }
 
-    /// 6.0 drops them always; 6.1.2 only if a permission changes (seen).
+    /// Which unnamed agents lose access: in 6.0 all; in 6.1.2 all if a permission changes (seen).
     pub(crate) fn unnamed_agents(self) -> Unnamed {
         match self.extension {
             ..6 if !self.extension_reported => Unnamed::Dropped,
@@ -222,9 +230,9 @@ impl Behaviour {
         }
     }
 
-    /// A CPU can access only the range of the call that first granted it access, although the whole
-    /// mapping is changed (seen in 6.1.2).
-    pub(crate) fn cpu_access_ends_as_asked(self) -> bool {
+    /// A CPU can only access the range of the `set_access` call that first granted it access, not
+    /// the whole mapping (seen in 6.1.2).
+    pub(crate) fn limits_cpu_access_to_first_range(self) -> bool {
         self.extension < 6
     }
 
@@ -233,56 +241,60 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    pub(crate) fn allow_access_knows_vmem(self) -> bool {
+    /// `agents_allow_access` accepts virtual memory.
+    pub(crate) fn allow_access_supports_vmem(self) -> bool {
         self.extension >= 7
     }
 
-    /// The address past a mapping counts as part of it.
+    /// `get_access` treats the address after a mapping as part of the mapping.
     pub(crate) fn get_access_includes_end(self) -> bool {
         self.generation < Generation::D
     }
 
-    /// Whether `fill` supports virtual memory. 6.4.3 returns `INVALID_ALLOCATION` (seen); 6.1.2
+    /// `fill` supports virtual memory. Earlier, 6.4.3 returns `INVALID_ALLOCATION` (seen); 6.1.2
     /// fills with a wrong value or crashes.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
     }
 
-    pub(crate) fn get_access_knows_cpus(self) -> bool {
+    /// `get_access` returns the access of CPUs.
+    pub(crate) fn get_access_supports_cpus(self) -> bool {
         self.generation == Generation::D
     }
 
-    pub(crate) fn get_access_refuses_never_set(self) -> bool {
+    /// `get_access` fails for an agent whose access was never set.
+    pub(crate) fn get_access_rejects_unset_agents(self) -> bool {
         !self.extension_reported
     }
 
     // --- Sharing ---
 
-    /// A descriptor is first used when access is set.
+    /// An imported descriptor is first used when access is set.
     pub(crate) fn imports_lazily(self) -> bool {
         self.generation >= Generation::C
     }
 
-    /// The runtime uses the caller's descriptor instead of a duplicate.
+    /// `import` keeps the caller's descriptor instead of a duplicate.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
 
-    /// Import does not check for `hsa_init`, but fails without a driver.
-    pub(crate) fn import_forgets_open_check(self) -> bool {
+    /// `import` does not check that `hsa_init` was called, but fails without a driver.
+    pub(crate) fn import_skips_init_check(self) -> bool {
         self.extension < 12
     }
 
-    /// Every export returns the same descriptor.
+    /// All exports of a handle return the same descriptor.
     pub(crate) fn export_repeats_descriptor(self) -> bool {
         self.generation == Generation::C
     }
 
-    pub(crate) fn exports_imports(self) -> bool {
+    /// `export` accepts imported handles.
+    pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }
 
-    /// An import has no pool, instead of the GPU's last.
+    /// The properties of an import contain no pool. Earlier, they contain the GPU's last pool.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.generation >= Generation::C
     }
@@ -293,7 +305,7 @@ impl Behaviour {
         self.extension >= 4
     }
 
-    /// CPUs have a pool of extended scope (not seen in 6.1.2, where GPUs have theirs).
+    /// CPUs have a pool of extended scope. In 6.1.2 only GPUs have one (seen).
     pub(crate) fn cpus_have_extended_pool(self) -> bool {
         self.extension >= 6
     }
@@ -311,20 +323,20 @@ impl Behaviour {
         self.extension >= 7
     }
 
-    /// A range that wraps around is found in a reservation that does not contain its start (not in
-    /// 7.2.4).
+    /// The check that a reservation contains a range accepts a range that starts after the
+    /// reservation and wraps around. 7.2.4 rejects it.
     pub(crate) fn ranges_may_wrap(self) -> bool {
         self.generation == Generation::A
     }
 
-    /// The address past a reservation counts as part of it (seen in 7.2.4).
+    /// `pointer_info` treats the address after a reservation as part of it (seen in 7.2.4).
     pub(crate) fn pointer_info_includes_end(self) -> bool {
         self.generation == Generation::B
     }
 
-    /// `unlock` returns success for memory that is not locked (seen in 6.1.2 and 6.4.3; 7.2.4
-    /// asserts that it is locked).
-    pub(crate) fn unlocks_anything(self) -> bool {
+    /// `unlock` returns success for memory that is not locked (seen in 6.1.2 and 6.4.3); 7.2.4
+    /// asserts that it is locked.
+    pub(crate) fn unlock_accepts_unlocked_memory(self) -> bool {
         self.generation == Generation::A
     }
 

@@ -35,18 +35,18 @@ pub(crate) unsafe fn lock(
     let start = address.addr();
     let mut state = instance.lock();
     let last = start.checked_add(size - 1).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    if let Some(Allocation { origin: Origin::Locked(times), size: known, .. }) =
+    if let Some(Allocation { origin: Origin::Locked(locks), size: locked_size, .. }) =
         state.allocations.get_mut(&start)
-        && *known == size
+        && *locked_size == size
     {
-        // Locking the same range again increments its count (seen in 6.1.2, 6.4.3 and 7.2.4).
-        *times = times.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+        // Locking the same range again counts another lock (seen in 6.1.2, 6.4.3 and 7.2.4).
+        *locks = locks.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
         // SAFETY: as above.
         unsafe { agent_address.write(address) };
         return Ok(());
     }
-    let taken = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
-    if taken(start) || taken(last) || !host_is_readable(start, size) {
+    let in_use = |at| state.reservation_at(at).is_some() || state.allocation_at(at).is_some();
+    if in_use(start) || in_use(last) || !host_is_readable(start, size) {
         return Err(HSA_STATUS_ERROR);
     }
     let locked = Allocation {
@@ -65,20 +65,21 @@ pub(crate) unsafe fn lock(
     Ok(())
 }
 
-/// `hsa_amd_memory_unlock`: unlocks the memory with the last of its locks.
+/// `hsa_amd_memory_unlock`: removes one lock. Removing the last one unlocks the memory.
 pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
-    match state.allocations.get_mut(&address).map(|found| &mut found.origin) {
+    match state.allocations.get_mut(&address).map(|allocation| &mut allocation.origin) {
         Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
-        Some(Origin::Locked(times)) => *times -= 1,
-        _ if instance.behaviour.unlocks_anything() => {}
+        Some(Origin::Locked(locks)) => *locks -= 1,
+        _ if instance.behaviour.unlock_accepts_unlocked_memory() => {}
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }
     Ok(())
 }
 
-/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`: fail as without kernel support.
+/// `hsa_amd_svm_attributes_set` and `hsa_amd_svm_attributes_get`: fail, as on a kernel without
+/// support.
 pub(crate) fn svm(
     _: &Instance,
     _address: *mut c_void,

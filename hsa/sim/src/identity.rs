@@ -3,7 +3,7 @@
 
 use crate::physical;
 
-/// The kind of object that a value names.
+/// The kind of object that a handle value refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Agent = 1,
@@ -14,26 +14,26 @@ pub(crate) enum Kind {
 /// The common part of all values of one instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
-    /// The upper half is random for each start; the slot number follows.
+    /// A random number for each start in the upper half; then the slot number.
     base: u64,
 }
 
-const SLOT: u32 = 24;
-const KIND: u32 = 20;
-const INDEX: u64 = (1 << KIND) - 1;
+const SLOT_SHIFT: u32 = 24;
+const KIND_SHIFT: u32 = 20;
+const INDEX_MASK: u64 = (1 << KIND_SHIFT) - 1;
 
 impl Identity {
     pub(crate) fn new(slot: usize) -> Self {
         let nonce = (physical::random() >> 32).max(1);
-        Self { base: nonce << 32 | (slot as u64) << SLOT }
+        Self { base: nonce << 32 | (slot as u64) << SLOT_SHIFT }
     }
 
     pub(crate) fn value(self, kind: Kind, index: usize) -> u64 {
-        self.base | (kind as u64) << KIND | (index as u64 & INDEX)
+        self.base | (kind as u64) << KIND_SHIFT | (index as u64 & INDEX_MASK)
     }
 
     /// Returns the index in a value, if the value is of this instance and kind.
     pub(crate) fn index(self, kind: Kind, value: u64) -> Option<usize> {
-        (value & !INDEX == self.value(kind, 0)).then_some((value & INDEX) as usize)
+        (value & !INDEX_MASK == self.value(kind, 0)).then_some((value & INDEX_MASK) as usize)
     }
 }

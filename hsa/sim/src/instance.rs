@@ -24,23 +24,24 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One runtime.
+/// One simulated runtime.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) config: Config,
     pub(crate) behaviour: Behaviour,
     pub(crate) identity: Identity,
-    /// Of every GPU.
+    /// The memory account of each GPU.
     pub(crate) video_memory: Vec<Arc<Account>>,
-    /// Of every CPU.
+    /// The memory account of each CPU.
     pub(crate) system_memory: Vec<Arc<Account>>,
     pub(crate) handlers: Handlers,
     pub(crate) signals: Signals,
+    /// The number of calls of each function.
     calls: [AtomicU64; FUNCTIONS],
-    under_way: overlap::Calls,
+    running_calls: overlap::Calls,
     pub(crate) faults: Faults,
-    open: AtomicBool,
-    closed: AtomicBool,
+    initialised: AtomicBool,
+    dropped: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -50,22 +51,22 @@ pub(crate) struct State {
     /// The number of `hsa_init` calls minus `hsa_shut_down` calls.
     references: u32,
     pub(crate) reservations: BTreeMap<usize, Reservation>,
-    /// Addresses that the runtime has leaked: still reserved, in no table.
+    /// Addresses that the runtime has leaked: still reserved, but in no table.
     pub(crate) leaked_ranges: Vec<Range<usize>>,
     pub(crate) handles: Handles,
-    /// Memory that the runtime has leaked: still claimed, in no table.
+    /// Memory that the runtime has leaked: still claimed, but in no table.
     pub(crate) leaked_memory: Vec<Arc<Memory>>,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
-    /// Of every GPU.
+    /// The page table of each GPU.
     pub(crate) page_tables: Vec<PageTable>,
-    /// Other memory: from pools, attached, locked.
+    /// Memory that is not virtual memory: from pools, attached or locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
     pub(crate) exports: Exports,
 }
 
 impl Instance {
     pub(crate) fn new(config: Config, slot: usize) -> Result<Arc<Self>, Error> {
-        check(&config)?;
+        check_config(&config)?;
         let behaviour = Behaviour {
             generation: config.generation,
             extension: config.extension_minor,
@@ -79,15 +80,15 @@ impl Instance {
             handlers: Handlers::default(),
             signals: Signals::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
-            under_way: overlap::Calls::default(),
+            running_calls: overlap::Calls::default(),
             faults: Faults::default(),
-            open: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            initialised: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
             state: Mutex::new(State {
                 references: 0,
                 reservations: BTreeMap::new(),
                 leaked_ranges: Vec::new(),
-                handles: Handles::new(behaviour.handles_are_fake_addresses()),
+                handles: Handles::new(behaviour.handles_are_aperture_addresses()),
                 leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
@@ -105,30 +106,30 @@ impl Instance {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call as running until the result is dropped. Aborts the process if it overlaps a
-    /// call that this release does not serialise with it.
+    /// Counts a call as running until the result is dropped. Aborts the process if another call is
+    /// running and this release does not serialise the two.
     pub(crate) fn track(&self, function: Function) -> Option<overlap::Call<'_>> {
         if self.behaviour.locks_every_call() {
             return None;
         }
-        self.under_way.track(function).unwrap_or_else(|race| race.abort())
+        self.running_calls.track(function).unwrap_or_else(|race| race.abort())
     }
 
-    /// Counts a call and returns its planned misbehaviour. Fails if it is planned to fail or the
+    /// Counts a call and returns its planned misbehaviour. Fails if a failure is planned, or if the
     /// runtime is not initialised.
     pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
         let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.next(it))?;
-        let admitted = match function {
+        let allowed = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
-                if self.behaviour.import_forgets_open_check() =>
+                if self.behaviour.import_skips_init_check() =>
             {
                 true
             }
-            _ => self.open.load(Relaxed),
+            _ => self.initialised.load(Relaxed),
         };
-        if admitted { Ok(planned) } else { Err(HSA_STATUS_ERROR_NOT_INITIALIZED) }
+        if allowed { Ok(planned) } else { Err(HSA_STATUS_ERROR_NOT_INITIALIZED) }
     }
 
     pub(crate) fn set_faults(&self, plan: FaultPlan) {
@@ -140,23 +141,23 @@ impl Instance {
     }
 
     /// Returns whether the runtime is initialised.
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.load(Relaxed)
+    pub(crate) fn is_initialised(&self) -> bool {
+        self.initialised.load(Relaxed)
     }
 
     /// Returns whether the simulation was dropped, so that waits must end.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Relaxed)
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Relaxed)
     }
 
     /// Frees everything, including what the runtime has leaked.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Relaxed);
+        self.dropped.store(true, Relaxed);
         let mut state = self.lock();
         self.stop(&mut state);
         state.leaked_memory.clear();
         for range in core::mem::take(&mut state.leaked_ranges) {
-            // SAFETY: reserved by this instance only; the owner that drops the simulation no longer
+            // SAFETY: reserved by this instance; the caller that drops the simulation no longer
             // uses its memory.
             unsafe { crate::address_space::release(range.start, range.len()) };
         }
@@ -164,7 +165,7 @@ impl Instance {
 
     /// Performs the last `hsa_shut_down`: clears all tables, but leaves addresses reserved.
     fn stop(&self, state: &mut State) {
-        self.open.store(false, Relaxed);
+        self.initialised.store(false, Relaxed);
         state.references = 0;
         state.page_tables.iter_mut().for_each(PageTable::clear);
         state.mappings.clear();
@@ -172,8 +173,8 @@ impl Instance {
             crate::share::close_exported(&handle);
         }
         for (base, reservation) in core::mem::take(&mut state.reservations) {
-            let kept = reservation::mapped_ranges(base, &reservation);
-            state.leaked_ranges.extend(kept);
+            let mapped = reservation::mapped_ranges(base, &reservation);
+            state.leaked_ranges.extend(mapped);
         }
         for (address, allocation) in core::mem::take(&mut state.allocations) {
             crate::pool_memory::unmap(address, &allocation);
@@ -184,30 +185,30 @@ impl Instance {
 }
 
 /// Rejects impossible configurations.
-fn check(config: &Config) -> Result<(), Error> {
-    let refuse = |why: String| Err(Error::Config(why));
+fn check_config(config: &Config) -> Result<(), Error> {
+    let invalid = |reason: String| Err(Error::Config(reason));
     if config.cpus.is_empty() {
-        return refuse("there is no CPU".into());
+        return invalid("there is no CPU".into());
     }
     if config.cpus.len() > 64 || config.gpus.len() > 64 {
-        return refuse("there are more than 64 agents of a kind".into());
+        return invalid("there are more than 64 agents of a kind".into());
     }
     let granules = [config.granule, config.recommended_granule];
     if granules.iter().any(|g| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB) {
-        return refuse("a granule is not a power of two from 4 KiB to 1 GiB".into());
+        return invalid("a granule is not a power of two from 4 KiB to 1 GiB".into());
     }
     if config.gpus.iter().any(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
-        return refuse("a GPU's nearest CPU does not exist".into());
+        return invalid("a GPU's nearest CPU does not exist".into());
     }
     let cpus = config.cpus.iter().map(|cpu| cpu.memory);
     let mut memories = cpus.chain(config.gpus.iter().map(|gpu| gpu.vram));
     if memories.any(|bytes| bytes % 4096 != 0 || bytes > 1 << 46) {
-        return refuse(
+        return invalid(
             "an agent's memory is not a multiple of the page size, or exceeds 64 TiB".into(),
         );
     }
     match config.faults.unknown_function() {
-        Some(name) => refuse(format!("the fault plan names the unknown function `{name}`")),
+        Some(name) => invalid(format!("the fault plan names the unknown function `{name}`")),
         None => Ok(()),
     }
 }
@@ -215,9 +216,9 @@ fn check(config: &Config) -> Result<(), Error> {
 /// `hsa_init`
 pub(crate) fn init(instance: &Instance) -> HsaResult {
     let mut state = instance.lock();
-    let more = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
-    state.references = more;
-    instance.open.store(true, Relaxed);
+    let references = state.references.checked_add(1).ok_or(HSA_STATUS_ERROR_REFCOUNT_OVERFLOW)?;
+    state.references = references;
+    instance.initialised.store(true, Relaxed);
     Ok(())
 }
 

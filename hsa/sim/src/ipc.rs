@@ -6,7 +6,7 @@
 
 use crate::agents::Agent;
 use crate::instance::Instance;
-use crate::physical::{self, Foreign, Memory};
+use crate::physical::{self, ExportedMemory, Memory};
 use crate::pool_memory::{Allocation, Origin, unmap};
 use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ use hsa_sys::*;
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
 
-/// In the last word of a handle: "hsim".
+/// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
 /// `hsa_amd_ipc_memory_create`
@@ -29,10 +29,10 @@ pub(crate) unsafe fn create(
 ) -> HsaResult {
     let handle = non_null(handle)?;
     let state = instance.lock();
-    let found = state.allocations.get(&address.addr());
+    let allocation = state.allocations.get(&address.addr());
     // Only whole allocations can be shared.
-    let found = found.filter(|found| found.origin == Origin::Pool && found.size == length);
-    let memory = found.and_then(|found| found.memory.as_ref());
+    let allocation = allocation.filter(|a| a.origin == Origin::Pool && a.size == length);
+    let memory = allocation.and_then(|a| a.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
     let (token, length) = (memory.token, length as u64);
@@ -54,7 +54,8 @@ pub(crate) unsafe fn create(
 /// `hsa_amd_ipc_memory_attach`
 ///
 /// # Safety
-/// `handle` must be null or readable, `agents` null or `count` agents, `address` null or writable.
+/// `handle` must be null or readable, `agents` null or point at `count` agents, `address` null or
+/// writable.
 pub(crate) unsafe fn attach(
     instance: &Instance,
     handle: *const hsa_amd_ipc_memory_t,
@@ -95,12 +96,12 @@ pub(crate) unsafe fn attach(
     Ok(())
 }
 
-/// Returns the length of the exported allocation.
+/// Returns the length of the exported allocation from the words of an IPC handle.
 fn length_of(words: [u32; 8]) -> u64 {
     u64::from(words[5]) << 32 | u64::from(words[4])
 }
 
-/// Opens the memory of a handle, if it still exists.
+/// Opens the memory of an IPC handle, if it still exists.
 fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
     let [process, descriptor, low, high, _, _, 0, MAGIC] = words else { return None };
     let token = u64::from(high) << 32 | u64::from(low);
@@ -111,9 +112,9 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
         return None;
     }
     let file = File::options().read(true).write(true).open(path).ok()?;
-    let is_it = |found: &Foreign| found.token == token && length_of(words) <= found.size;
-    let foreign = physical::recognise(file.as_raw_fd()).filter(is_it)?;
-    instance.has_agent(foreign.owner).then(|| Memory::adopt(foreign, file))
+    let matches = |info: &ExportedMemory| info.token == token && length_of(words) <= info.size;
+    let exported = physical::recognise(file.as_raw_fd()).filter(matches)?;
+    instance.has_agent(exported.owner).then(|| Memory::adopt(exported, file))
 }
 
 /// `hsa_amd_ipc_memory_detach`
@@ -122,8 +123,8 @@ fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> 
 /// The memory must no longer be in use.
 pub(crate) unsafe fn detach(instance: &Instance, address: *mut c_void) -> HsaResult {
     let mut state = instance.lock();
-    let found = state.allocations.get(&address.addr());
-    if found.is_none_or(|found| found.origin != Origin::Attached) {
+    let allocation = state.allocations.get(&address.addr());
+    if allocation.is_none_or(|allocation| allocation.origin != Origin::Attached) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     if let Some(attached) = state.allocations.remove(&address.addr()) {
@@ -148,13 +149,13 @@ pub(crate) unsafe fn export_dmabuf(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let mut state = instance.lock();
-    let (start, found) =
+    let (start, allocation) =
         state.allocation_at(address.addr()).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    let into = address.addr() - start;
-    if size > found.extent() - into {
+    let offset_in_allocation = address.addr() - start;
+    if size > allocation.extent() - offset_in_allocation {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let memory = found.memory.clone().ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let memory = allocation.memory.clone().ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     if let Agent::Cpu(_) = memory.owner {
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
@@ -163,7 +164,7 @@ pub(crate) unsafe fn export_dmabuf(
     // SAFETY: not null, and the caller promises the rest.
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());
-        offset.write(into as u64);
+        offset.write(offset_in_allocation as u64);
     }
     Ok(())
 }
@@ -186,6 +187,6 @@ pub(crate) unsafe fn export_dmabuf_v2(
 
 /// `hsa_amd_portable_close_dmabuf`
 pub(crate) fn close_dmabuf(_: &Instance, dmabuf: c_int) -> HsaResult {
-    // SAFETY: the caller passes ownership of the descriptor; an invalid one is an error.
+    // SAFETY: the caller passes ownership of the descriptor; `close` rejects an invalid one.
     if unsafe { libc::close(dmabuf) } == 0 { Ok(()) } else { Err(HSA_STATUS_ERROR_RESOURCE_FREE) }
 }

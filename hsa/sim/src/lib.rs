@@ -3,7 +3,7 @@
 //!
 //! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
 //! runtime. Handles are memory files, CPU access is a real mapping with real protection, every GPU
-//! has its own page table, and copies obey it. Statuses and quirks are those of AMD's runtime, in
+//! has its own page table, which its copies use. Statuses and quirks are those of AMD's runtime, in
 //! the ROCm generation ([`Generation`]) that the [configuration](Config) selects.
 //!
 //! ```
@@ -19,7 +19,7 @@
 //!
 //! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
-//! implements it. Only `generation` knows which release behaves how.
+//! implements it. Only `generation` defines how releases differ.
 
 mod abi;
 mod access;

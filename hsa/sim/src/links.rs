@@ -23,7 +23,7 @@ impl Instance {
     /// Returns whether a GPU can access an agent's memory.
     pub(crate) fn gpu_can_access(&self, gpu: usize, owner: Agent) -> bool {
         match owner {
-            Agent::Gpu(other) => other == gpu || self.config.peer_access,
+            Agent::Gpu(number) => number == gpu || self.config.peer_access,
             Agent::Cpu(_) => true,
         }
     }
@@ -37,7 +37,7 @@ impl Instance {
     }
 
     fn access(&self, agent: Agent, pool: Pool) -> hsa_amd_memory_pool_access_t {
-        let reached = match (agent, pool.owner) {
+        let accessible = match (agent, pool.owner) {
             _ if agent == pool.owner => return HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT,
             _ if !pool.allocates() => false,
             (Agent::Cpu(_), Agent::Cpu(_)) => {
@@ -46,20 +46,20 @@ impl Instance {
             (Agent::Cpu(_), owner) => self.cpu_can_access(owner),
             (Agent::Gpu(gpu), owner) => self.gpu_can_access(gpu, owner),
         };
-        if reached {
+        if accessible {
             HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT
         } else {
             HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED
         }
     }
 
-    fn link(&self, one: Agent, other: Agent) -> Link {
-        match (one, other) {
-            _ if one == other => Link::None,
+    fn link(&self, agent: Agent, owner: Agent) -> Link {
+        match (agent, owner) {
+            _ if agent == owner => Link::None,
             (Agent::Cpu(_), Agent::Cpu(_)) => Link::Socket,
-            (Agent::Gpu(one), Agent::Gpu(other)) => {
-                let hive = self.config.gpus[one].hive;
-                let linked = hive.is_some() && hive == self.config.gpus[other].hive;
+            (Agent::Gpu(gpu), Agent::Gpu(peer)) => {
+                let hive = self.config.gpus[gpu].hive;
+                let linked = hive.is_some() && hive == self.config.gpus[peer].hive;
                 if linked { Link::Xgmi } else { Link::Pcie }
             }
             (Agent::Gpu(gpu), Agent::Cpu(_)) | (Agent::Cpu(_), Agent::Gpu(gpu)) => {
@@ -73,7 +73,7 @@ impl Instance {
 }
 
 fn describe(link: Link) -> hsa_amd_memory_pool_link_info_t {
-    // Weights as the kernel's topology has them: 15 for an XGMI hop, 20 for PCIe.
+    // NUMA distances as in the kernel's topology: 15 for an XGMI hop, 20 for PCIe.
     let (link_type, numa_distance, max_bandwidth) = match link {
         Link::Xgmi => (HSA_AMD_LINK_INFO_TYPE_XGMI, 15, 50_000),
         Link::Pcie => (HSA_AMD_LINK_INFO_TYPE_PCIE, 20, 64_000),
@@ -107,9 +107,9 @@ pub(crate) unsafe fn info(
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
     let value = non_null(value)?;
     let link = instance.link(agent, pool.owner);
-    let reached = instance.access(agent, pool) != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
-    // Without access there are no hops, as between an agent and itself.
-    let hops = u32::from(reached && link != Link::None);
+    let accessible = instance.access(agent, pool) != HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
+    // 0 for the agent's own memory and for inaccessible memory.
+    let hops = u32::from(accessible && link != Link::None);
     match attribute {
         // SAFETY: not null, and the caller has room for the attribute's type.
         HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS => unsafe {
@@ -121,7 +121,7 @@ pub(crate) unsafe fn info(
         },
         HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO => {
             if hops > 0 {
-                // SAFETY: as above: the caller has room for as many as there are hops.
+                // SAFETY: as above: the caller has room for one element per hop.
                 unsafe { value.cast().write_unaligned(describe(link)) };
             }
         }

@@ -1,4 +1,4 @@
-//! Mappings: which handle is at which address.
+//! Mappings of handles at addresses.
 
 use crate::address_space::{self, PAGE};
 use crate::agents::Agent;
@@ -16,7 +16,7 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
     /// The base of its reservation.
     pub(crate) reservation: usize,
-    /// The agents with access set; usually few.
+    /// The agents whose access was set; usually few.
     pub(crate) grants: Vec<Grant>,
 }
 
@@ -25,8 +25,7 @@ pub(crate) struct Mapping {
 pub(crate) struct Grant {
     pub(crate) agent: Agent,
     pub(crate) permission: hsa_access_permission_t,
-    /// The bytes that a CPU can access: the whole mapping, except for a defect of the first
-    /// releases.
+    /// The bytes that a CPU can access. Less than the mapping only due to a defect of 6.1.2.
     pub(crate) extent: usize,
 }
 
@@ -41,17 +40,15 @@ impl Mapping {
 }
 
 impl State {
-    /// Finds the mapping that contains an address; returns its start, too.
+    /// Finds the mapping that contains an address. Returns its start and the mapping.
     pub(crate) fn mapping_at(&self, address: usize) -> Option<(usize, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.size).then_some((*start, mapping))
     }
 
     /// Returns the starts of the adjacent mappings from `address` up to at least `end`, and the end
-    /// of the last one.
-    ///
-    /// Fails if no mapping starts at the address, or at a gap.
-    pub(crate) fn run(&self, address: usize, end: usize) -> HsaResult<(Vec<usize>, usize)> {
+    /// of the last one. Fails if no mapping starts at `address`, or if there is a gap.
+    pub(crate) fn adjacent(&self, address: usize, end: usize) -> HsaResult<(Vec<usize>, usize)> {
         let mut at = address;
         let mut starts = Vec::new();
         while at < end {
@@ -88,17 +85,17 @@ pub(crate) fn map(
     if next.is_some_and(|(start, _)| end > *start) {
         return Err(INVALID);
     }
-    let found = state.handles.get(handle.handle).ok_or(INVALID)?;
-    let memory = found.memory().cloned();
+    let entry = state.handles.get(handle.handle).ok_or(INVALID)?;
+    let memory = entry.memory().cloned();
     let too_large = memory.as_ref().is_none_or(|memory| size as u64 > memory.size);
-    if too_large && !behaviour.map_is_bookkeeping() {
+    if too_large && !behaviour.map_only_records() {
         return Err(if behaviour.map_too_large_is_invalid_argument() {
             INVALID
         } else {
             HSA_STATUS_ERROR_OUT_OF_RESOURCES
         });
     }
-    if behaviour.map_checks_alignment(found.imported) && !address.is_multiple_of(PAGE) {
+    if behaviour.map_checks_alignment(entry.imported) && !address.is_multiple_of(PAGE) {
         if behaviour.failed_map_keeps_memory() {
             state.leaked_memory.extend(memory);
         }
@@ -112,11 +109,11 @@ pub(crate) fn map(
     if behaviour.map_prepares_cpu()
         && let Some(memory) = memory
     {
-        // AMD's runtime maps the buffer object without access. Here the addresses have no access
-        // already, except in a range that was never registered; only the claim has to persist.
+        // AMD's runtime maps the buffer object without access. In the simulation, registered
+        // reservations have no access already; only the memory has to stay claimed.
         if !reservation.is_registered() {
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
-            unsafe { address_space::blank(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+            unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
         }
         let (agent, permission) = (nearest_cpu(instance, memory.owner), HSA_ACCESS_PERMISSION_NONE);
         grants.push(Grant { agent, permission, extent: size });
@@ -126,7 +123,7 @@ pub(crate) fn map(
     let mapping = Mapping { size, handle: handle.handle, reservation: base, grants };
     state.mappings.insert(address, mapping);
     if let Some(handle) = state.handles.get_mut(handle.handle) {
-        handle.uses += 1;
+        handle.mapping_count += 1;
     }
     Ok(())
 }
@@ -145,10 +142,10 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> H
     }
     let address = address.addr();
     let mut state = instance.lock();
-    let starts = if instance.behaviour.unmaps_several() {
+    let starts = if instance.behaviour.unmap_accepts_several_mappings() {
         let end = address.checked_add(size).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-        let (starts, reached) = state.run(address, end)?;
-        if reached != end {
+        let (starts, last_end) = state.adjacent(address, end)?;
+        if last_end != end {
             return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
         }
         starts
@@ -171,12 +168,12 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult 
     instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
-        // If a hole was unmapped and reserved again since, the new reservation does not count
+        // If a hole was unmapped and then reserved again, the new reservation does not count
         // mappings of the old one.
         reservation.mappings = reservation.mappings.saturating_sub(1);
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
-        handle.uses -= 1;
+        handle.mapping_count -= 1;
         let leaked = handle.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
         state.leaked_memory.extend(leaked);
     }

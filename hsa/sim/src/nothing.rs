@@ -1,9 +1,9 @@
 //! Virtual memory that does nothing: every function returns success at once, with addresses and
 //! handles from a counter.
 //!
-//! It measures the overhead of the code above it. Agents, pools and everything else are the
+//! Used to measure the overhead of callers. Agents, pools and all other functions are the
 //! simulation's. Addresses have no memory, and arguments are not checked. Only exported descriptors
-//! are real: each is a duplicate of one empty file of 2 MiB.
+//! are real: each is a duplicate of one sparse file of 2 MiB.
 
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The first address: above the 47-bit user address space, so that it never equals a real address.
 const LOWEST: usize = 1 << 47;
-/// The range of addresses that a thread reserves at a time.
-const STRETCH: usize = 1 << 44;
+/// The size of the range that a thread takes from the common counter at a time.
+const CHUNK: usize = 1 << 44;
 /// The minimum alignment of addresses.
 const GRANULE: usize = 2 << 20;
 
@@ -42,10 +42,10 @@ pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
     })
 }
 
-/// Returns the next free range. Each thread has its own counter, so that threads do not slow each
-/// other down. `None` on overflow; `alignment` must not be 0.
-fn count(size: usize, alignment: usize) -> Option<usize> {
-    static STRETCHES: AtomicUsize = AtomicUsize::new(LOWEST);
+/// Returns the start of the next free range. Each thread has its own counter, so that threads do
+/// not slow each other down. `None` on overflow; `alignment` must not be 0.
+fn next_range(size: usize, alignment: usize) -> Option<usize> {
+    static NEXT_CHUNK: AtomicUsize = AtomicUsize::new(LOWEST);
     thread_local! {
         static NEXT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     }
@@ -55,18 +55,18 @@ fn count(size: usize, alignment: usize) -> Option<usize> {
         NEXT.set((start + size, end));
         return Some(start);
     }
-    let stretch = size.checked_add(alignment)?.max(STRETCH).checked_next_multiple_of(STRETCH)?;
-    let further = |at: usize| at.checked_add(stretch);
-    let begin = STRETCHES.fetch_update(Relaxed, Relaxed, further).ok()?;
+    let chunk = size.checked_add(alignment)?.max(CHUNK).checked_next_multiple_of(CHUNK)?;
+    let add = |at: usize| at.checked_add(chunk);
+    let begin = NEXT_CHUNK.fetch_update(Relaxed, Relaxed, add).ok()?;
     let start = begin.checked_next_multiple_of(alignment)?;
-    NEXT.set((start + size, begin + stretch));
+    NEXT.set((start + size, begin + chunk));
     Some(start)
 }
 
 /// Writes a result through a caller's pointer; a null pointer is an error.
 ///
 /// # Safety
-/// Null, or writable.
+/// `to` must be null or writable.
 unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
     if to.is_null() {
         return HSA_STATUS_ERROR_INVALID_ARGUMENT;
@@ -79,9 +79,9 @@ unsafe fn write_out<T>(to: *mut T, value: T) -> hsa_status_t {
 /// Writes a new handle.
 ///
 /// # Safety
-/// As of [`write_out`].
+/// `to` must be null or writable.
 unsafe fn write_handle(to: *mut hsa_amd_vmem_alloc_handle_t) -> hsa_status_t {
-    match count(1, 1) {
+    match next_range(1, 1) {
         // SAFETY: the caller's promise.
         Some(handle) => unsafe {
             write_out(to, hsa_amd_vmem_alloc_handle_t { handle: handle as u64 })
@@ -107,7 +107,7 @@ unsafe extern "C" fn reserve_align(
     alignment: u64,
     _: u64,
 ) -> hsa_status_t {
-    let Some(start) = count(size, (alignment as usize).max(GRANULE)) else {
+    let Some(start) = next_range(size, (alignment as usize).max(GRANULE)) else {
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     };
     // SAFETY: as HSA documents the function.
@@ -165,13 +165,13 @@ unsafe extern "C" fn get_access(
     unsafe { write_out(to, HSA_ACCESS_PERMISSION_RW) }
 }
 
-/// Returns the file of all descriptors: empty, one granule large. -1 on failure.
+/// Returns the file of all exported descriptors: one granule of zeros. -1 on failure.
 fn file() -> c_int {
     static FILE: OnceLock<c_int> = OnceLock::new();
     *FILE.get_or_init(|| {
         // SAFETY: a name that ends with a zero.
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
-        // SAFETY: a descriptor that was just made, or none.
+        // SAFETY: accesses no memory; -1 is an error.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
         file
     })
@@ -182,7 +182,7 @@ unsafe extern "C" fn export(
     _: hsa_amd_vmem_alloc_handle_t,
     _: u64,
 ) -> hsa_status_t {
-    // SAFETY: the file is open as long as the process lives; the descriptor becomes the caller's.
+    // SAFETY: the file is never closed; the caller owns the duplicate.
     let descriptor = unsafe { libc::fcntl(file(), libc::F_DUPFD_CLOEXEC, 0) };
     if descriptor < 0 {
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
@@ -208,11 +208,11 @@ unsafe extern "C" fn retain(
 unsafe extern "C" fn properties(
     _: hsa_amd_vmem_alloc_handle_t,
     pool: *mut hsa_amd_memory_pool_t,
-    kind: *mut hsa_amd_memory_type_t,
+    memory_type: *mut hsa_amd_memory_type_t,
 ) -> hsa_status_t {
     // SAFETY: as HSA documents the function.
     unsafe {
         write_out(pool, hsa_amd_memory_pool_t { handle: 0 });
-        write_out(kind, MEMORY_TYPE_PINNED)
+        write_out(memory_type, MEMORY_TYPE_PINNED)
     }
 }

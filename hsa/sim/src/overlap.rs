@@ -2,8 +2,9 @@
 //!
 //! Before ROCm 10, four functions use the runtime's tables of handles and mappings without its lock
 //! (`Runtime::VMemoryExportShareableHandle`, `…ImportShareableHandle`, `…RetainAllocHandle` and
-//! `…GetAllocPropertiesFromHandle` in `runtime.cpp`). There, an overlap with a call that changes what
-//! they use is a data race: failed calls, lost handles, crashes. Here it ends the process.
+//! `…GetAllocPropertiesFromHandle` in `runtime.cpp`). In AMD's runtime, an overlap with a call that
+//! changes these tables is a data race: calls fail, handles are lost, the process crashes. In the
+//! simulation, it aborts the process.
 
 use crate::abi::{Function, NAMES};
 use std::io::Write;
@@ -29,7 +30,7 @@ struct Use {
     takes_lock: bool,
     /// The table of handles.
     handles: Access,
-    /// The reference counts in it.
+    /// The reference counts of the handles.
     references: Access,
     /// The table of mappings.
     mappings: Access,
@@ -67,11 +68,11 @@ impl Use {
     }
 }
 
-/// Counts of calls under way, one for each function in [`USES`].
+/// The number of running calls of each function in [`USES`].
 #[derive(Debug, Default)]
 pub(crate) struct Calls([AtomicUsize; USES.len()]);
 
-/// A call under way.
+/// A running call.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a AtomicUsize);
 
@@ -80,17 +81,18 @@ pub(crate) struct Call<'a>(&'a AtomicUsize);
 pub(crate) struct Race(Function, Function);
 
 impl Calls {
-    /// Counts a call as running until the result is dropped; fails if it races with another.
+    /// Counts a call as running until the result is dropped. Fails if the call races with a running
+    /// one.
     pub(crate) fn track(&self, function: Function) -> Result<Option<Call<'_>>, Race> {
-        let Some(own) = USES.iter().position(|it| it.function == function) else {
+        let Some(own) = USES.iter().position(|usage| usage.function == function) else {
             return Ok(None);
         };
         // Count first, then compare: of two calls that begin together, at least one sees the other.
         let before = self.0[own].fetch_add(1, SeqCst);
         let call = Call(&self.0[own]);
         for (index, other) in USES.iter().enumerate().filter(|(_, it)| it.races_with(&USES[own])) {
-            let others = if index == own { before } else { self.0[index].load(SeqCst) };
-            if others > 0 {
+            let running = if index == own { before } else { self.0[index].load(SeqCst) };
+            if running > 0 {
                 return Err(Race(function, other.function));
             }
         }
@@ -107,13 +109,13 @@ impl Drop for Call<'_> {
 impl Race {
     /// Aborts the process with a message that names both calls.
     pub(crate) fn abort(self) -> ! {
-        let [one, other] = [self.0, self.1].map(|it| NAMES[it as usize]);
+        let [first, second] = [self.0, self.1].map(|function| NAMES[function as usize]);
         let message = format!(
-            "hsa-sim: {one} overlaps {other}: this release does not lock both, so that they race in \
-             AMD's runtime; keep them apart (every caller in the process), or simulate ROCm 10 \
+            "hsa-sim: {first} overlaps {second}: this release does not lock both, so that they race in \
+             AMD's runtime; serialise them in the whole process, or simulate ROCm 10 \
              (generation d)\n"
         );
-        // Not eprintln, whose output a test harness captures and loses in the abort.
+        // Not `eprintln!`: a test harness captures its output, which the abort would discard.
         let _ = std::io::stderr().write_all(message.as_bytes());
         std::process::abort()
     }
@@ -124,13 +126,13 @@ mod tests {
     use super::{Calls, Function, Race, USES};
     use Function::*;
 
-    fn race(one: Function, other: Function) -> bool {
+    fn race(first: Function, second: Function) -> bool {
         let calls = Calls::default();
-        let _first = calls.track(one).unwrap();
-        match calls.track(other) {
+        let _running = calls.track(first).unwrap();
+        match calls.track(second) {
             Ok(_) => false,
             Err(race) => {
-                assert_eq!(race, Race(other, one));
+                assert_eq!(race, Race(second, first));
                 true
             }
         }
@@ -153,7 +155,7 @@ mod tests {
             (PROPERTIES, &[CREATE, RELEASE, UNMAP, IMPORT]),
         ];
         for (unlocked, racing) in expected {
-            for other in USES.map(|it| it.function) {
+            for other in USES.map(|usage| usage.function) {
                 assert_eq!(
                     race(unlocked, other),
                     racing.contains(&other),

@@ -23,9 +23,9 @@ pub struct Page {
 #[derive(Debug)]
 pub(crate) struct Entry {
     end: usize,
-    /// The offset of the first byte in the memory. Only the fault `shifted` makes it nonzero; the
-    /// mapping then wraps at the end.
-    start: u64,
+    /// The offset in the memory of the first mapped byte. Only the fault `shifted` makes it
+    /// nonzero; the mapping then wraps at the end of the memory.
+    offset: u64,
     pub(crate) memory: Arc<Memory>,
     handle: u64,
     pub(crate) readable: bool,
@@ -37,8 +37,8 @@ impl Entry {
     /// to the end of the memory.
     pub(crate) fn offset_at(&self, into: usize) -> (u64, usize) {
         let size = self.memory.size.next_multiple_of(PAGE as u64);
-        let at = (self.start + into as u64) % size;
-        (at, (size - at) as usize)
+        let offset = (self.offset + into as u64) % size;
+        (offset, (size - offset) as usize)
     }
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct PageTable {
     entries: BTreeMap<usize, Entry>,
 }
 
-/// The addresses are already mapped.
+/// An error: the addresses are already mapped.
 #[derive(Debug)]
-pub(crate) struct Taken;
+pub(crate) struct AlreadyMapped;
 
 impl PageTable {
     /// Maps memory at a range of whole pages.
@@ -60,20 +60,20 @@ impl PageTable {
         size: usize,
         (memory, handle): (Arc<Memory>, u64),
         (readable, writable): (bool, bool),
-    ) -> Result<(), Taken> {
+    ) -> Result<(), AlreadyMapped> {
         let end = address + size;
         let before = self.entries.range(..end).next_back();
         if before.is_some_and(|(_, entry)| entry.end > address) {
-            return Err(Taken);
+            return Err(AlreadyMapped);
         }
-        self.entries.insert(address, Entry { end, start: 0, memory, handle, readable, writable });
+        self.entries.insert(address, Entry { end, offset: 0, memory, handle, readable, writable });
         Ok(())
     }
 
-    /// Makes a mapping start at another offset of its memory.
-    pub(crate) fn shift(&mut self, address: usize, by: u64) {
+    /// Makes the mapping at `address` start at this offset of its memory.
+    pub(crate) fn shift(&mut self, address: usize, offset: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
-            entry.start = by;
+            entry.offset = offset;
         }
     }
 
@@ -85,7 +85,7 @@ impl PageTable {
         self.entries.clear();
     }
 
-    /// Finds the mapping that contains an address; returns its start and end, too.
+    /// Finds the mapping that contains an address. Returns its start, its end and its entry.
     pub(crate) fn find(&self, address: usize) -> Option<(usize, usize, &Entry)> {
         let (start, entry) = self.entries.range(..=address).next_back()?;
         (address < entry.end).then_some((*start, entry.end, entry))

@@ -1,7 +1,7 @@
-//! Physical memory: a size and an owner; a memory file is created on first use.
+//! Physical memory: a size and an owner. Its memory file is created on first use.
 //!
-//! Lazy creation makes 192 GiB on a small machine and 100,000 handles within the limit of open
-//! files possible.
+//! Lazy creation allows 192 GiB on a small machine, and 100,000 handles within the limit of open
+//! files.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) enum Owner {
     Gpu(usize),
 }
 
-/// Accounts the memory of an agent.
+/// Counts the claimed memory of an agent.
 #[derive(Debug)]
 pub(crate) struct Account {
     size: u64,
@@ -65,7 +65,7 @@ impl Drop for Claim {
 pub(crate) struct Memory {
     pub(crate) size: u64,
     pub(crate) owner: Owner,
-    /// Part of the file's name; identifies the memory of a descriptor.
+    /// Identifies the memory of a descriptor; part of the file's name.
     pub(crate) token: u64,
     file: OnceLock<File>,
     /// None if another process or another simulation claims the memory.
@@ -81,13 +81,13 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: Some(claim) })
     }
 
-    /// Creates unclaimed memory of the same size and token, as a fault.
+    /// Creates other, unclaimed memory of the same size and token, for the fault `other`.
     pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;
         Arc::new(Self { size, owner, token, file: OnceLock::new(), claim: None })
     }
 
-    /// Returns the bytes of its owner's memory that this process claims for it.
+    /// Returns the claimed bytes of the owner's memory; 0 if this simulation claims none.
     pub(crate) fn claimed(&self) -> u64 {
         self.claim.as_ref().map_or(0, |claim| claim.bytes)
     }
@@ -97,22 +97,22 @@ impl Memory {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let made = self.make()?;
+        let file = self.create_file()?;
         // If two threads race, the first file is used; the other is empty.
-        Ok(self.file.get_or_init(|| made))
+        Ok(self.file.get_or_init(|| file))
     }
 
     /// Returns the file if it exists; memory without a file is all zeros.
-    pub(crate) fn touched(&self) -> Option<&File> {
+    pub(crate) fn existing_file(&self) -> Option<&File> {
         self.file.get()
     }
 
-    fn make(&self) -> io::Result<File> {
-        let (kind, number) = match self.owner {
+    fn create_file(&self) -> io::Result<File> {
+        let (prefix, number) = match self.owner {
             Owner::Cpu(number) => ("cpu", number),
             Owner::Gpu(number) => ("gpu", number),
         };
-        let name = format!("{NAME}{kind}{number}:{:016x}\0", self.token);
+        let name = format!("{NAME}{prefix}{number}:{:016x}\0", self.token);
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is zero-terminated and lives until the call returns.
         let descriptor = unsafe { libc::memfd_create(name.as_ptr().cast(), flags) };
@@ -122,17 +122,17 @@ impl Memory {
         // SAFETY: a new descriptor that no other code uses.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(self.size)?;
-        // SAFETY: sealing restricts operations on the file and touches no memory.
+        // SAFETY: sealing restricts operations on the file and accesses no memory.
         if unsafe { libc::fcntl(descriptor, libc::F_ADD_SEALS, SEALS) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(file)
     }
 
-    /// Reads; memory without a file and bytes beyond the end are zero.
+    /// Reads into a buffer. Memory without a file, and bytes beyond the end, read as zero.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
-        if let Some(file) = self.touched() {
+        if let Some(file) = self.existing_file() {
             while done < buffer.len() {
                 match file.read_at(&mut buffer[done..], offset + done as u64)? {
                     0 => break,
@@ -144,7 +144,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Writes; creates the file on first use.
+    /// Writes bytes. The file is created on first use.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file()?.write_all_at(bytes, offset)
     }
@@ -158,16 +158,16 @@ impl Memory {
         Ok(File::open(path(file.as_raw_fd()))?.into())
     }
 
-    /// Creates memory that another process or simulation has exported.
-    pub(crate) fn adopt(foreign: Foreign, file: File) -> Arc<Self> {
-        let Foreign { owner, size, token } = foreign;
+    /// Creates the value for memory that another process or simulation has exported.
+    pub(crate) fn adopt(exported: ExportedMemory, file: File) -> Arc<Self> {
+        let ExportedMemory { owner, size, token } = exported;
         Arc::new(Self { size, owner, token, file: OnceLock::from(file), claim: None })
     }
 }
 
-/// The properties that a descriptor of a simulation's memory carries.
+/// The properties of memory that a descriptor refers to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct ExportedMemory {
     pub(crate) owner: Owner,
     pub(crate) size: u64,
     pub(crate) token: u64,
@@ -179,8 +179,8 @@ fn path(descriptor: RawFd) -> String {
 
 /// Recognises a descriptor of a simulation's memory by its seals and its name; rejects plain memory
 /// files.
-pub(crate) fn recognise(descriptor: RawFd) -> Option<Foreign> {
-    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
+    // SAFETY: returns flags and accesses no memory; an invalid descriptor is an error.
     let seals = unsafe { libc::fcntl(descriptor, libc::F_GET_SEALS) };
     if seals < 0 || seals & SEALS != SEALS {
         return None;
@@ -193,16 +193,16 @@ pub(crate) fn recognise(descriptor: RawFd) -> Option<Foreign> {
         Some(number) => Owner::Gpu(number.parse().ok()?),
         None => Owner::Cpu(owner.strip_prefix("cpu")?.parse().ok()?),
     };
-    // SAFETY: seals were read from it, so it is open; it is only borrowed for this call, and a
-    // caller that closes it meanwhile gets an error or another file's size, not undefined memory.
+    // SAFETY: the descriptor is open, because its seals were read, and is borrowed for this call
+    // only. If the caller closes it meanwhile, the result is an error or another file's size.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let size = File::from(file.try_clone_to_owned().ok()?).metadata().ok()?.len();
-    Some(Foreign { owner, size, token })
+    Some(ExportedMemory { owner, size, token })
 }
 
 /// Opens a new descriptor of the same memory, always readable and writable.
 pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
-    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+    // SAFETY: returns flags and accesses no memory; an invalid descriptor is an error.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
     if flags < 0 {
         return Err(io::Error::last_os_error());
@@ -213,9 +213,9 @@ pub(crate) fn reopen(descriptor: RawFd) -> io::Result<File> {
     duplicate(descriptor).map(File::from)
 }
 
-/// Duplicates a descriptor that the caller of the runtime named.
+/// Duplicates a descriptor that the caller of the runtime passed.
 pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: duplicates, touches no memory; a bad descriptor is an error.
+    // SAFETY: accesses no memory; an invalid descriptor is an error.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(io::Error::last_os_error());
@@ -226,7 +226,7 @@ pub(crate) fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
 
 /// Returns whether this process can open a file descriptor now.
 pub(crate) fn has_spare_descriptor() -> bool {
-    // SAFETY: touches no memory.
+    // SAFETY: accesses no memory.
     let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if descriptor < 0 {
         return false;

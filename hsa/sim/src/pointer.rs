@@ -1,4 +1,4 @@
-//! Information about addresses.
+//! `pointer_info`: describes addresses.
 
 use crate::abi::Allocate;
 use crate::agents::Agent;
@@ -11,9 +11,9 @@ use core::ptr::{null_mut, without_provenance_mut};
 use hsa_sys::*;
 
 /// The description of an address, and the agents that can access it.
-type Found = (hsa_amd_pointer_info_t, Vec<Agent>);
+type Description = (hsa_amd_pointer_info_t, Vec<Agent>);
 
-fn nothing() -> hsa_amd_pointer_info_t {
+fn unknown() -> hsa_amd_pointer_info_t {
     hsa_amd_pointer_info_t {
         size: 0,
         type_: HSA_EXT_POINTER_TYPE_UNKNOWN,
@@ -26,20 +26,20 @@ fn nothing() -> hsa_amd_pointer_info_t {
     }
 }
 
-fn find(instance: &Instance, state: &State, address: usize) -> Found {
+fn find(instance: &Instance, state: &State, address: usize) -> Description {
     let behaviour = instance.behaviour;
-    let at_end = || {
+    let ends_at_address = || {
         let before = state.reservation_at(address.checked_sub(1)?)?;
         behaviour.pointer_info_includes_end().then_some(before)
     };
-    if let Some((base, reservation)) = state.reservation_at(address).or_else(at_end) {
+    if let Some((base, reservation)) = state.reservation_at(address).or_else(ends_at_address) {
         let base = without_provenance_mut(base);
         if let Some((_, mapping)) = state.mapping_at(address)
             && behaviour.pointer_info_knows_mappings()
         {
             return mapped(instance, state, address, mapping);
         }
-        let mut info = nothing();
+        let mut info = unknown();
         info.sizeInBytes = reservation.size;
         if behaviour.pointer_info_knows_mappings() {
             (info.type_, info.hostBaseAddress) = (HSA_EXT_POINTER_TYPE_RESERVED_ADDR, base);
@@ -53,7 +53,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
         return (info, Vec::new());
     }
     let Some((start, allocation)) = state.allocation_at(address) else {
-        return (nothing(), Vec::new());
+        return (unknown(), Vec::new());
     };
     let start = without_provenance_mut(start);
     let on_host = instance.cpu_can_access(allocation.owner);
@@ -68,15 +68,15 @@ fn find(instance: &Instance, state: &State, address: usize) -> Found {
         sizeInBytes: allocation.size,
         agentOwner: instance.agent_handle(allocation.owner),
         global_flags: allocation.flags,
-        ..nothing()
+        ..unknown()
     };
-    let reaching = instance.agents().filter(|agent| allocation.is_open_to(*agent)).collect();
-    (info, reaching)
+    let accessible = instance.agents().filter(|agent| allocation.allows(*agent)).collect();
+    (info, accessible)
 }
 
-/// Reports the queried address as both base addresses, not the start of the mapping, as AMD's
-/// runtime does.
-fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Found {
+/// Describes a mapped address. As in AMD's runtime, both base addresses are the queried address,
+/// not the start of the mapping.
+fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Description {
     let owner =
         state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
     let address = without_provenance_mut(address);
@@ -86,7 +86,7 @@ fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping)
         hostBaseAddress: address,
         sizeInBytes: mapping.size,
         agentOwner: owner.map_or(hsa_agent_t { handle: 0 }, |owner| instance.agent_handle(owner)),
-        ..nothing()
+        ..unknown()
     };
     let granted = mapping.grants.iter().filter(|g| g.permission != HSA_ACCESS_PERMISSION_NONE);
     (info, granted.map(|grant| grant.agent).collect())
@@ -95,8 +95,8 @@ fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping)
 /// `hsa_amd_pointer_info`
 ///
 /// # Safety
-/// `info` must be null or begin with its size and be as large as that says; `count` and
-/// `accessible` must be null or writable; `allocate` must be callable.
+/// `info` must be null or point at a struct whose first field is its size. `count` and `accessible`
+/// must be null or writable. `allocate` must be callable.
 pub(crate) unsafe fn info(
     instance: &Instance,
     address: *const c_void,
@@ -108,32 +108,32 @@ pub(crate) unsafe fn info(
     let address = non_null(address.cast_mut())?.addr().get();
     let info = non_null(info)?;
     // SAFETY: not null, and the caller has set the size, which comes first.
-    let known = unsafe { info.cast::<u32>().read() };
-    if (known as usize) < size_of::<u32>() {
+    let caller_size = unsafe { info.cast::<u32>().read() };
+    if (caller_size as usize) < size_of::<u32>() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let (mut found, agents) = find(instance, &instance.lock(), address);
-    // An older caller's struct is shorter; only the fields it has are written.
-    let room = (known as usize).min(size_of::<hsa_amd_pointer_info_t>());
-    found.size = room as u32;
-    let from = core::ptr::from_ref(&found).cast::<u8>();
-    // SAFETY: no more than either struct is large.
-    unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), room) };
+    let (mut description, agents) = find(instance, &instance.lock(), address);
+    // The struct of an older caller is shorter; only its fields are written.
+    let length = (caller_size as usize).min(size_of::<hsa_amd_pointer_info_t>());
+    description.size = length as u32;
+    let from = core::ptr::from_ref(&description).cast::<u8>();
+    // SAFETY: `length` is at most the size of either struct.
+    unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), length) };
     let (Some(allocate), Ok(count), Ok(accessible)) =
         (allocate, non_null(count), non_null(accessible))
     else {
         return Ok(());
     };
-    if found.type_ == HSA_EXT_POINTER_TYPE_UNKNOWN {
+    if description.type_ == HSA_EXT_POINTER_TYPE_UNKNOWN {
         return Ok(());
     }
-    // SAFETY: the caller's function; no lock is held.
+    // SAFETY: the caller promises that it is callable; no lock is held.
     let list = unsafe { allocate(agents.len() * size_of::<hsa_agent_t>()) }.cast::<hsa_agent_t>();
     if list.is_null() && !agents.is_empty() {
         return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     }
     for (index, agent) in agents.iter().enumerate() {
-        // SAFETY: the caller's function has allocated as many elements.
+        // SAFETY: `allocate` has allocated `agents.len()` elements.
         unsafe { list.add(index).write_unaligned(instance.agent_handle(*agent)) };
     }
     // SAFETY: not null, and the caller promises the rest.

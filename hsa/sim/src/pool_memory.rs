@@ -1,5 +1,5 @@
-//! Memory from pools: allocation, release, access of agents. Attached and locked memory is in the
-//! same list, because the same queries apply to it.
+//! Memory from pools: allocation, release, access of agents. The list of allocations also contains
+//! attached and locked memory, because the same queries apply to them.
 
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
@@ -21,7 +21,7 @@ pub(crate) enum Origin {
     Locked(u32),
 }
 
-/// Memory at an address, keyed by it.
+/// Memory at an address, which is the key of the list.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) origin: Origin,
@@ -37,18 +37,18 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Returns its size in the address space.
+    /// Returns the size of the allocation in the address space.
     pub(crate) fn extent(&self) -> usize {
         self.memory.as_ref().map_or(self.size, |memory| memory.size as usize)
     }
 
-    pub(crate) fn is_open_to(&self, agent: Agent) -> bool {
+    pub(crate) fn allows(&self, agent: Agent) -> bool {
         self.owner == agent || self.agents.contains(&agent)
     }
 }
 
 impl State {
-    /// Finds the allocation that contains an address; returns its start, too.
+    /// Finds the allocation that contains an address. Returns its start and the allocation.
     pub(crate) fn allocation_at(&self, address: usize) -> Option<(usize, &Allocation)> {
         let (start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.extent()).then_some((*start, allocation))
@@ -66,7 +66,7 @@ impl Instance {
             return Ok(address);
         }
         let mapped = memory.file().and_then(|file| {
-            // SAFETY: just reserved and not published yet.
+            // SAFETY: just reserved; no other code knows the addresses.
             unsafe {
                 address_space::map_file(address, size, Protection::ReadWrite, file.as_fd(), 0)
             }
@@ -76,7 +76,7 @@ impl Instance {
             unsafe { address_space::release(address, size) };
             return Err(file_error_status(&error));
         }
-        address_space::keep_from_children(address, size);
+        address_space::exclude_from_children(address, size);
         Ok(address)
     }
 }
@@ -84,7 +84,7 @@ impl Instance {
 /// Unmaps an allocation.
 pub(crate) fn unmap(address: usize, allocation: &Allocation) {
     if allocation.memory.is_some() {
-        // SAFETY: mapped by this instance, and freed by its user.
+        // SAFETY: mapped by this instance; its user has freed it.
         unsafe { address_space::release(address, allocation.extent()) };
     }
 }
@@ -108,10 +108,10 @@ pub(crate) unsafe fn allocate(
     if !pool.allocates() || size as u64 > instance.pool_size(pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
-    let whole = (size as u64).next_multiple_of(instance.granule(pool));
-    let claim = instance.account(pool.owner).claim(whole);
+    let rounded = (size as u64).next_multiple_of(instance.granule(pool));
+    let claim = instance.account(pool.owner).claim(rounded);
     let claim = claim.ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-    let memory = Memory::new(whole, pool.owner, claim);
+    let memory = Memory::new(rounded, pool.owner, claim);
     let start = instance.map_memory(&memory)?;
     let allocation = Allocation {
         origin: Origin::Pool,
@@ -136,8 +136,8 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResul
         return Ok(());
     }
     let mut state = instance.lock();
-    let found = state.allocations.get(&address.addr());
-    if found.is_none_or(|found| found.origin != Origin::Pool) {
+    let allocation = state.allocations.get(&address.addr());
+    if allocation.is_none_or(|allocation| allocation.origin != Origin::Pool) {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
@@ -165,8 +165,8 @@ pub(crate) unsafe fn allow_access(
     }
     let address = address.addr();
     let mut state = instance.lock();
-    let elsewhere = state.allocation_at(address).is_none();
-    if elsewhere && !instance.behaviour.allow_access_knows_vmem() {
+    let is_unallocated = state.allocation_at(address).is_none();
+    if is_unallocated && !instance.behaviour.allow_access_supports_vmem() {
         return Err(HSA_STATUS_ERROR);
     }
     // SAFETY: the caller promises the array.
@@ -174,12 +174,13 @@ pub(crate) unsafe fn allow_access(
     if state.reservation_at(address).is_some() {
         return allow_vmem(instance, &mut state, &agents, address);
     }
-    let (start, found) = state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    let reached = |agent: &Agent| match *agent {
-        Agent::Cpu(_) => instance.cpu_can_access(found.owner),
-        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, found.owner),
+    let (start, allocation) =
+        state.allocation_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let accessible = |agent: &Agent| match *agent {
+        Agent::Cpu(_) => instance.cpu_can_access(allocation.owner),
+        Agent::Gpu(gpu) => instance.gpu_can_access(gpu, allocation.owner),
     };
-    if !agents.iter().all(reached) {
+    if !agents.iter().all(accessible) {
         return Err(HSA_STATUS_ERROR);
     }
     // The list replaces the previous one.
@@ -189,15 +190,15 @@ pub(crate) unsafe fn allow_access(
     Ok(())
 }
 
-/// Grants the agents read and write access to the mapping and all adjacent ones after it.
+/// Grants the agents read and write access to the mapping at an address and all adjacent mappings
+/// after it.
 fn allow_vmem(
     instance: &Instance,
     state: &mut State,
     agents: &[Agent],
     address: usize,
 ) -> HsaResult {
-    let found = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    let mut start = found.0;
+    let (mut start, _) = state.mapping_at(address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let requests: Vec<_> = agents.iter().map(|a| (*a, HSA_ACCESS_PERMISSION_RW)).collect();
     while let Some(mapping) = state.mappings.get(&start) {
         let next = start + mapping.size;

@@ -29,7 +29,7 @@ const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (G
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
 const SYSTEM_GRANULE: u64 = 4096;
-/// The size per compute unit.
+/// The size of the LDS of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
 /// One pool of an agent.
@@ -38,13 +38,13 @@ pub(crate) struct Pool {
     pub(crate) owner: Agent,
     pub(crate) segment: hsa_amd_segment_t,
     pub(crate) flags: u32,
-    /// Whether iteration lists it. The properties of an import can name a hidden pool.
+    /// Whether iteration lists the pool. The properties of an import can name a hidden pool.
     visible: bool,
     index: usize,
 }
 
 impl Pool {
-    /// Returns whether memory can be allocated from it.
+    /// Returns whether memory can be allocated from the pool.
     pub(crate) fn allocates(self) -> bool {
         self.segment == GLOBAL
     }
@@ -52,7 +52,7 @@ impl Pool {
 
 impl Instance {
     fn pools(&self, owner: Agent) -> impl Iterator<Item = Pool> + use<> {
-        let (kinds, hidden) = match owner {
+        let (descriptions, hidden) = match owner {
             Agent::Cpu(_) if self.behaviour.cpus_have_extended_pool() => (CPU_POOLS, None),
             Agent::Cpu(_) => (FIRST_CPU_POOLS, None),
             Agent::Gpu(number) => {
@@ -66,7 +66,7 @@ impl Instance {
             let visible = segment != GLOBAL || Some(flags) != hidden;
             Pool { owner, segment, flags, visible, index }
         };
-        kinds.iter().enumerate().map(pool)
+        descriptions.iter().enumerate().map(pool)
     }
 
     pub(crate) fn pool_handle(&self, pool: Pool) -> hsa_amd_memory_pool_t {
@@ -81,7 +81,8 @@ impl Instance {
         self.pools(owner).nth(index & 0xf)
     }
 
-    /// Returns the pool that the properties of imported memory report: the last one that allocates.
+    /// Returns the pool that the properties of imported memory report: the owner's last one from
+    /// which memory can be allocated.
     pub(crate) fn pool_of_imports(&self, owner: Agent) -> Option<Pool> {
         self.pools(owner).filter(|pool| pool.allocates()).last()
     }
@@ -158,7 +159,7 @@ pub(crate) unsafe fn info(
     let size = |number: u64| unsafe {
         value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
-    // SAFETY: as above, a truth value.
+    // SAFETY: as above, a boolean.
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
     match attribute {
         HSA_AMD_MEMORY_POOL_INFO_SEGMENT => word(pool.segment),

@@ -1,12 +1,12 @@
-//! A map from address ranges to values that can be split anywhere.
+//! A map from address ranges to values. It splits ranges where needed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges with a value each.
+/// Disjoint ranges, each with a value.
 #[derive(Debug)]
 pub(crate) struct Ranges<T> {
-    /// From a range's start to its end and value.
+    /// The end and value of each range, by its start.
     ranges: BTreeMap<usize, (usize, T)>,
 }
 
@@ -23,10 +23,10 @@ impl<T: Clone> Ranges<T> {
         self.ranges.insert(range.start, (range.end, value));
     }
 
-    /// Removes the values of a range; parts outside of it stay.
+    /// Removes the values of a range. Values outside of the range stay.
     pub(crate) fn remove(&mut self, range: Range<usize>) {
-        let reaching_in = self.ranges.range(..range.start).next_back();
-        if let Some((&start, &(end, ref value))) = reaching_in
+        let previous = self.ranges.range(..range.start).next_back();
+        if let Some((&start, &(end, ref value))) = previous
             && end > range.start
         {
             let value = value.clone();

@@ -12,15 +12,15 @@ use hsa_sys::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Reservations of this size or more are aligned to it unasked.
-const HUGE: usize = 2 << 20;
+/// The size of a huge page. Reservations of at least this size are aligned to it.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A reserved range, keyed by its start.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) size: usize,
     /// The range that the kernel returned, including padding for alignment.
-    taken: Range<usize>,
+    padded: Range<usize>,
     /// False with NO_REGISTER: ordinary memory, not registered with any GPU.
     registered: bool,
     /// The number of mappings in it.
@@ -38,14 +38,14 @@ impl Reservation {
 }
 
 impl State {
-    /// Finds the reservation that contains an address; returns its base, too.
+    /// Finds the reservation that contains an address. Returns its base and the reservation.
     pub(crate) fn reservation_at(&self, address: usize) -> Option<(usize, &Reservation)> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
         (address - base < reservation.size).then_some((*base, reservation))
     }
 
-    /// Returns the base of the reservation that contains a range. As in AMD's runtime, the end can
-    /// wrap around: such a range ends before the reservation does and passes the check.
+    /// Returns the base of the reservation that contains a range. As in AMD's runtime, a range that
+    /// wraps around passes the check, because its end is below the end of the reservation.
     pub(crate) fn reservation_around(
         &self,
         behaviour: Behaviour,
@@ -54,18 +54,18 @@ impl State {
     ) -> Option<usize> {
         let (base, reservation) = self.reservations.range(..=address).next_back()?;
         let end = base + reservation.size;
-        let wraps = behaviour.ranges_may_wrap() || address <= end;
-        (wraps && address.wrapping_add(size) <= end).then_some(*base)
+        let start_is_valid = behaviour.ranges_may_wrap() || address <= end;
+        (start_is_valid && address.wrapping_add(size) <= end).then_some(*base)
     }
 }
 
-/// Returns the parts of a reservation that are still mapped: all but its holes.
+/// Returns the parts of a reservation that are still mapped: everything but its holes.
 pub(crate) fn mapped_ranges(base: usize, reservation: &Reservation) -> Vec<Range<usize>> {
-    let Reservation { taken, holes, .. } = reservation;
-    let mut kept = holes.gaps(taken.clone());
-    kept.retain(|range| !range.is_empty());
-    debug_assert!(taken.contains(&base));
-    kept
+    let Reservation { padded, holes, .. } = reservation;
+    let mut mapped = holes.gaps(padded.clone());
+    mapped.retain(|range| !range.is_empty());
+    debug_assert!(padded.contains(&base));
+    mapped
 }
 
 /// `hsa_amd_vmem_address_reserve`
@@ -108,15 +108,15 @@ pub(crate) unsafe fn reserve_align(
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let mut state = instance.lock();
-    let (base, taken) = if unregistered {
-        take_unregistered(behaviour, size, hint, alignment)
+    let (base, padded) = if unregistered {
+        reserve_unregistered(behaviour, size, hint, alignment)
     } else {
-        take_registered(instance, size, hint, alignment)
+        reserve_registered(instance, size, hint, alignment)
     }
     .ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     let reservation = Reservation {
         size,
-        taken,
+        padded,
         registered: !unregistered,
         mappings: 0,
         holes: Ranges::default(),
@@ -128,19 +128,19 @@ pub(crate) unsafe fn reserve_align(
     Ok(())
 }
 
-/// The base, and the whole reserved range.
-type Taken = (usize, Range<usize>);
+/// The base of a reservation, and the range that the kernel returned.
+type ReservedRange = (usize, Range<usize>);
 
-fn take_registered(
+fn reserve_registered(
     instance: &Instance,
     size: usize,
     hint: usize,
     alignment: usize,
-) -> Option<Taken> {
+) -> Option<ReservedRange> {
     let whole_pages = size.is_multiple_of(PAGE);
     let aligned = alignment >= PAGE && alignment.is_power_of_two();
     let allowed = size < instance.behaviour.reservation_limit();
-    // GPUs manage the addresses, so at least one is needed.
+    // GPUs manage the addresses, so at least one GPU is needed.
     if !whole_pages || !aligned || !allowed || instance.config.gpus.is_empty() {
         return None;
     }
@@ -149,7 +149,7 @@ fn take_registered(
     } else {
         Protection::None
     };
-    // A free hint is used even if it violates the alignment; any other is ignored.
+    // If the addresses at the hint are free, they are used even if the alignment is wrong.
     let hinted = (hint != 0 && hint.is_multiple_of(PAGE))
         .then(|| address_space::reserve_at(hint, size, access))
         .flatten();
@@ -163,33 +163,33 @@ fn take_registered(
 /// Returns the largest power of two not above `size`, at most the size of a huge page.
 fn natural_alignment(size: usize) -> usize {
     let power = 1 << size.ilog2();
-    power.clamp(PAGE, HUGE)
+    power.clamp(PAGE, HUGE_PAGE)
 }
 
-fn take_unregistered(
+fn reserve_unregistered(
     behaviour: Behaviour,
     size: usize,
     hint: usize,
     alignment: usize,
-) -> Option<Taken> {
+) -> Option<ReservedRange> {
     // AMD's runtime computes a wrong address for any other alignment.
     if alignment < PAGE || !alignment.is_power_of_two() {
         return None;
     }
-    let wanted = size.checked_add(alignment - PAGE)?;
+    let needed = size.checked_add(alignment - PAGE)?;
     let total =
-        if behaviour.no_register_trims() { wanted.checked_add(alignment - PAGE)? } else { wanted };
+        if behaviour.no_register_trims() { needed.checked_add(alignment - PAGE)? } else { needed };
     let start = address_space::reserve_near(hint, total, Protection::ReadWrite).ok()?;
     let base = start.next_multiple_of(alignment);
-    if size >= HUGE {
+    if size >= HUGE_PAGE {
         address_space::advise_huge_pages(base, size);
     }
     let end = start + total.next_multiple_of(PAGE);
     if !behaviour.no_register_trims() {
         return Some((base, start..end));
     }
-    let kept = base..(base + wanted).next_multiple_of(PAGE);
-    // SAFETY: both ends are part of what was just taken, and outside what is returned.
+    let kept = base..(base + needed).next_multiple_of(PAGE);
+    // SAFETY: both ends are part of the new mapping, and outside of the returned range.
     unsafe {
         address_space::release(start, kept.start - start);
         address_space::release(kept.end, end - kept.end);
@@ -208,23 +208,23 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
     }
     let base = address.addr();
     let mut state = instance.lock();
-    let found = state.reservations.get(&base).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    if found.size != size {
+    let reservation = state.reservations.get(&base).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if reservation.size != size {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    if found.mappings > 0 {
+    if reservation.mappings > 0 {
         return Err(HSA_STATUS_ERROR_RESOURCE_FREE);
     }
-    let Some(Reservation { taken, registered, .. }) = state.reservations.remove(&base) else {
+    let Some(Reservation { padded, registered, .. }) = state.reservations.remove(&base) else {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     };
     let freed = if !registered && instance.behaviour.no_register_free_leaks() {
         // Frees the requested size, counted from the start of the kernel's range.
-        let end = (taken.start + size).next_multiple_of(PAGE);
-        state.leaked_ranges.push(end..taken.end);
-        taken.start..end
+        let end = (padded.start + size).next_multiple_of(PAGE);
+        state.leaked_ranges.push(end..padded.end);
+        padded.start..end
     } else {
-        taken
+        padded
     };
     if instance.has_fault(FaultKind::Leak) {
         state.leaked_ranges.push(freed);

@@ -12,63 +12,65 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 
-/// Live memory that was exported or imported, by token. An import of known memory returns the same
-/// memory, with one claim and one descriptor.
+/// Live memory that was exported or imported. Importing it again returns the same memory, with one
+/// claim and one descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
-    known: HashMap<u64, Weak<Memory>>,
-    clean_at: usize,
+    memory_by_token: HashMap<u64, Weak<Memory>>,
+    /// The number of entries at which dead ones are removed.
+    cleanup_threshold: usize,
 }
 
 impl Exports {
     pub(crate) fn remember(&mut self, memory: &Arc<Memory>) {
-        if self.known.len() >= self.clean_at {
-            self.known.retain(|_, memory| memory.strong_count() > 0);
-            self.clean_at = self.known.len() * 2 + 64;
+        if self.memory_by_token.len() >= self.cleanup_threshold {
+            self.memory_by_token.retain(|_, memory| memory.strong_count() > 0);
+            self.cleanup_threshold = self.memory_by_token.len() * 2 + 64;
         }
-        self.known.insert(memory.token, Arc::downgrade(memory));
+        self.memory_by_token.insert(memory.token, Arc::downgrade(memory));
     }
 
     /// Finds or opens the memory of a descriptor.
-    fn find(&mut self, instance: &Instance, descriptor: RawFd) -> Result<Arc<Memory>, NotMemory> {
-        let foreign = physical::recognise(descriptor).ok_or(NotMemory::Other)?;
-        if !instance.has_agent(foreign.owner) {
-            return Err(NotMemory::UnknownOwner);
+    fn find(&mut self, instance: &Instance, descriptor: RawFd) -> Result<Arc<Memory>, ImportError> {
+        let exported = physical::recognise(descriptor).ok_or(ImportError::NotMemory)?;
+        if !instance.has_agent(exported.owner) {
+            return Err(ImportError::UnknownOwner);
         }
-        let file = physical::reopen(descriptor).map_err(|_| NotMemory::NoDescriptor)?;
-        let here = self.known.get(&foreign.token).and_then(Weak::upgrade);
-        if let Some(memory) = here.filter(|m| m.touched().is_some_and(|own| same(own, &file))) {
+        let file = physical::reopen(descriptor).map_err(|_| ImportError::NoDescriptor)?;
+        let same = |m: &Arc<Memory>| m.existing_file().is_some_and(|f| is_same_file(f, &file));
+        let live = self.memory_by_token.get(&exported.token).and_then(Weak::upgrade);
+        if let Some(memory) = live.filter(same) {
             return Ok(memory);
         }
-        let memory = Memory::adopt(foreign, file);
+        let memory = Memory::adopt(exported, file);
         self.remember(&memory);
         Ok(memory)
     }
 }
 
 /// Why a descriptor cannot be imported.
-enum NotMemory {
-    /// It is not memory of a simulation.
-    Other,
-    /// Its owner is not an agent of this runtime.
+enum ImportError {
+    /// The descriptor does not refer to memory of a simulation.
+    NotMemory,
+    /// The owner of the memory is not an agent of this runtime.
     UnknownOwner,
-    /// It cannot be duplicated: no free descriptor is left.
+    /// The descriptor cannot be duplicated: no free descriptor is left.
     NoDescriptor,
 }
 
-fn same(one: &File, other: &File) -> bool {
+fn is_same_file(a: &File, b: &File) -> bool {
     let identity = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
-    identity(one).is_some() && identity(one) == identity(other)
+    identity(a).is_some() && identity(a) == identity(b)
 }
 
 impl Instance {
-    /// Returns a handle's memory; resolves a lazy import.
+    /// Returns a handle's memory. A lazy import is resolved first.
     pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
         let State { handles, exports, .. } = state;
         let handle = handles.get_mut(handle)?;
         let descriptor = match &handle.content {
             Content::Memory(memory) => return Some(Arc::clone(memory)),
-            Content::Unseen(descriptor) => std::os::fd::AsRawFd::as_raw_fd(descriptor),
+            Content::Unresolved(descriptor) => std::os::fd::AsRawFd::as_raw_fd(descriptor),
             Content::Borrowed(descriptor) => *descriptor,
             Content::Missing => return None,
         };
@@ -92,14 +94,14 @@ pub(crate) unsafe fn export(
     // SAFETY: not null, and the caller promises the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
-    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    if found.imported && !instance.behaviour.exports_imports() {
+    let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    if entry.imported && !instance.behaviour.can_export_imports() {
         return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
     }
-    let descriptor = match found.exported {
-        // It may be invalid: the caller may have closed it.
+    let descriptor = match entry.exported {
+        // The caller may have closed this descriptor.
         Some(descriptor) => descriptor,
-        None if matches!(found.content, Content::Missing) => {
+        None if matches!(entry.content, Content::Missing) => {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
         None => {
@@ -119,11 +121,11 @@ pub(crate) unsafe fn export(
     Ok(())
 }
 
-/// Closes the descriptor that a handle keeps for its exports. AMD's runtime closes the number
-/// without a check; here it must still refer to this memory.
+/// Closes the descriptor that a handle keeps for its exports, if it still refers to this memory.
+/// AMD's runtime closes the number without a check.
 pub(crate) fn close_exported(handle: &Handle) {
     let (Some(descriptor), Some(memory)) = (handle.exported, handle.memory()) else { return };
-    if physical::recognise(descriptor).is_some_and(|found| found.token == memory.token) {
+    if physical::recognise(descriptor).is_some_and(|exported| exported.token == memory.token) {
         // SAFETY: a descriptor of this memory that the runtime created and owns.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
@@ -142,7 +144,7 @@ pub(crate) unsafe fn import(
     if dmabuf < 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    if !instance.is_open() {
+    if !instance.is_initialised() {
         return Err(HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS);
     }
     let behaviour = instance.behaviour;
@@ -150,14 +152,14 @@ pub(crate) unsafe fn import(
     let content = if behaviour.import_borrows_descriptor() {
         Content::Borrowed(dmabuf)
     } else if behaviour.imports_lazily() {
-        let own = physical::duplicate(dmabuf);
-        Content::Unseen(own.map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?)
+        let duplicate = physical::duplicate(dmabuf);
+        Content::Unresolved(duplicate.map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?)
     } else {
         let memory = state.exports.find(instance, dmabuf);
-        Content::Memory(memory.map_err(|why| match why {
-            NotMemory::Other => HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS,
-            NotMemory::UnknownOwner => HSA_STATUS_ERROR_INVALID_ALLOCATION,
-            NotMemory::NoDescriptor => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        Content::Memory(memory.map_err(|error| match error {
+            ImportError::NotMemory => HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS,
+            ImportError::UnknownOwner => HSA_STATUS_ERROR_INVALID_ALLOCATION,
+            ImportError::NoDescriptor => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
         })?)
     };
     let (pool, size) = match &content {
@@ -173,7 +175,7 @@ pub(crate) unsafe fn import(
         memory_type: MEMORY_TYPE_NONE,
         imported: true,
         references: 1,
-        uses: 0,
+        mapping_count: 0,
         exported: None,
     };
     let value = state.handles.insert(imported, size);

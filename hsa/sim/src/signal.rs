@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How often a wait checks whether the simulation still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a copy waits until a caller has read its signal
+/// The maximum time that a copy waits for the first read of its signal
 /// ([`Config::early_waits`](crate::Config::early_waits)).
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -58,14 +58,15 @@ impl Signal {
         (state.value, first)
     }
 
-    /// Waits until the condition holds, the timeout expires or the simulation is dropped.
+    /// Waits until the condition holds, the timeout expires or the simulation is dropped. Returns
+    /// the value.
     pub(crate) fn wait(
         &self,
         instance: &Instance,
-        wanted: impl Fn(hsa_signal_value_t) -> bool,
+        condition: impl Fn(hsa_signal_value_t) -> bool,
         timeout: Option<Duration>,
     ) -> hsa_signal_value_t {
-        self.wait_for(instance, |state| wanted(state.value), timeout)
+        self.wait_for(instance, |state| condition(state.value), timeout)
     }
 
     /// Waits until a caller has read the value, at most one second.
@@ -79,14 +80,14 @@ impl Signal {
         done: impl Fn(&State) -> bool,
         timeout: Option<Duration>,
     ) -> hsa_signal_value_t {
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.state();
-        while !done(&state) && !instance.is_closed() {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+        while !done(&state) && !instance.is_dropped() {
+            let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if remaining == Some(Duration::ZERO) {
                 break;
             }
-            let pause = left.map_or(POLL_INTERVAL, |left| left.min(POLL_INTERVAL));
+            let pause = remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL));
             let waited = self.changed.wait_timeout(state, pause);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -96,26 +97,26 @@ impl Signal {
 
 /// All signals of an instance.
 #[derive(Debug)]
-pub(crate) struct Signals(RwLock<Known>);
+pub(crate) struct Signals(RwLock<SignalTable>);
 
 #[derive(Debug)]
-struct Known {
+struct SignalTable {
     signals: HashMap<u64, Arc<Signal>>,
     next: u64,
 }
 
 impl Default for Signals {
     fn default() -> Self {
-        // A random start, so that signals of another runtime are not accepted.
+        // A random start, so that handles of another runtime's signals are rejected.
         let next = physical::random() & !u64::from(u32::MAX) | 1;
-        Self(RwLock::new(Known { signals: HashMap::new(), next }))
+        Self(RwLock::new(SignalTable { signals: HashMap::new(), next }))
     }
 }
 
 impl Signals {
     pub(crate) fn get(&self, signal: hsa_signal_t) -> Option<Arc<Signal>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.signals.get(&signal.handle).cloned()
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.signals.get(&signal.handle).cloned()
     }
 
     pub(crate) fn clear(&self) {
@@ -139,11 +140,11 @@ pub(crate) unsafe fn create(
         // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
-    let made = Arc::new(Signal::new(initial));
-    let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
-    let handle = known.next;
-    known.next += 1;
-    known.signals.insert(handle, made);
+    let new_signal = Arc::new(Signal::new(initial));
+    let mut table = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
+    let handle = table.next;
+    table.next += 1;
+    table.signals.insert(handle, new_signal);
     // SAFETY: not null, and the caller promises the rest.
     unsafe { signal.write(hsa_signal_t { handle }) };
     Ok(())
@@ -151,8 +152,8 @@ pub(crate) unsafe fn create(
 
 /// `hsa_signal_destroy`
 pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
-    let mut known = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
-    let removed = known.signals.remove(&signal.handle);
+    let mut table = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
+    let removed = table.signals.remove(&signal.handle);
     removed.map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
 }
 
@@ -168,8 +169,8 @@ pub(crate) fn store(instance: &Instance, signal: hsa_signal_t, value: hsa_signal
     }
 }
 
-/// `hsa_signal_wait_scacquire`; returns 0 at once for an invalid signal. If so configured, returns
-/// before the condition holds.
+/// `hsa_signal_wait_scacquire`; returns 0 at once for an invalid signal. With
+/// [`Config::early_waits`](crate::Config::early_waits), the first wait returns at once.
 pub(crate) fn wait(
     instance: &Instance,
     signal: hsa_signal_t,
@@ -183,7 +184,7 @@ pub(crate) fn wait(
     if first && instance.config.early_waits {
         return value;
     }
-    let wanted = |value| match condition {
+    let holds = |value| match condition {
         HSA_SIGNAL_CONDITION_EQ => value == compare,
         HSA_SIGNAL_CONDITION_NE => value != compare,
         HSA_SIGNAL_CONDITION_LT => value < compare,
@@ -192,5 +193,5 @@ pub(crate) fn wait(
     };
     // The largest value means no timeout. Timeouts are in nanoseconds, as timestamps are.
     let timeout = (timeout != u64::MAX).then(|| Duration::from_nanos(timeout));
-    signal.wait(instance, wanted, timeout)
+    signal.wait(instance, holds, timeout)
 }

@@ -22,9 +22,10 @@ pub enum Error {
 
 /// A software HSA runtime with agents, memory and counters of its own.
 ///
-/// A process can have several; handles of one are invalid in another. Dropping it frees everything,
-/// addresses included. The functions of its table then return `HSA_STATUS_ERROR_NOT_INITIALIZED`,
-/// until another simulation uses the slot: do not keep the table.
+/// A process can have several simulations; handles of one are invalid in another. Dropping a
+/// simulation frees everything, addresses included. The functions of its table then return
+/// `HSA_STATUS_ERROR_NOT_INITIALIZED`, until another simulation uses the slot: do not keep the
+/// table.
 #[derive(Debug)]
 pub struct Simulation {
     instance: Arc<Instance>,
@@ -32,10 +33,10 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Creates a simulation. The caller still has to call `hsa_init`.
+    /// Creates a simulation. The caller must then call `hsa_init`.
     ///
     /// # Errors
-    /// [`Error::TooMany`] if there are 64 already, [`Error::Config`] if the configuration is
+    /// [`Error::TooMany`] if the process already has 64, [`Error::Config`] if the configuration is
     /// contradictory.
     pub fn start(config: Config) -> Result<Self, Error> {
         let slot = slots::take().ok_or(Error::TooMany)?;
@@ -80,13 +81,13 @@ impl Simulation {
         self.instance.set_faults(plan);
     }
 
-    /// Returns the calls that the fault plan made fail, in order: function and number of the call.
+    /// Returns the calls with a planned failure, in order: function and number of the call.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()
     }
 
-    /// Returns the resources in use.
+    /// Returns the resources that the simulation uses.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage::of(&self.instance)

@@ -1,4 +1,4 @@
-//! The table of the simulations of a process. HSA's functions have no context argument. Each of a
+//! The table of all simulations of a process. HSA's functions have no context argument. Each of a
 //! fixed number of slots therefore has its own functions (see `abi`), which look up their
 //! simulation here.
 
@@ -12,16 +12,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub(crate) const SLOTS: usize = 64;
 
 struct Slot {
-    /// The process that owns the simulation, or 0. Read before the lock is taken: in a child that
-    /// was forked while another thread held the lock, the lock is never released.
+    /// The process that owns the simulation, or 0. Checked before locking: in a child that was
+    /// forked while another thread held the lock, the lock is never released.
     process: AtomicU32,
     instance: RwLock<Option<Arc<Instance>>>,
 }
 
-static ALL: [Slot; SLOTS] =
+static TABLE: [Slot; SLOTS] =
     [const { Slot { process: AtomicU32::new(0), instance: RwLock::new(None) } }; SLOTS];
 
-fn process() -> u32 {
+fn current_process() -> u32 {
     std::process::id()
 }
 
@@ -32,36 +32,36 @@ pub(crate) fn take() -> Option<usize> {
 
 /// Acquires this slot if it is free.
 pub(crate) fn take_slot(slot: usize) -> bool {
-    let owner = &ALL[slot].process;
-    owner.compare_exchange(0, process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    let owner = &TABLE[slot].process;
+    owner.compare_exchange(0, current_process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// Stores the instance in an acquired slot.
 pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
-    *ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);
+    *TABLE[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);
 }
 
 /// Empties a slot, unless this process is a forked child of its owner.
 pub(crate) fn release(slot: usize) {
     if is_owned(slot) {
-        let instance = ALL[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();
+        let instance = TABLE[slot].instance.write().unwrap_or_else(PoisonError::into_inner).take();
         drop(instance);
-        ALL[slot].process.store(0, Ordering::Release);
+        TABLE[slot].process.store(0, Ordering::Release);
     }
 }
 
 /// Returns whether this process owns the slot.
 pub(crate) fn is_owned(slot: usize) -> bool {
-    ALL[slot].process.load(Ordering::Acquire) == process()
+    TABLE[slot].process.load(Ordering::Acquire) == current_process()
 }
 
 /// Returns the instance in a slot.
 pub(crate) fn instance(slot: usize) -> HsaResult<Arc<Instance>> {
-    match ALL[slot].process.load(Ordering::Acquire) {
+    match TABLE[slot].process.load(Ordering::Acquire) {
         0 => Err(HSA_STATUS_ERROR_NOT_INITIALIZED),
-        owner if owner != process() => Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
+        owner if owner != current_process() => Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES),
         _ => {
-            let instance = ALL[slot].instance.read().unwrap_or_else(PoisonError::into_inner);
+            let instance = TABLE[slot].instance.read().unwrap_or_else(PoisonError::into_inner);
             instance.clone().ok_or(HSA_STATUS_ERROR_NOT_INITIALIZED)
         }
     }

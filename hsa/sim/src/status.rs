@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use hsa_sys::*;
 use std::io;
 
-/// The result of an internal function. An error is any status but success, also
+/// The result of an internal function. Every status but success is an error, including
 /// `HSA_STATUS_INFO_BREAK`.
 pub(crate) type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
@@ -15,7 +15,7 @@ pub(crate) fn non_null<T>(pointer: *mut T) -> HsaResult<NonNull<T>> {
     NonNull::new(pointer).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)
 }
 
-/// Converts a failure to create, read or write a memory file to a status.
+/// Converts an error of a memory file to a status.
 pub(crate) fn file_error_status(error: &io::Error) -> hsa_status_t {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => HSA_STATUS_ERROR_OUT_OF_RESOURCES,
@@ -30,7 +30,7 @@ macro_rules! statuses {
 }
 
 statuses! {
-    HSA_STATUS_SUCCESS: c"HSA_STATUS_SUCCESS: the function did what was asked",
+    HSA_STATUS_SUCCESS: c"HSA_STATUS_SUCCESS: success",
     HSA_STATUS_INFO_BREAK: c"HSA_STATUS_INFO_BREAK: a callback ended the iteration",
     HSA_STATUS_ERROR_INVALID_MEMORY_POOL: c"HSA_STATUS_ERROR_INVALID_MEMORY_POOL: no such memory pool",
     HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: c"HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: an access outside all apertures",
@@ -42,8 +42,8 @@ statuses! {
     HSA_STATUS_ERROR_NOT_SUPPORTED: c"HSA_STATUS_ERROR_NOT_SUPPORTED: not supported",
     HSA_STATUS_ERROR: c"HSA_STATUS_ERROR: unspecified error",
     HSA_STATUS_ERROR_INVALID_ARGUMENT: c"HSA_STATUS_ERROR_INVALID_ARGUMENT: an argument is invalid",
-    HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: c"HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: the queue cannot be made",
-    HSA_STATUS_ERROR_INVALID_ALLOCATION: c"HSA_STATUS_ERROR_INVALID_ALLOCATION: no such allocation, or it cannot be made",
+    HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: c"HSA_STATUS_ERROR_INVALID_QUEUE_CREATION: the queue cannot be created",
+    HSA_STATUS_ERROR_INVALID_ALLOCATION: c"HSA_STATUS_ERROR_INVALID_ALLOCATION: no such allocation, or the allocation failed",
     HSA_STATUS_ERROR_INVALID_AGENT: c"HSA_STATUS_ERROR_INVALID_AGENT: no such agent",
     HSA_STATUS_ERROR_INVALID_REGION: c"HSA_STATUS_ERROR_INVALID_REGION: no such region",
     HSA_STATUS_ERROR_INVALID_SIGNAL: c"HSA_STATUS_ERROR_INVALID_SIGNAL: no such signal",
@@ -65,11 +65,11 @@ statuses! {
 /// Finds a status by its C name, with or without `HSA_STATUS_` and `ERROR_`.
 pub(crate) fn by_name(word: &str) -> Option<hsa_status_t> {
     let word = word.to_ascii_uppercase();
-    let is = |name: &str| {
+    let matches = |name: &str| {
         let short = name.strip_prefix("HSA_STATUS_").unwrap_or(name);
         name == word || short == word || short.strip_prefix("ERROR_") == Some(&word)
     };
-    STATUSES.iter().find(|(_, name, _)| is(name)).map(|(status, ..)| *status)
+    STATUSES.iter().find(|(_, name, _)| matches(name)).map(|(status, ..)| *status)
 }
 
 /// `hsa_status_string`.
@@ -83,8 +83,8 @@ pub(crate) unsafe fn string(
 ) -> HsaResult {
     let text = non_null(text)?;
     let found = STATUSES.iter().find(|(known, ..)| *known == status);
-    let (.., words) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let (.., message) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // SAFETY: not null, and the caller promises the rest.
-    unsafe { text.write(words.as_ptr()) };
+    unsafe { text.write(message.as_ptr()) };
     Ok(())
 }

@@ -36,14 +36,14 @@ pub(crate) unsafe fn info(
     let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
     match attribute {
         HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
-        // Of HSA, not of ROCr: every release answers 1.1.
+        // The version of HSA, not of ROCr: every release reports 1.1.
         HSA_SYSTEM_INFO_VERSION_MINOR => short(1),
         HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
         HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
         HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),
         HSA_AMD_SYSTEM_INFO_BUILD_VERSION => {
             let text = concat!("hsa-sim ", env!("CARGO_PKG_VERSION"), "\0").as_ptr();
-            // SAFETY: as above; the type is a pointer to a text that stays.
+            // SAFETY: as above; the attribute is a pointer, and the text is static.
             unsafe { value.cast().write_unaligned(text) };
         }
         HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
@@ -61,7 +61,7 @@ pub(crate) unsafe fn info(
             short(u16::try_from(behaviour.extension).unwrap_or(u16::MAX));
         }
         HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.has_fabric() => truth(false),
-        HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.memory_of_cpus() => {
+        HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.supports_cpu_memory() => {
             truth(instance.config.vmem && !instance.config.gpus.is_empty());
         }
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),

@@ -1,4 +1,4 @@
-//! What a simulation has in use.
+//! The resources that a simulation uses.
 
 use crate::handles::{Content, Handle};
 use crate::instance::Instance;
@@ -6,22 +6,22 @@ use crate::physical::{Memory, Owner};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a simulation has in use.
+/// The resources that a simulation uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
     /// Reserved ranges of addresses that were not freed.
     pub reservations: usize,
-    /// Handles of physical memory: referenced, or still mapped.
+    /// Handles of physical memory that are referenced or mapped.
     pub handles: usize,
     /// Mappings.
     pub mappings: usize,
-    /// Allocations from pools, attached and locked memory.
+    /// Allocations from pools, and attached and locked memory.
     pub allocations: usize,
     /// Claimed bytes of each GPU's video memory.
     pub vram_used: Vec<u64>,
-    /// The part of it that former mappings still claim (generation B, until the addresses are
-    /// freed).
+    /// The part of `vram_used` that only former mappings claim (in generation B, until the
+    /// addresses are freed).
     pub vram_lingering: Vec<u64>,
     /// Open file descriptors of the simulation (not exported ones).
     pub descriptors: usize,
@@ -31,17 +31,17 @@ impl Usage {
     pub(crate) fn of(instance: &Instance) -> Self {
         let state = instance.lock();
         let mut files = HashSet::new();
-        let mut others = 0;
+        let mut other_descriptors = 0;
         let mut file = |memory: &Arc<Memory>| {
-            if memory.touched().is_some() {
+            if memory.existing_file().is_some() {
                 files.insert(Arc::as_ptr(memory));
             }
         };
         for handle in state.handles.iter() {
-            others += usize::from(handle.exported.is_some());
+            other_descriptors += usize::from(handle.exported.is_some());
             match &handle.content {
                 Content::Memory(memory) => file(memory),
-                Content::Unseen(_) => others += 1,
+                Content::Unresolved(_) => other_descriptors += 1,
                 Content::Borrowed(_) | Content::Missing => {}
             }
         }
@@ -65,7 +65,7 @@ impl Usage {
             allocations: state.allocations.len(),
             vram_used: instance.video_memory.iter().map(|account| account.used()).collect(),
             vram_lingering,
-            descriptors: files.len() + others,
+            descriptors: files.len() + other_descriptors,
         }
     }
 }

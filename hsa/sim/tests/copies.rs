@@ -1,4 +1,4 @@
-//! Copies and fills can access exactly what their agent's page table contains.
+//! Copies and fills access exactly the pages in the page table of their agent.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -12,21 +12,22 @@ const N: usize = 4 * MIB;
 /// The faults that a handler received: agent, address, reason.
 type Faults = Mutex<Vec<(hsa_agent_t, u64, u32)>>;
 
-unsafe extern "C" fn note(event: *const hsa_amd_event_t, data: *mut c_void) -> hsa_status_t {
-    let (event, noted) = unsafe { (&*event, &*data.cast::<Faults>()) };
+unsafe extern "C" fn record(event: *const hsa_amd_event_t, data: *mut c_void) -> hsa_status_t {
+    let (event, faults) = unsafe { (&*event, &*data.cast::<Faults>()) };
     assert_eq!(event.event_type, HSA_AMD_GPU_MEMORY_FAULT_EVENT);
     let fault = unsafe { event.__bindgen_anon_1.memory_fault };
     let fault = (fault.agent, fault.virtual_address, fault.fault_reason_mask);
-    noted.lock().expect("no panic").push(fault);
+    faults.lock().expect("no panic").push(fault);
     OK
 }
 
-/// Registers a handler. The list is leaked, because the simulation keeps the pointer.
-fn noted(rig: &Rig) -> &'static Faults {
+/// Registers a handler that records faults. The list is leaked, because the simulation keeps a
+/// pointer to it.
+fn record_faults(rig: &Rig) -> &'static Faults {
     let faults: &'static Faults = Box::leak(Box::default());
-    let register = rig.hsa.hsa_amd_register_system_event_handler.expect("there");
+    let register = rig.hsa.hsa_amd_register_system_event_handler.expect("in the table");
     let data = core::ptr::from_ref(faults).cast_mut().cast();
-    assert_eq!(unsafe { register(Some(note), data) }, OK);
+    assert_eq!(unsafe { register(Some(record), data) }, OK);
     faults
 }
 
@@ -37,56 +38,56 @@ fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
 const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
 const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 
-/// AMD's runtime chooses the agent by its records of an address, and before extension 1.12 it has
-/// none of virtual memory (6.4.3 on an emulated kernel returned the same).
+/// AMD's runtime selects the agent by the owner of the address. Before extension 1.12 it does not
+/// know the owner of virtual memory (6.4.3 on the emulated driver returned the same).
 #[test]
 fn fill_rejects_vmem_before_rocm_7_2() {
-    for (generation, answer) in [("a", INVALID_ALLOCATION), ("b", OK)] {
+    for (generation, status) in [("a", INVALID_ALLOCATION), ("b", OK)] {
         let r = start(&format!("gpus=1,era={generation}"));
         let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-        assert_eq!(r.fill(base, 7, 1), answer, "generation {generation}");
+        assert_eq!(r.fill(base, 7, 1), status, "generation {generation}");
     }
 }
 
 #[test]
 fn copies_between_gpus_and_host() {
     let r = start("gpus=2");
-    let (one, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-    let two = r.reserve(N);
+    let (buffer_a, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let buffer_b = r.reserve(N);
     let handle = r.try_create(r.vram[1], N, MEMORY_TYPE_PINNED, 0).expect("memory");
-    assert_eq!(r.map(two, N, handle), OK);
-    assert_eq!(r.set(two, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
+    assert_eq!(r.map(buffer_b, N, handle), OK);
+    assert_eq!(r.set(buffer_b, N, &[(r.gpus[1], RW), (r.gpus[0], RW)]), OK);
     let text: Vec<u8> = (0..N).map(|index| (index * 7 / 5) as u8).collect();
     let mut back = vec![1u8; N];
-    // The untouched handle reads as zeros, without becoming a file.
-    assert_eq!(r.copy(back.as_mut_ptr().addr(), one, N), OK);
+    // A handle that was never written reads as zeros, and has no file.
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), buffer_a, N), OK);
     assert!(back.iter().all(|byte| *byte == 0));
     assert_eq!(r.simulation.usage().descriptors, 0);
-    // Across chunks and at odd addresses.
-    assert_eq!(r.copy(one + 3, text.as_ptr().addr(), N - 3), OK);
-    assert_eq!(r.copy(back.as_mut_ptr().addr(), one + 3, N - 3), OK);
+    // A copy of several chunks between unaligned addresses.
+    assert_eq!(r.copy(buffer_a + 3, text.as_ptr().addr(), N - 3), OK);
+    assert_eq!(r.copy(back.as_mut_ptr().addr(), buffer_a + 3, N - 3), OK);
     assert_eq!(back[..N - 3], text[..N - 3]);
     // GPU 1 owns the destination and has no access to the source.
-    let faults = noted(&r);
-    assert_eq!(r.copy(two, one, N), ERROR);
-    assert_eq!(take(faults), [(r.gpus[1], one as u64, ABSENT)]);
-    assert_eq!(r.set(one, N, &[(r.gpus[1], RW)]), OK);
-    assert_eq!(r.copy(two, one, N), OK);
-    assert_eq!(r.fill(two + 4, 0x0102_0304, 2), OK);
-    assert_eq!(r.peek(two + 4), 0x0102_0304_0102_0304);
-    assert_eq!(r.fill(two + 1, 0, 1), INVALID_ARGUMENT);
-    assert_eq!(r.copy(two, one, 0), OK);
+    let faults = record_faults(&r);
+    assert_eq!(r.copy(buffer_b, buffer_a, N), ERROR);
+    assert_eq!(take(faults), [(r.gpus[1], buffer_a as u64, ABSENT)]);
+    assert_eq!(r.set(buffer_a, N, &[(r.gpus[1], RW)]), OK);
+    assert_eq!(r.copy(buffer_b, buffer_a, N), OK);
+    assert_eq!(r.fill(buffer_b + 4, 0x0102_0304, 2), OK);
+    assert_eq!(r.peek(buffer_b + 4), 0x0102_0304_0102_0304);
+    assert_eq!(r.fill(buffer_b + 1, 0, 1), INVALID_ARGUMENT);
+    assert_eq!(r.copy(buffer_b, buffer_a, 0), OK);
 }
 
 #[test]
-fn copies_across_mappings_and_beyond() {
+fn copies_fault_after_the_last_mapping() {
     let r = start("gpus=1,era=d");
     let base = r.reserve(4 * N);
     for (at, handle) in [(base, r.create(N)), (base + N, r.create(N))] {
         assert_eq!(r.map(at, N, handle), OK);
         assert_eq!(r.set(at, N, &[(r.gpus[0], RW)]), OK);
     }
-    let faults = noted(&r);
+    let faults = record_faults(&r);
     assert_eq!(r.fill(base, 7, 2 * N / 4), OK, "two mappings are one range");
     assert_eq!(r.fill(base + N, 8, N / 4 + 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], (base + 2 * N) as u64, ABSENT)]);
@@ -98,7 +99,7 @@ fn copies_across_mappings_and_beyond() {
     assert_eq!(r.map(base, N, r.create(N)), OK);
     assert_eq!(r.fill(base + 5000, 7, 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], (base + 4096) as u64, ABSENT)]);
-    // Host memory that is not mapped.
+    // An address of the process that is not mapped.
     assert_eq!(r.copy(base + N, 4096, 8), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], 4096, ABSENT)]);
 }
@@ -108,19 +109,19 @@ fn copies_obey_enforced_permissions() {
     for enforced in [false, true] {
         let permissions = if enforced { "permissions=enforced" } else { "permissions=recorded" };
         let r = start(&format!("gpus=1,{permissions}"));
-        let faults = noted(&r);
+        let faults = record_faults(&r);
         let (base, _) = r.mapped(N, &[(r.gpus[0], RO)]);
-        let answer = |refused| if enforced && refused { ERROR } else { OK };
-        assert_eq!(r.fill(base, 1, 1), answer(true));
+        let expected = |forbidden| if enforced && forbidden { ERROR } else { OK };
+        assert_eq!(r.fill(base, 1, 1), expected(true));
         assert_eq!(take(faults).pop(), enforced.then_some((r.gpus[0], base as u64, READ_ONLY)));
         let mut word = 0u64;
         let host = (&raw mut word).addr();
-        assert_eq!(r.copy(host, base, 8), answer(false));
+        assert_eq!(r.copy(host, base, 8), expected(false));
         assert_eq!(r.set(base, N, &[(r.gpus[0], WO)]), OK);
-        assert_eq!(r.fill(base, 1, 1), answer(false));
-        assert_eq!(r.copy(host, base, 8), answer(true));
+        assert_eq!(r.fill(base, 1, 1), expected(false));
+        assert_eq!(r.copy(host, base, 8), expected(true));
         assert_eq!(r.set(base, N, &[(r.gpus[0], NONE)]), OK);
-        assert_eq!(r.fill(base, 1, 1), answer(true));
+        assert_eq!(r.fill(base, 1, 1), expected(true));
         take(faults);
     }
 }
@@ -128,7 +129,7 @@ fn copies_obey_enforced_permissions() {
 #[test]
 fn pool_memory_obeys_allow_access() {
     let r = start("gpus=2");
-    let faults = noted(&r);
+    let faults = record_faults(&r);
     let host = r.allocate(r.system, N).expect("memory");
     let own = r.allocate(r.vram[0], N).expect("memory");
     write(host, 3);
@@ -152,50 +153,50 @@ fn unhandled_fault_aborts() {
 }
 
 #[test]
-fn async_copies() {
+fn async_copies_wait_for_dependencies() {
     let r = start("gpus=2");
-    let faults = noted(&r);
-    let (one, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
-    let (two, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let faults = record_faults(&r);
+    let (buffer_a, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
+    let (buffer_b, _) = r.mapped(N, &[(r.gpus[0], RW)]);
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
     let copy = |to: usize, of, from: usize, at, dependencies: &[hsa_signal_t], done| unsafe {
         let (to, from) = (without_provenance_mut(to), without_provenance(from));
         let list = if dependencies.is_empty() { null() } else { dependencies.as_ptr() };
         copy(to, of, from, at, N, dependencies.len() as u32, list, done)
     };
     let (first, second) = (r.signal(1), r.signal(1));
-    r.poke(one, 6);
+    r.poke(buffer_a, 6);
     // The second copy waits for the first, which is submitted later and waits for another signal.
     let go = r.signal(1);
     let mut host = vec![0u8; N];
     let back = r.lock(host.as_mut_ptr().addr(), N).expect("host memory");
-    assert_eq!(copy(back, r.cpus[0], two, r.gpus[0], &[first], second), OK);
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[go], first), OK);
-    let load = r.hsa.hsa_signal_load_scacquire.expect("there");
+    assert_eq!(copy(back, r.cpus[0], buffer_b, r.gpus[0], &[first], second), OK);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[go], first), OK);
+    let load = r.hsa.hsa_signal_load_scacquire.expect("in the table");
     assert_eq!(unsafe { (load(first), load(second)) }, (1, 1));
-    let store = r.hsa.hsa_signal_store_screlease.expect("there");
+    let store = r.hsa.hsa_signal_store_screlease.expect("in the table");
     unsafe { store(go, 0) };
     assert_eq!(r.wait_below(second, 1), 0);
     assert_eq!(read(back), 6);
-    // GPU 1 has no access to the second.
+    // GPU 1 has no access to the destination.
     let third = r.signal(5);
-    assert_eq!(copy(two, r.gpus[1], one, r.gpus[1], &[], third), OK);
+    assert_eq!(copy(buffer_b, r.gpus[1], buffer_a, r.gpus[1], &[], third), OK);
     assert!(r.wait_below(third, 0) < 0);
-    assert_eq!(take(faults), [(r.gpus[1], two as u64, ABSENT)]);
+    assert_eq!(take(faults), [(r.gpus[1], buffer_b as u64, ABSENT)]);
     let none = hsa_signal_t { handle: 0 };
     let invalid = HSA_STATUS_ERROR_INVALID_SIGNAL;
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[], none), invalid);
-    assert_eq!(copy(two, r.gpus[0], one, r.gpus[0], &[none], first), invalid);
-    let invented = hsa_agent_t { handle: 3 };
-    assert_eq!(copy(two, invented, one, r.gpus[0], &[], first), INVALID_AGENT);
-    let destroy = r.hsa.hsa_signal_destroy.expect("there");
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[], none), invalid);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[none], first), invalid);
+    let unknown = hsa_agent_t { handle: 3 };
+    assert_eq!(copy(buffer_b, unknown, buffer_a, r.gpus[0], &[], first), INVALID_AGENT);
+    let destroy = r.hsa.hsa_signal_destroy.expect("in the table");
     assert_eq!(unsafe { (destroy(third), destroy(third)) }, (OK, invalid));
 }
 
-/// Has GPU 0 copy eight bytes in the background, and waits. Returns 0 on success, a negative value
-/// after a fault.
-fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
-    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+/// Copies eight bytes with GPU 0 in the background, and waits. Returns 0 on success, and a negative
+/// value after a fault.
+fn copy_in_background(r: &Rig, to: usize, from: usize) -> i64 {
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
     let (done, gpu) = (r.signal(1), r.gpus[0]);
     let (to, from) = (without_provenance_mut(to), without_provenance(from));
     assert_eq!(unsafe { copy(to, gpu, from, gpu, 8, 0, null(), done) }, OK);
@@ -207,33 +208,33 @@ fn copies_in_background(r: &Rig, to: usize, from: usize) -> i64 {
 fn gpu_faults_on_host_memory_that_is_not_locked() {
     for generation in ["a", "b", "c", "d"] {
         let r = start(&format!("gpus=1,era={generation}"));
-        let faults = noted(&r);
+        let faults = record_faults(&r);
         let (base, _) = r.mapped(N, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
         write(base, 6);
         let mut host = vec![0u64; 3 * 512];
-        // Three pages with a whole one between them.
+        // Contains at least two whole pages.
         let page = host.as_mut_ptr().addr().next_multiple_of(4096);
-        assert_eq!(copies_in_background(&r, page, base), -1, "generation {generation}");
+        assert_eq!(copy_in_background(&r, page, base), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
-        assert_eq!(copies_in_background(&r, base, page), -1, "generation {generation}");
+        assert_eq!(copy_in_background(&r, base, page), -1, "generation {generation}");
         assert_eq!(take(faults), [(r.gpus[0], page as u64, ABSENT)]);
         assert_eq!(read(page), 0, "nothing was copied");
 
         // Exactly the pages of the range are locked.
         let at = r.lock(page + 100, 8).expect("host memory");
-        assert_eq!(copies_in_background(&r, at - 100, base), 0, "generation {generation}");
+        assert_eq!(copy_in_background(&r, at - 100, base), 0, "generation {generation}");
         assert_eq!(read(page), 6);
         assert_eq!(
-            copies_in_background(&r, at - 100 + 4096 - 4, base),
+            copy_in_background(&r, at - 100 + 4096 - 4, base),
             -1,
             "generation {generation}"
         );
         assert_eq!(take(faults), [(r.gpus[0], page as u64 + 4096, ABSENT)]);
         r.unlock(page + 100);
-        assert_eq!(copies_in_background(&r, page, base), -1, "not locked any more");
+        assert_eq!(copy_in_background(&r, page, base), -1, "no longer locked");
         take(faults);
 
-        // A call without a signal locks its host memory itself.
+        // `hsa_memory_copy` locks its host memory itself.
         assert_eq!(r.copy(page + 8, base, 8), OK);
         assert_eq!(read(page + 8), 6);
         assert_eq!(take(faults), []);
@@ -241,12 +242,12 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
 }
 
 #[test]
-fn gpu_with_xnack_reaches_all_host_memory() {
+fn gpu_with_xnack_accesses_all_host_memory() {
     let r = start("gpus=1,xnack=on");
     let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
     r.poke(base, 6);
     let mut word = 0u64;
-    assert_eq!(copies_in_background(&r, (&raw mut word).addr(), base), 0);
+    assert_eq!(copy_in_background(&r, (&raw mut word).addr(), base), 0);
     assert_eq!(word, 6);
 }
 
@@ -255,8 +256,8 @@ fn first_wait_returns_early_if_configured() {
     for early in [false, true] {
         let r = start(if early { "gpus=1,early-waits=on" } else { "gpus=1" });
         let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-        let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
-        let wait = r.hsa.hsa_signal_wait_scacquire.expect("there");
+        let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
+        let wait = r.hsa.hsa_signal_wait_scacquire.expect("in the table");
         let (done, gpu) = (r.signal(1), r.gpus[0]);
         let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
         assert_eq!(unsafe { copy(to, gpu, from, gpu, N / 2, 0, null(), done) }, OK);
@@ -270,7 +271,7 @@ fn first_wait_returns_early_if_configured() {
 fn signal_wait_times_out() {
     let r = start("gpus=1");
     let signal = r.signal(1);
-    let wait = r.hsa.hsa_signal_wait_scacquire.expect("there");
+    let wait = r.hsa.hsa_signal_wait_scacquire.expect("in the table");
     let start = std::time::Instant::now();
     let state = HSA_WAIT_STATE_BLOCKED;
     let value = unsafe { wait(signal, HSA_SIGNAL_CONDITION_EQ, 0, 20_000_000, state) };
@@ -284,7 +285,7 @@ fn signal_wait_times_out() {
 fn async_copy_ends_with_its_simulation() {
     let r = start("gpus=1");
     let (base, _) = r.mapped(N, &[(r.gpus[0], RW)]);
-    let copy = r.hsa.hsa_amd_memory_async_copy.expect("there");
+    let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
     let (never, done) = (r.signal(1), r.signal(1));
     let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
     let status = unsafe { copy(to, r.gpus[0], from, r.gpus[0], 8, 1, &never, done) };
@@ -292,8 +293,8 @@ fn async_copy_ends_with_its_simulation() {
     let threads = || std::fs::read_dir("/proc/self/task").expect("/proc").count();
     let before = threads();
     drop(r);
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while threads() >= before && std::time::Instant::now() < until {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while threads() >= before && std::time::Instant::now() < deadline {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }

@@ -12,8 +12,7 @@ fn plan(rig: &Rig, plan: &str) {
     rig.simulation.set_faults(plan.parse().expect("a plan"));
 }
 
-/// Returns a runtime that maps memory for the CPU itself, with two pages of GPU 0 mapped without
-/// access.
+/// Starts a runtime with two pages of GPU 0 mapped without access.
 fn two_pages() -> (Rig, usize) {
     let rig = start("permissions=enforced");
     let (base, _) = rig.mapped(2 * N, &[]);
@@ -73,15 +72,19 @@ fn permission_faults_change_access() {
 }
 
 #[test]
-fn other_and_shifted_memory_faults() {
+fn set_access_faults_change_the_mapping() {
     let (rig, base) = two_pages();
     assert_eq!(rig.set(base, 2 * N, &[(rig.cpus[0], RW)]), OK);
     write(base, 1);
     write(base + N, 2);
-    let at = |there: usize| rig.simulation.page(0, there).map(|page| page.offset);
+    let offset = |address: usize| rig.simulation.page(0, address).map(|page| page.offset);
     plan(&rig, "hsa_amd_vmem_set_access=shifted");
     assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW)]), OK);
-    assert_eq!([at(base), at(base + N + 8)], [Some(N as u64), Some(8)], "wraps at the end");
+    assert_eq!(
+        [offset(base), offset(base + N + 8)],
+        [Some(N as u64), Some(8)],
+        "the mapping wraps at the end"
+    );
     assert_eq!(rig.fill(base, 9, 2), OK);
     assert_eq!((read(base), read(base + N)), (1, 9 << 32 | 9));
     let (other, _) = rig.mapped(2 * N, &[(rig.cpus[0], RW)]);
@@ -93,16 +96,16 @@ fn other_and_shifted_memory_faults() {
     let (half, _) = rig.mapped(2 * N, &[]);
     plan(&rig, "hsa_amd_vmem_set_access=half");
     assert_eq!(rig.set(half, 2 * N, &[(rig.gpus[0], RW)]), OK);
-    assert!(at(half).is_some() && at(half + N).is_none());
+    assert!(offset(half).is_some() && offset(half + N).is_none());
 }
 
 #[test]
-fn export_faults() {
+fn export_faults_substitute_or_leak() {
     let rig = start("");
     let (base, handle) = rig.mapped(N, &[(rig.cpus[0], RW)]);
     write(base, 5);
     let read_first = |descriptor| {
-        // SAFETY: exported just now, for this test.
+        // SAFETY: just exported, and owned by this test.
         let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
         let mut bytes = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("memory");
@@ -111,13 +114,13 @@ fn export_faults() {
     assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 5);
     plan(&rig, "hsa_amd_vmem_export_shareable_handle=other");
     assert_eq!(read_first(rig.export(handle).expect("a descriptor")), 0);
-    apart(|| {
+    succeeds_in_child(|| {
         let rig = start("");
         let (_, handle) = rig.mapped(N, &[]);
         let open = || std::fs::read_dir("/proc/self/fd").expect("a list").count();
         plan(&rig, "hsa_amd_vmem_export_shareable_handle=leak");
         let before = open();
-        // The memory file, the export, and the leaked one.
+        // The memory file, the exported descriptor, and the leaked one.
         rig.export(handle).expect("a descriptor");
         assert_eq!(open(), before + 3);
     });
@@ -133,8 +136,8 @@ fn leak_fault_keeps_memory() {
         assert_eq!((rig.unmap(base, 2 * N), rig.release(handle)), (OK, OK));
         assert_eq!(rig.free(base, 2 * N), OK);
         assert_eq!((used() - before) as usize, leaked * N, "{function}");
-        let taken = rig.try_reserve(2 * N, base, 0, 0) != Ok(base);
-        assert_eq!(taken, function == "address_free", "{function}");
+        let leaked_addresses = rig.try_reserve(2 * N, base, 0, 0) != Ok(base);
+        assert_eq!(leaked_addresses, function == "address_free", "{function}");
     }
     let usage = rig.simulation.usage();
     assert_eq!((usage.handles, usage.mappings), (0, 0), "the state is consistent");
@@ -146,7 +149,7 @@ fn leak_fault_keeps_memory() {
 }
 
 #[test]
-fn copy_faults() {
+fn copy_faults_change_the_contents() {
     let rig = start("");
     let both = [(rig.cpus[0], RW), (rig.gpus[0], RW)];
     let ((from, _), (to, _)) = (rig.mapped(2 * N, &both), rig.mapped(2 * N, &both));
@@ -179,7 +182,7 @@ fn size_faults_change_reported_sizes() {
 }
 
 #[test]
-fn crash_and_hang_faults() {
+fn crash_fault_aborts_and_hang_fault_blocks() {
     let crashed = in_child(|| drop(start("faults=hsa_init=crash")));
     assert_eq!(crashed, Ended::Signal(libc::SIGABRT));
     let hung = in_child(|| {

@@ -1,4 +1,4 @@
-//! The memory is real: mappings alias, protection is the kernel's, contents last, descriptors
+//! The memory is real: mappings alias, the kernel enforces protection, contents stay, descriptors
 //! work in other processes, and video memory is finite.
 #![allow(clippy::undocumented_unsafe_blocks)] // system calls on locals and on mapped memory
 
@@ -18,10 +18,10 @@ fn gpu(rig: &Rig, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
 
 /// Checks that an access kills the process with SIGSEGV, or SIGBUS depending on the kernel.
 #[track_caller]
-fn faults(access: impl FnOnce()) {
+fn assert_faults(access: impl FnOnce()) {
     match in_child(access) {
         Ended::Signal(libc::SIGSEGV | libc::SIGBUS) => {}
-        other => panic!("it did not fault: {other:?}"),
+        other => panic!("the access did not fault: {other:?}"),
     }
 }
 
@@ -36,7 +36,7 @@ fn mappings_of_one_handle_alias() {
     write(base + 4096, 7);
     assert_eq!(read(base + N + 4096), 7);
     assert_eq!(r.unmap(base, 2 * N), OK);
-    faults(|| write(base, 1));
+    assert_faults(|| write(base, 1));
     assert_eq!(r.map(base + N, N, handle), OK);
     assert_eq!(r.set(base + N, N, &cpu(&r, RO)), OK);
     assert_eq!(read(base + N + 4096), 7);
@@ -46,10 +46,10 @@ fn mappings_of_one_handle_alias() {
 fn cpu_access_is_enforced() {
     let r = start("era=d");
     let (base, _) = r.mapped(N, &[]);
-    faults(|| drop(core::hint::black_box(vec![read(base)])));
+    assert_faults(|| drop(core::hint::black_box(vec![read(base)])));
     assert_eq!(r.set(base, N, &cpu(&r, RO)), OK);
     assert_eq!(read(base), 0);
-    faults(|| write(base, 1));
+    assert_faults(|| write(base, 1));
     assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
     write(base, 1);
     assert_eq!(r.set(base, N, &cpu(&r, NONE)), OK);
@@ -71,17 +71,20 @@ fn descriptor_works_in_another_process() {
         assert_ne!(other.gpus[1], r.gpus[1]);
         let imported = other.import(descriptor).expect("an import");
         let (pool, _) = other.properties(imported).expect("properties");
-        assert!(pools(other.hsa, other.gpus[1]).iter().any(|p| p.handle == pool), "owner kept");
-        let here = other.reserve(N);
-        assert_eq!(other.map(here, N, imported), OK);
-        assert_eq!(other.set(here, N, &[(other.cpus[0], RW), (other.gpus[1], RW)]), OK);
-        assert_eq!((read(here), other.peek(here)), (1234, 1234));
-        write(here, 4321);
-        let few = start("era=b,gpus=1");
-        assert_eq!(few.import(descriptor), Err(INVALID_ALLOCATION), "no such GPU");
+        assert!(
+            pools(other.hsa, other.gpus[1]).iter().any(|p| p.handle == pool),
+            "the owner is the same"
+        );
+        let address = other.reserve(N);
+        assert_eq!(other.map(address, N, imported), OK);
+        assert_eq!(other.set(address, N, &[(other.cpus[0], RW), (other.gpus[1], RW)]), OK);
+        assert_eq!((read(address), other.peek(address)), (1234, 1234));
+        write(address, 4321);
+        let one_gpu = start("era=b,gpus=1");
+        assert_eq!(one_gpu.import(descriptor), Err(INVALID_ALLOCATION), "no such GPU");
     };
     assert_eq!(in_child(child), Ended::Exit(0));
-    assert_eq!(r.peek(base), 4321, "and the GPU reads it too");
+    assert_eq!(r.peek(base), 4321, "the GPU reads it, too");
 }
 
 #[test]
@@ -111,8 +114,8 @@ fn generations_c_and_d_import_lazily() {
         let r = start(generation);
         let (base, handle) = (r.reserve(2 * N), r.create(N));
         let plain = unsafe { libc::memfd_create(c"plain".as_ptr(), 0) };
-        let wrong = r.import(plain).expect("not checked");
-        assert_eq!(r.map(base, N, wrong), OK);
+        let invalid = r.import(plain).expect("import does not check");
+        assert_eq!(r.map(base, N, invalid), OK);
         assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), ERROR, "{generation}");
         let own = r.export(handle).expect("a descriptor");
         let descriptor = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 900) };
@@ -134,8 +137,7 @@ fn generations_c_and_d_import_lazily() {
 fn generation_c_needs_the_owner_last() {
     let r = start("era=c");
     let (base, handle) = r.mapped(N, &[]);
-    let (one, two) = (r.export(handle), r.export(handle));
-    assert_eq!(one, two);
+    assert_eq!(r.export(handle), r.export(handle));
     assert_eq!(r.simulation.usage().descriptors, 2);
     assert_eq!(r.set(base, N, &gpu(&r, 0, RW)), OK);
     assert_eq!(r.set(base, N, &gpu(&r, 1, RW)), ERROR);
@@ -159,10 +161,10 @@ fn generation_d_has_cpu_memory() {
     write(base, 11);
     assert!(r.simulation.page(0, base).is_some());
     assert_eq!(r.simulation.usage().vram_used, [0, 0]);
-    let none = start("era=d,gpus=0");
-    let create = none.try_create(none.system, N, MEMORY_TYPE_PINNED, 0);
+    let no_gpus = start("era=d,gpus=0");
+    let create = no_gpus.try_create(no_gpus.system, N, MEMORY_TYPE_PINNED, 0);
     assert_eq!(create, Err(OUT_OF_RESOURCES), "CPU memory needs a GPU");
-    assert_eq!(none.try_reserve(N, 0, 0, 0), Err(OUT_OF_RESOURCES), "so do reservations");
+    assert_eq!(no_gpus.try_reserve(N, 0, 0, 0), Err(OUT_OF_RESOURCES), "reservations need a GPU");
 }
 
 #[test]
@@ -175,10 +177,13 @@ fn video_memory_is_limited() {
     assert_eq!(used(), [GIB as u64, 0]);
     assert_eq!(create(4096), Err(OUT_OF_RESOURCES));
     assert_eq!(r.allocate(r.vram[0], 1), Err(OUT_OF_RESOURCES));
-    assert!(r.try_create(r.vram[1], GIB, MEMORY_TYPE_NONE, 0).is_ok(), "every GPU has its own");
+    assert!(
+        r.try_create(r.vram[1], GIB, MEMORY_TYPE_NONE, 0).is_ok(),
+        "every GPU has its own memory"
+    );
     assert_eq!(r.pool_free(rest), OK);
     assert_eq!(agent_info::<u64>(r.hsa, r.gpus[0], 0xA015), Ok(512 << 20), "MEMORY_AVAIL");
-    // An import of it keeps the memory, and claims it only once.
+    // An import keeps the memory, and does not claim it again.
     let imported = r.import(r.export(half).expect("a descriptor")).expect("an import");
     assert_eq!(r.release(half), OK);
     assert_eq!(used()[0], 512 << 20);
@@ -204,7 +209,7 @@ fn no_register_reserves_plain_memory() {
     let flags = HSA_AMD_VMEM_ADDRESS_NO_REGISTER.into();
     let r = start("era=b,vmem=off");
     assert_eq!(r.try_reserve(N, 0, 0, 0), Err(INVALID_ARGUMENT), "not supported");
-    let base = r.try_reserve(N, 0, 0, flags).expect("no support needed");
+    let base = r.try_reserve(N, 0, 0, flags).expect("NO_REGISTER needs no support");
     write(base, 1);
     assert_eq!(r.free(base, N), OK);
     let r = start("era=b");
@@ -213,7 +218,7 @@ fn no_register_reserves_plain_memory() {
     write(base + N - 8, 1);
     let handle = r.create(N);
     assert_eq!(r.map(base, N, handle), OK);
-    assert!(!readable(base), "generation B maps it without access");
+    assert!(!readable(base), "generation B maps the memory without access");
     assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
     assert_eq!(read(base + N - 8), 0);
 }
@@ -231,20 +236,20 @@ fn cpu_faults_without_large_bar() {
 }
 
 #[test]
-fn set_access_of_unnamed_agents() {
-    // 6.0 drops them, later releases when something changes, extension 1.7 keeps them.
+fn set_access_revokes_unnamed_agents() {
+    // 6.0 revokes their access; later releases if a permission changes; extension 1.7 keeps it.
     let versions = [("none", NONE, NONE), ("4", RW, NONE), ("6", RW, NONE), ("7", RW, RW)];
-    for (version, alone, changed) in versions {
+    for (version, after_grant, after_change) in versions {
         let r = start(&format!("era=a,extension={version}"));
         let (base, _) = r.mapped(N, &gpu(&r, 0, RW));
-        // 6.0 answers an error where there is none.
+        // 6.0 returns an error for an agent without access.
         let get = || r.get(base, r.gpus[0]).unwrap_or(NONE);
         assert_eq!(r.set(base, N, &gpu(&r, 1, RW)), OK);
-        assert_eq!(get(), alone, "extension {version}");
+        assert_eq!(get(), after_grant, "extension {version}");
         assert_eq!(r.set(base, N, &[(r.gpus[0], RW), (r.gpus[1], RW)]), OK);
         assert_eq!(r.set(base, N, &gpu(&r, 1, RO)), OK);
-        assert_eq!(get(), changed, "extension {version}");
-        assert_eq!(r.simulation.page(0, base).is_some(), changed == RW);
+        assert_eq!(get(), after_change, "extension {version}");
+        assert_eq!(r.simulation.page(0, base).is_some(), after_change == RW);
     }
     let oldest = start("era=a,extension=none");
     let (base, _) = oldest.mapped(N, &[]);
@@ -252,23 +257,23 @@ fn set_access_of_unnamed_agents() {
 }
 
 #[test]
-fn granule_of_2_mib() {
+fn create_requires_multiples_of_the_granule() {
     let r = start("granule=2m");
     let create = |size| r.try_create(r.vram[0], size, MEMORY_TYPE_NONE, 0);
     assert_eq!(create(4096), Err(INVALID_ARGUMENT));
     assert_eq!(create(3 * MIB), Err(INVALID_ARGUMENT));
     assert!(create(2 * MIB).is_ok());
-    let info = |what| pool_info::<usize>(r.hsa, r.vram[0], what);
+    let info = |attribute| pool_info::<usize>(r.hsa, r.vram[0], attribute);
     assert_eq!(info(HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), Ok(2 * MIB));
 }
 
 #[test]
 fn pool_memory_obeys_peer_access() {
     // Freed addresses and closed descriptors must not be reused by threads of other tests.
-    apart(pool_memory_and_who_may_reach_it_apart);
+    succeeds_in_child(pool_memory_obeys_peer_access_in_child);
 }
 
-fn pool_memory_and_who_may_reach_it_apart() {
+fn pool_memory_obeys_peer_access_in_child() {
     let r = start("era=b,gpus=2");
     let address = r.allocate(r.vram[0], N + 5).expect("memory");
     write(address, 1);
@@ -279,23 +284,23 @@ fn pool_memory_and_who_may_reach_it_apart() {
     assert_eq!(info.sizeInBytes, N + 5);
     assert_eq!(info.agentOwner, r.gpus[0]);
     assert_eq!(info.global_flags, HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED);
-    let reaching = || {
-        static ROOM: std::sync::Mutex<[u64; 64]> = std::sync::Mutex::new([0; 64]);
+    let accessible = || {
+        static AGENTS: std::sync::Mutex<[u64; 64]> = std::sync::Mutex::new([0; 64]);
         unsafe extern "C" fn allocate(_: usize) -> *mut core::ffi::c_void {
-            ROOM.lock().expect("alone").as_mut_ptr().cast()
+            AGENTS.lock().expect("no panic").as_mut_ptr().cast()
         }
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
-        info.size = 16; // an old caller's
+        info.size = 16; // the struct of an old caller
         let (mut count, mut list) = (0, null_mut());
-        let ask = r.hsa.hsa_amd_pointer_info.expect("there");
+        let ask = r.hsa.hsa_amd_pointer_info.expect("in the table");
         let address = without_provenance(address);
         let status = unsafe { ask(address, &mut info, Some(allocate), &mut count, &mut list) };
         assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "writes at most 16 bytes");
         unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec()
     };
-    assert_eq!(reaching(), [r.gpus[0]]);
+    assert_eq!(accessible(), [r.gpus[0]]);
     assert_eq!(r.allow(&[r.gpus[1]], address), OK);
-    assert_eq!(reaching(), r.gpus);
+    assert_eq!(accessible(), r.gpus);
     assert_eq!(r.allow(&[hsa_agent_t { handle: 1 }], address), INVALID_AGENT);
     assert_eq!(r.allow(&[], address), INVALID_ARGUMENT);
     assert_eq!(r.pool_free(address + 1), INVALID_ALLOCATION);
@@ -312,15 +317,15 @@ fn pool_memory_and_who_may_reach_it_apart() {
 #[test]
 fn pool_memory_is_exported() {
     // Freed addresses and closed descriptors must not be reused by threads of other tests.
-    apart(pool_memory_as_a_descriptor_apart);
+    succeeds_in_child(pool_memory_is_exported_in_child);
 }
 
-fn pool_memory_as_a_descriptor_apart() {
+fn pool_memory_is_exported_in_child() {
     let r = start("era=b");
     let address = r.allocate(r.vram[0], N).expect("memory");
     write(address + 8192, 21);
-    let export = r.hsa.hsa_amd_portable_export_dmabuf.expect("there");
-    let close = r.hsa.hsa_amd_portable_close_dmabuf.expect("there");
+    let export = r.hsa.hsa_amd_portable_export_dmabuf.expect("in the table");
+    let close = r.hsa.hsa_amd_portable_close_dmabuf.expect("in the table");
     let (mut descriptor, mut offset) = (-1, 0);
     let at = without_provenance_mut(address + 8192);
     assert_eq!(unsafe { export(at, 4096, &mut descriptor, &mut offset) }, OK);
@@ -340,137 +345,145 @@ fn pool_memory_as_a_descriptor_apart() {
 #[test]
 fn ipc_rejects_stale_handles() {
     let r = start("era=b");
-    let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
+    let create = r.hsa.hsa_amd_ipc_memory_create.expect("in the table");
     let address = r.allocate(r.vram[0], N).expect("memory");
     write(address, 1234);
     let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
-    let mut make =
+    let mut export =
         |at: usize, size| unsafe { create(without_provenance_mut(at), size, &mut handle) };
-    assert_eq!(make(address + 4096, N - 4096), INVALID_ARGUMENT, "not the base");
-    assert_eq!(make(address, N - 4096), INVALID_ARGUMENT, "not the size");
+    assert_eq!(export(address + 4096, N - 4096), INVALID_ARGUMENT, "not the base");
+    assert_eq!(export(address, N - 4096), INVALID_ARGUMENT, "not the size");
     let (mapped, _) = r.mapped(N, &gpu(&r, 0, RW));
-    assert_eq!(make(mapped, N), INVALID_ARGUMENT, "virtual memory");
-    assert_eq!(make(address, N), OK);
+    assert_eq!(export(mapped, N), INVALID_ARGUMENT, "virtual memory");
+    assert_eq!(export(address, N), OK);
     let child = || {
         let other = start("era=b");
-        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("there");
-        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("there");
-        let mut here = null_mut();
+        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
+        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("in the table");
+        let mut attached = null_mut();
         for length in [0, 1, N - 4096, N - 1, N + 1, N + 4096, 2 * N, usize::MAX] {
-            let refused = unsafe { attach(&handle, length, 0, null(), &mut here) };
-            assert_eq!(refused, INVALID_ARGUMENT, "{length:#x}");
+            let status = unsafe { attach(&handle, length, 0, null(), &mut attached) };
+            assert_eq!(status, INVALID_ARGUMENT, "{length:#x}");
         }
         for word in 0..8 {
             let mut forged = handle;
             forged.handle[word] ^= 1 << 20;
             for length in [N, N ^ 1 << 20] {
-                let refused = unsafe { attach(&forged, length, 0, null(), &mut here) };
-                assert_eq!(refused, INVALID_ARGUMENT, "word {word}, {length:#x}");
+                let status = unsafe { attach(&forged, length, 0, null(), &mut attached) };
+                assert_eq!(status, INVALID_ARGUMENT, "word {word}, {length:#x}");
             }
         }
-        assert_eq!(unsafe { attach(&handle, N, 0, null(), &mut here) }, OK);
-        let info = other.pointer_info(here.addr() + 10);
+        assert_eq!(unsafe { attach(&handle, N, 0, null(), &mut attached) }, OK);
+        let info = other.pointer_info(attached.addr() + 10);
         assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, N));
-        assert_eq!(read(here.addr()), 1234);
-        write(here.addr(), 4321);
-        assert_eq!(other.pool_free(here.addr()), INVALID_ALLOCATION);
-        assert_eq!(unsafe { detach(here) }, OK);
-        assert_eq!(unsafe { detach(here) }, INVALID_ARGUMENT);
+        assert_eq!(read(attached.addr()), 1234);
+        write(attached.addr(), 4321);
+        assert_eq!(other.pool_free(attached.addr()), INVALID_ALLOCATION);
+        assert_eq!(unsafe { detach(attached) }, OK);
+        assert_eq!(unsafe { detach(attached) }, INVALID_ARGUMENT);
     };
     assert_eq!(in_child(child), Ended::Exit(0));
     assert_eq!(read(address), 4321);
     assert_eq!(r.pool_free(address), OK);
-    let attach = r.hsa.hsa_amd_ipc_memory_attach.expect("there");
-    let mut here = null_mut();
-    let stale = unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) };
+    let attach = r.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
+    let mut attached = null_mut();
+    let stale = unsafe { attach(&handle, N, 1, &r.gpus[0], &mut attached) };
     assert_eq!(stale, INVALID_ARGUMENT);
     handle.handle = [7; 8];
-    assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut here) }, INVALID_ARGUMENT);
+    assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut attached) }, INVALID_ARGUMENT);
 }
 
-/// As in AMD's releases, addresses past the end of the memory are not mapped.
+/// As in AMD's releases, addresses after the end of the memory are not mapped.
 #[test]
-fn ipc_lengths_can_be_believed() {
+fn ipc_accepts_any_length_if_configured() {
     let r = start("era=b");
-    let create = r.hsa.hsa_amd_ipc_memory_create.expect("there");
+    let create = r.hsa.hsa_amd_ipc_memory_create.expect("in the table");
     let address = r.allocate(r.vram[0], N).expect("memory");
     let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
     assert_eq!(unsafe { create(without_provenance_mut(address), N, &mut handle) }, OK);
     let child = || {
         let other = start("era=b,ipc-lengths=believed");
-        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("there");
-        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("there");
-        let mut here = null_mut();
+        let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
+        let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("in the table");
+        let mut attached = null_mut();
         for length in [1, N - 4096, N + 4096, 2 * N] {
-            assert_eq!(unsafe { attach(&handle, length, 0, null(), &mut here) }, OK, "{length:#x}");
-            let first = other.pointer_info(here.addr());
+            assert_eq!(
+                unsafe { attach(&handle, length, 0, null(), &mut attached) },
+                OK,
+                "{length:#x}"
+            );
+            let first = other.pointer_info(attached.addr());
             assert_eq!((first.type_, first.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, length));
-            let beyond = other.pointer_info(here.addr() + N);
+            let beyond = other.pointer_info(attached.addr() + N);
             assert_eq!(beyond.type_, HSA_EXT_POINTER_TYPE_UNKNOWN, "{length:#x}");
-            assert_eq!(unsafe { detach(here) }, OK);
+            assert_eq!(unsafe { detach(attached) }, OK);
         }
     };
     assert_eq!(in_child(child), Ended::Exit(0));
 }
 
 #[test]
-fn locked_memory() {
+fn locks_are_counted() {
     let r = start("era=b");
-    let lock = r.hsa.hsa_amd_memory_lock.expect("there");
-    let unlock = r.hsa.hsa_amd_memory_unlock.expect("there");
-    let mut own = vec![0u64; 512];
-    let (at, size) = (own.as_mut_ptr().cast(), 4096);
+    let lock = r.hsa.hsa_amd_memory_lock.expect("in the table");
+    let unlock = r.hsa.hsa_amd_memory_unlock.expect("in the table");
+    let mut words = vec![0u64; 512];
+    let (at, size) = (words.as_mut_ptr().cast(), 4096);
     let mut agents = r.gpus.clone();
-    let mut seen = null_mut();
-    assert_eq!(unsafe { lock(at, size, agents.as_mut_ptr(), 1, &mut seen) }, OK);
-    assert_eq!(seen, at);
-    let info = r.pointer_info(seen.addr() + 8);
+    let mut agent_address = null_mut();
+    assert_eq!(unsafe { lock(at, size, agents.as_mut_ptr(), 1, &mut agent_address) }, OK);
+    assert_eq!(agent_address, at);
+    let info = r.pointer_info(agent_address.addr() + 8);
     assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
-    // Locking the same range again is counted; locking a part of it is refused.
-    assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut seen) }, OK);
-    assert_eq!(seen, at);
-    assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut seen) }, ERROR);
+    // Locking the same range again is counted. Locking a part of it fails.
+    assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut agent_address) }, OK);
+    assert_eq!(agent_address, at);
+    assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut agent_address) }, ERROR);
     assert_eq!(r.simulation.usage().allocations, 1);
     let is_locked = || r.pointer_info(at.addr()).type_ == HSA_EXT_POINTER_TYPE_LOCKED;
     assert_eq!(unsafe { unlock(at) }, OK);
-    assert!(is_locked(), "as often as it was locked");
+    assert!(is_locked(), "one lock is left");
     assert_eq!(unsafe { unlock(at) }, OK);
     assert!(!is_locked());
     assert_eq!(unsafe { unlock(at) }, INVALID_ARGUMENT);
     let nowhere = without_provenance_mut(4096);
-    assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut seen) }, ERROR);
-    // One hole in the middle is enough, as observed in AMD's runtimes.
+    assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut agent_address) }, ERROR);
+    // A range with an unreadable page in the middle is rejected, as observed in AMD's runtimes.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let whole = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
-    let hole = unsafe { libc::mprotect(whole.byte_add(N / 2), size, libc::PROT_NONE) };
+    let range = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
+    let hole = unsafe { libc::mprotect(range.byte_add(N / 2), size, libc::PROT_NONE) };
     assert_eq!(hole, 0);
-    assert_eq!(unsafe { lock(whole, N, null_mut(), 0, &mut seen) }, ERROR);
-    assert_eq!(unsafe { lock(whole, N / 2, null_mut(), 0, &mut seen) }, OK);
-    assert_eq!(unsafe { unlock(whole) }, OK);
+    assert_eq!(unsafe { lock(range, N, null_mut(), 0, &mut agent_address) }, ERROR);
+    assert_eq!(unsafe { lock(range, N / 2, null_mut(), 0, &mut agent_address) }, OK);
+    assert_eq!(unsafe { unlock(range) }, OK);
 }
 
 #[test]
 fn dropping_a_simulation_frees_everything() {
     // Freed addresses and closed descriptors must not be reused by threads of other tests.
-    apart(dropping_a_simulation_frees_everything_apart);
+    succeeds_in_child(dropping_a_simulation_frees_everything_in_child);
 }
 
-fn dropping_a_simulation_frees_everything_apart() {
+fn dropping_a_simulation_frees_everything_in_child() {
     let r = start("era=b");
     let (base, handle) = r.mapped(N, &cpu(&r, RW));
     let pool = r.allocate(r.vram[0], N).expect("memory");
     let file = r.export(handle).expect("a descriptor");
     write(base, 1);
     assert_eq!(r.shut_down(), OK);
-    assert!(readable(base), "the runtime leaked it");
+    assert!(readable(base), "the runtime has leaked the mapping");
     drop(r);
     assert!(!readable(base) && !readable(pool));
-    assert_eq!(unsafe { libc::lseek(file, 0, libc::SEEK_END) }, N as i64, "the caller's");
+    assert_eq!(
+        unsafe { libc::lseek(file, 0, libc::SEEK_END) },
+        N as i64,
+        "the exported descriptor stays open"
+    );
 }
 
-/// Prepares objects on a simulation of a generation, then calls `act` with no descriptor available,
-/// in a process of its own.
-fn without_descriptors_on<A: FnOnce(&Rig)>(
+/// In a child process, prepares objects on a simulation of a generation, uses up all file
+/// descriptors, and calls the returned function.
+fn run_without_descriptors<A: FnOnce(&Rig)>(
     generation: &str,
     prepare: impl FnOnce(&Rig) -> A,
 ) -> Ended {
@@ -484,13 +497,13 @@ fn without_descriptors_on<A: FnOnce(&Rig)>(
     })
 }
 
-/// As observed in 6.1.2, 6.4.3 and 7.2.4; later generations only record the mapping.
+/// As observed in 6.1.2, 6.4.3 and 7.2.4. Later generations only record the mapping.
 #[test]
 fn map_needs_a_descriptor() {
     for (generation, expected) in
         [("a", OUT_OF_RESOURCES), ("b", OUT_OF_RESOURCES), ("c", OK), ("d", OK)]
     {
-        let ended = without_descriptors_on(generation, |r| {
+        let ended = run_without_descriptors(generation, |r| {
             let (base, handle) = (r.reserve(N), r.create(N));
             move |r: &Rig| {
                 assert_eq!(r.map(base, N, handle), expected);
@@ -502,18 +515,18 @@ fn map_needs_a_descriptor() {
     }
 }
 
-/// The process aborts as in 6.1.2, 6.4.3 and 7.2.4. ROCm 7.14 keeps a descriptor for every handle.
+/// As in 6.1.2, 6.4.3 and 7.2.4. Generation C already has a descriptor for every handle.
 #[test]
-fn grant_without_descriptor_ends_the_process() {
+fn grant_without_descriptor_aborts() {
     let abort = Ended::Signal(libc::SIGABRT);
     for (generation, expected) in
         [("a", abort), ("b", abort), ("c", Ended::Exit(0)), ("d", Ended::Exit(0))]
     {
-        let ended = without_descriptors_on(generation, |r| {
+        let ended = run_without_descriptors(generation, |r| {
             let (base, _) = r.mapped(N, &[]);
             move |r: &Rig| {
-                let refused = if generation == "d" { OUT_OF_RESOURCES } else { OK };
-                assert_eq!(r.set(base, N, &gpu(r, 0, RW)), refused);
+                let status = if generation == "d" { OUT_OF_RESOURCES } else { OK };
+                assert_eq!(r.set(base, N, &gpu(r, 0, RW)), status);
             }
         });
         assert_eq!(ended, expected, "generation {generation}");
@@ -523,7 +536,7 @@ fn grant_without_descriptor_ends_the_process() {
 #[test]
 fn permission_change_needs_no_descriptor() {
     for generation in ["a", "b", "c", "d"] {
-        let ended = without_descriptors_on(generation, |r| {
+        let ended = run_without_descriptors(generation, |r| {
             let (base, _) = r.mapped(N, &gpu(r, 0, RO));
             move |r: &Rig| {
                 assert_eq!(r.set(base, N, &gpu(r, 0, RW)), OK);

@@ -1,4 +1,4 @@
-//! Virtual memory that does nothing returns plausible results.
+//! The configuration `nothing`: virtual memory that does nothing returns plausible results.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 use core::ptr::null_mut;
@@ -18,16 +18,16 @@ fn addresses_are_distinct_and_aligned_on_every_thread() {
         address as usize
     };
     let sizes = [4096, 1 << 45, 2 << 20, 1 << 44, 3 << 30];
-    let several = move || {
+    let reserve_many = move || {
         let sizes = sizes.into_iter().cycle().take(20);
         sizes.map(|size| (reserve(size, 1 << 30), size)).collect::<Vec<_>>()
     };
-    let other = std::thread::spawn(several);
-    let mut ranges = several();
-    ranges.extend(other.join().unwrap());
+    let thread = std::thread::spawn(reserve_many);
+    let mut ranges = reserve_many();
+    ranges.extend(thread.join().unwrap());
     ranges.sort_unstable();
-    for two in ranges.windows(2) {
-        assert!(two[0].0 + two[0].1 <= two[1].0, "{two:x?}");
+    for pair in ranges.windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:x?}");
     }
 }
 
@@ -51,28 +51,28 @@ fn calls_succeed_and_are_not_counted() {
     let simulation = Simulation::start("nothing,gpus=3".parse().unwrap()).unwrap();
     assert_eq!(simulation.config().gpus.len(), 3);
     let vmem = simulation.table().vmem.as_ref().unwrap();
-    let [mut one, mut other] = [0; 2].map(|handle| hsa_amd_vmem_alloc_handle_t { handle });
+    let [mut first, mut second] = [0; 2].map(|handle| hsa_amd_vmem_alloc_handle_t { handle });
     let pool = hsa_amd_memory_pool_t { handle: 0 };
-    let nowhere = null_mut();
+    let null = null_mut();
     unsafe {
-        for handle in [&mut one, &mut other] {
+        for handle in [&mut first, &mut second] {
             let create = vmem.hsa_amd_vmem_handle_create;
             assert_eq!(create(pool, 0, MEMORY_TYPE_PINNED, 0, handle), HSA_STATUS_SUCCESS);
         }
-        assert_ne!(one.handle, other.handle);
-        assert_eq!((vmem.hsa_amd_vmem_map)(nowhere, 0, 0, one, 0), HSA_STATUS_SUCCESS);
-        assert_eq!((vmem.hsa_amd_vmem_unmap)(nowhere, 0), HSA_STATUS_SUCCESS);
-        let (mut descriptor, mut imported) = (-1, other);
+        assert_ne!(first.handle, second.handle);
+        assert_eq!((vmem.hsa_amd_vmem_map)(null, 0, 0, first, 0), HSA_STATUS_SUCCESS);
+        assert_eq!((vmem.hsa_amd_vmem_unmap)(null, 0), HSA_STATUS_SUCCESS);
+        let (mut descriptor, mut imported) = (-1, second);
         let export = vmem.hsa_amd_vmem_export_shareable_handle;
-        assert_eq!(export(&mut descriptor, one, 0), HSA_STATUS_SUCCESS);
+        assert_eq!(export(&mut descriptor, first, 0), HSA_STATUS_SUCCESS);
         assert!(descriptor >= 0);
         let import = vmem.hsa_amd_vmem_import_shareable_handle;
         assert_eq!(import(descriptor, &mut imported), HSA_STATUS_SUCCESS);
-        assert_ne!(imported.handle, other.handle);
+        assert_ne!(imported.handle, second.handle);
         libc::close(descriptor);
     }
     assert_eq!(simulation.calls("hsa_amd_vmem_map"), 0);
-    // An extension version without virtual memory has no such functions here either.
+    // An extension version without virtual memory lacks these functions, too.
     let without = Config::nothing(1).with_extension(3);
     assert!(Simulation::start(without).unwrap().table().vmem.is_err());
 }

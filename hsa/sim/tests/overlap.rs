@@ -1,4 +1,4 @@
-//! Releases before ROCm 10 do not lock some calls; if these overlap, the simulation aborts the
+//! Releases before ROCm 10 do not lock some calls. If these overlap, the simulation aborts the
 //! process.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const OVERLAPPING: &str = "HSA_SIM_TEST_OVERLAPPING";
 
-/// Imports while another thread's create hangs.
+/// Imports while a create of another thread hangs.
 fn overlap(generation: &str) {
     let rig = start(&format!("era={generation},faults=hsa_amd_vmem_handle_create#2=hang"));
     let memory = rig.create(MIB * 2);
@@ -19,7 +19,7 @@ fn overlap(generation: &str) {
         scope.spawn(|| rig.create(MIB * 2));
         let begun = Instant::now();
         while rig.simulation.calls("hsa_amd_vmem_handle_create") < 2 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the create does not begin");
+            assert!(begun.elapsed() < Duration::from_secs(60), "the create has not begun");
             std::thread::yield_now();
         }
         let imported = rig.import(descriptor);
@@ -41,14 +41,14 @@ fn overlap_of_unlocked_calls_aborts() {
             .stdin(Stdio::null())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if generation == "d" {
-            assert!(output.status.success(), "{generation}: {said}");
+            assert!(output.status.success(), "{generation}: {stderr}");
             continue;
         }
         assert!(!output.status.success(), "{generation}: the process did not abort");
         for call in ["hsa_amd_vmem_import_shareable_handle", "hsa_amd_vmem_handle_create"] {
-            assert!(said.contains(call), "{generation}: {said}");
+            assert!(stderr.contains(call), "{generation}: {stderr}");
         }
     }
 }

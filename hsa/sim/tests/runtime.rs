@@ -1,5 +1,4 @@
-//! The runtime in general: configuration texts, attributes of agents and pools, counting and
-//! failing calls, start and stop.
+//! Configuration texts, attributes of agents and pools, counted and failing calls, start and stop.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;
@@ -18,7 +17,7 @@ fn config_parses_text() {
     assert_eq!(parse("apu"), Ok(Config::apu()));
     let text = "gpus=3,era=a,granule=2m,extension=11,vram=1g,permissions=enforced,vmem=off,\
                 faults=hsa_amd_vmem_map#3=0x1008;hsa_init=OUT_OF_RESOURCES";
-    let config = parse(text).expect("it is right");
+    let config = parse(text).expect("a valid configuration");
     assert_eq!(config.gpus.len(), 3);
     assert_eq!((config.generation, config.extension_minor), (Generation::A, 11));
     assert_eq!((config.granule, config.gpus[2].vram), (2 << 20, 1 << 30));
@@ -33,9 +32,9 @@ fn config_parses_text() {
     let plan = FaultPlan::none().fail_any(3, ERROR).fail_any_from(5, OUT_OF_RESOURCES);
     assert_eq!(plan.to_string(), "*#3=0x1000;*#5-=0x1008");
     assert_eq!(plan.to_string().parse(), Ok(plan));
-    // The order does not matter, and the error for an invalid word lists the valid ones.
+    // The order of the words does not matter.
     assert_eq!(parse("extension=11,era=a,consumer"), parse("consumer,era=a,extension=11"));
-    // Extension versions belong to generations; no other combination is accepted.
+    // A version and a generation that do not belong together are rejected.
     for (minor, generation) in [
         ("none", Generation::A),
         ("11", Generation::A),
@@ -49,7 +48,7 @@ fn config_parses_text() {
         ("21", Generation::D),
         ("99", Generation::D),
     ]) {
-        let config = parse(&format!("extension={minor}")).expect("a machine");
+        let config = parse(&format!("extension={minor}")).expect("a valid configuration");
         assert_eq!(
             (config.generation, config.extension_reported),
             (generation, minor != "none"),
@@ -57,62 +56,63 @@ fn config_parses_text() {
         );
         assert_eq!(parse(&format!("era={generation},extension={minor}")), Ok(config));
         for other in Generation::ALL.into_iter().filter(|other| *other != generation) {
-            let both = parse(&format!("extension={minor},era={other}")).expect_err("no machine");
-            assert!(both.to_string().contains(&format!("use `era={generation}`")), "{both}");
+            let error =
+                parse(&format!("extension={minor},era={other}")).expect_err("contradictory");
+            assert!(error.to_string().contains(&format!("use `era={generation}`")), "{error}");
         }
     }
     assert!(parse("nothing,extension=16").is_err() && parse("nothing,extension=4").is_ok());
-    let wrong = |text| parse(text).expect_err("wrong").to_string();
+    let error = |text| parse(text).expect_err("invalid").to_string();
     assert!(matches!(parse("mi250"), Err(ConfigError::Word { word, .. }) if word == "mi250"));
-    assert!(wrong("mi250").contains("mi300x, consumer, apu"));
-    assert!(wrong("color=red").contains("color") && wrong("color=red").contains("granule"));
-    assert!(wrong("era=x").contains("a, b, c or d"));
-    assert!(wrong("gpus=lots").contains("0 to 64"));
-    assert!(wrong("vram=17").contains("pages"));
-    assert!(wrong("faults=hsa_init").contains("CALL=EFFECT"));
-    assert!(wrong("faults=hsa_nix=1").contains("hsa_amd_vmem_map"));
-    assert!(wrong("faults=hsa_init#0=1").contains("counted from 1"));
-    assert!(wrong("faults=hsa_init=oops").contains("unknown effect"));
-    assert!(wrong("faults=hsa_init=leak").contains("hsa_amd_vmem_unmap"));
+    assert!(error("mi250").contains("mi300x, consumer, apu"));
+    assert!(error("color=red").contains("color") && error("color=red").contains("granule"));
+    assert!(error("era=x").contains("a, b, c or d"));
+    assert!(error("gpus=lots").contains("0 to 64"));
+    assert!(error("vram=17").contains("pages"));
+    assert!(error("faults=hsa_init").contains("CALL=EFFECT"));
+    assert!(error("faults=hsa_nix=1").contains("hsa_amd_vmem_map"));
+    assert!(error("faults=hsa_init#0=1").contains("counted from 1"));
+    assert!(error("faults=hsa_init=oops").contains("unknown effect"));
+    assert!(error("faults=hsa_init=leak").contains("hsa_amd_vmem_unmap"));
 }
 
 #[test]
 fn start_rejects_impossible_configurations() {
     let mut config = Config::default();
     config.cpus.clear();
-    let why = Simulation::start(config).expect_err("no CPU").to_string();
-    assert!(why.contains("no CPU"), "{why}");
+    let error = Simulation::start(config).expect_err("no CPU").to_string();
+    assert!(error.contains("no CPU"), "{error}");
     let mut config = Config::default();
     config.cpus[0].memory = u64::MAX;
-    let why = Simulation::start(config).expect_err("too much").to_string();
-    assert!(why.contains("64 TiB"), "{why}");
+    let error = Simulation::start(config).expect_err("too much").to_string();
+    assert!(error.contains("64 TiB"), "{error}");
     let config = Config::default().with_granule(5000);
     assert!(matches!(Simulation::start(config), Err(Error::Config(_))));
     let config = Config::default().with_faults(FaultPlan::none().always("hsa_nix", 1));
-    let why = Simulation::start(config).expect_err("no such function").to_string();
-    assert!(why.contains("hsa_nix"), "{why}");
+    let error = Simulation::start(config).expect_err("no such function").to_string();
+    assert!(error.contains("hsa_nix"), "{error}");
 }
 
 #[test]
-fn agent_info_of_an_mi300x() {
+fn agent_info_describes_mi300x() {
     let r = start("gpus=2,era=b");
     let gpu = r.gpus[1];
-    let all = agents(r.hsa);
-    assert_eq!(all, [r.cpus[0], r.gpus[0], r.gpus[1]], "CPUs come first");
-    let text = |what| agent_text(r.hsa, gpu, what);
+    let agents = agents(r.hsa);
+    assert_eq!(agents, [r.cpus[0], r.gpus[0], r.gpus[1]], "CPUs come first");
+    let text = |attribute| agent_text(r.hsa, gpu, attribute);
     assert_eq!(text(HSA_AGENT_INFO_NAME), "gfx942");
     assert_eq!(text(HSA_AMD_AGENT_INFO_PRODUCT_NAME), "AMD Instinct MI300X");
     assert_eq!(text(HSA_AGENT_INFO_VENDOR_NAME), "AMD");
     let uuid = text(HSA_AMD_AGENT_INFO_UUID);
     assert!(uuid.starts_with("GPU-") && uuid.len() == 20, "{uuid}");
     assert_ne!(uuid, agent_text(r.hsa, r.gpus[0], HSA_AMD_AGENT_INFO_UUID));
-    let word = |agent, what| agent_info::<u32>(r.hsa, agent, what).expect("an attribute");
+    let word = |agent, attribute| agent_info::<u32>(r.hsa, agent, attribute).expect("an attribute");
     assert_eq!(word(gpu, HSA_AGENT_INFO_NODE), 2);
     assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_DRIVER_NODE_ID), 2);
     assert_eq!(word(gpu, HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT), 304);
     let bdf = |agent| word(agent, HSA_AMD_AGENT_INFO_BDFID);
     assert_ne!(bdf(gpu), bdf(r.gpus[0]));
-    let long = |agent, what| agent_info::<u64>(r.hsa, agent, what);
+    let long = |agent, attribute| agent_info::<u64>(r.hsa, agent, attribute);
     assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_NEAREST_CPU), Ok(r.cpus[0].handle));
     assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL), Ok(192 << 30));
     assert_eq!(long(gpu, HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES), Ok(0));
@@ -126,69 +126,72 @@ fn agent_info_of_an_mi300x() {
 }
 
 #[test]
-fn isa_info() {
+fn isa_info_returns_the_full_name() {
     let r = start("gpus=1");
-    unsafe extern "C" fn keep(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
+    unsafe extern "C" fn store(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
         unsafe { data.cast::<hsa_isa_t>().write(isa) };
         HSA_STATUS_INFO_BREAK
     }
     let mut isa = hsa_isa_t { handle: 0 };
-    let iterate = r.hsa.hsa_agent_iterate_isas.expect("there");
-    let status = unsafe { iterate(r.gpus[0], Some(keep), (&raw mut isa).cast()) };
+    let iterate = r.hsa.hsa_agent_iterate_isas.expect("in the table");
+    let status = unsafe { iterate(r.gpus[0], Some(store), (&raw mut isa).cast()) };
     assert_eq!(status, HSA_STATUS_INFO_BREAK, "the status that stops the iteration is returned");
-    let ask = r.hsa.hsa_isa_get_info_alt.expect("there");
+    let query = r.hsa.hsa_isa_get_info_alt.expect("in the table");
     let mut length = 0u32;
     let out = (&raw mut length).cast();
-    assert_eq!(unsafe { ask(isa, HSA_ISA_INFO_NAME_LENGTH, out) }, OK);
+    assert_eq!(unsafe { query(isa, HSA_ISA_INFO_NAME_LENGTH, out) }, OK);
     let mut name = vec![1u8; length as usize];
-    assert_eq!(unsafe { ask(isa, HSA_ISA_INFO_NAME, name.as_mut_ptr().cast()) }, OK);
+    assert_eq!(unsafe { query(isa, HSA_ISA_INFO_NAME, name.as_mut_ptr().cast()) }, OK);
     assert_eq!(name, b"amdgcn-amd-amdhsa--gfx942:sramecc+:xnack-\0");
-    let none = hsa_isa_t { handle: 5 };
-    assert_eq!(unsafe { ask(none, HSA_ISA_INFO_NAME, out) }, HSA_STATUS_ERROR_INVALID_ISA);
+    let unknown = hsa_isa_t { handle: 5 };
+    assert_eq!(unsafe { query(unknown, HSA_ISA_INFO_NAME, out) }, HSA_STATUS_ERROR_INVALID_ISA);
 }
 
 #[test]
 fn pools_are_in_amds_order() {
     let flags = |r: &Rig, agent| -> Vec<(u32, u32)> {
-        let one = |pool: &hsa_amd_memory_pool_t| {
-            let ask = |what| pool_info::<u32>(r.hsa, *pool, what).expect("an attribute");
-            (ask(HSA_AMD_MEMORY_POOL_INFO_SEGMENT), ask(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS))
+        let description = |pool: &hsa_amd_memory_pool_t| {
+            let query =
+                |attribute| pool_info::<u32>(r.hsa, *pool, attribute).expect("an attribute");
+            (query(HSA_AMD_MEMORY_POOL_INFO_SEGMENT), query(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS))
         };
-        pools(r.hsa, agent).iter().map(one).collect()
+        pools(r.hsa, agent).iter().map(description).collect()
     };
     let r = start("gpus=1,era=b");
     assert_eq!(flags(&r, r.cpus[0]), [(0, 2), (0, 8), (0, 3), (0, 4)]);
     assert_eq!(flags(&r, r.gpus[0]), [(0, 4), (0, 8), (0, 2), (3, 0)]);
     let consumer = start("consumer");
     assert_eq!(flags(&consumer, consumer.gpus[0]), [(0, 4), (0, 8), (3, 0)], "no hive");
-    let info = |pool, what| pool_info::<usize>(r.hsa, pool, what).expect("an attribute");
+    let info = |pool, attribute| pool_info::<usize>(r.hsa, pool, attribute).expect("an attribute");
     let vram = r.vram[0];
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_SIZE), 192 * GIB);
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE), 192 * GIB);
     assert_eq!(info(vram, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE), 4096);
     let recommended = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE;
     let lds = pools(r.hsa, r.gpus[0])[3];
-    let all = [vram, r.system, lds].map(|pool| info(pool, recommended));
-    assert_eq!(all, [2 * MIB, 4096, 0]);
-    let located = |pool| pool_info::<u32>(r.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
-    assert_eq!((located(vram), located(r.system)), (Ok(1), Ok(0)));
+    let granules = [vram, r.system, lds].map(|pool| info(pool, recommended));
+    assert_eq!(granules, [2 * MIB, 4096, 0]);
+    let location = |pool| pool_info::<u32>(r.hsa, pool, HSA_AMD_MEMORY_POOL_INFO_LOCATION);
+    assert_eq!((location(vram), location(r.system)), (Ok(1), Ok(0)));
     let allowed = HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED;
     let allowed = |pool| pool_info::<bool>(r.hsa, pool, allowed);
     assert_eq!((allowed(vram), allowed(lds)), (Ok(true), Ok(false)));
     assert_eq!(pool_info::<u32>(r.hsa, vram, 99), Err(INVALID_ARGUMENT));
-    let none = hsa_amd_memory_pool_t { handle: 3 };
-    assert_eq!(pool_info::<u32>(r.hsa, none, 0), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+    let unknown = hsa_amd_memory_pool_t { handle: 3 };
+    assert_eq!(pool_info::<u32>(r.hsa, unknown, 0), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
 }
 
 #[test]
-fn links() {
+fn links_report_access_and_type() {
     let r = start("gpus=2");
-    let ask = |r: &Rig, agent, pool, what, value: *mut c_void| unsafe {
-        (r.hsa.hsa_amd_agent_memory_pool_get_info.expect("there"))(agent, pool, what, value)
+    let query = |r: &Rig, agent, pool, attribute, value: *mut c_void| unsafe {
+        (r.hsa.hsa_amd_agent_memory_pool_get_info.expect("in the table"))(
+            agent, pool, attribute, value,
+        )
     };
-    let word = |r: &Rig, agent, pool, what| {
+    let word = |r: &Rig, agent, pool, attribute| {
         let mut value = 99u32;
-        assert_eq!(ask(r, agent, pool, what, (&raw mut value).cast()), OK);
+        assert_eq!(query(r, agent, pool, attribute, (&raw mut value).cast()), OK);
         value
     };
     let access = |r: &Rig, agent, pool| word(r, agent, pool, HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS);
@@ -196,8 +199,8 @@ fn links() {
     let link_type = |agent, pool| {
         assert_eq!(word(&r, agent, pool, hops), 1);
         let mut info: hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
-        let what = HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
-        assert_eq!(ask(&r, agent, pool, what, (&raw mut info).cast()), OK);
+        let attribute = HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
+        assert_eq!(query(&r, agent, pool, attribute, (&raw mut info).cast()), OK);
         info.link_type
     };
     assert_eq!(access(&r, r.gpus[0], r.vram[0]), HSA_AMD_MEMORY_POOL_ACCESS_ALLOWED_BY_DEFAULT);
@@ -208,10 +211,10 @@ fn links() {
     assert_eq!(link_type(r.gpus[0], r.vram[1]), HSA_AMD_LINK_INFO_TYPE_XGMI);
     assert_eq!(link_type(r.gpus[0], r.system), HSA_AMD_LINK_INFO_TYPE_PCIE);
     let never = HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED;
-    let alone = start("gpus=2,peer-access=off");
-    assert_eq!(access(&alone, alone.gpus[0], alone.vram[1]), never);
-    let (base, _) = alone.mapped(N, &[]);
-    assert_eq!(alone.set(base, N, &[(alone.gpus[1], RW)]), ERROR);
+    let isolated = start("gpus=2,peer-access=off");
+    assert_eq!(access(&isolated, isolated.gpus[0], isolated.vram[1]), never);
+    let (base, _) = isolated.mapped(N, &[]);
+    assert_eq!(isolated.set(base, N, &[(isolated.gpus[1], RW)]), ERROR);
     let consumer = start("consumer");
     assert_eq!(access(&consumer, consumer.cpus[0], consumer.vram[0]), never);
 }
@@ -228,13 +231,13 @@ fn system_info_reports_capabilities() {
     let fabric = HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED;
     assert_eq!(system_info::<bool>(r.hsa, fabric), Err(INVALID_ARGUMENT));
     assert_eq!(system_info::<u64>(r.hsa, 0x999), Err(INVALID_ARGUMENT));
-    let (one, two) = (system_info::<u64>(r.hsa, 2), system_info::<u64>(r.hsa, 2));
-    assert!(one < two, "time passes");
+    let (earlier, later) = (system_info::<u64>(r.hsa, 2), system_info::<u64>(r.hsa, 2));
+    assert!(earlier < later, "time passes");
     let oldest = start("era=a,extension=none");
     assert_eq!(system_info::<u16>(oldest.hsa, minor), Err(INVALID_ARGUMENT));
-    let late = start("era=d");
-    assert_eq!(system_info::<bool>(late.hsa, fabric), Ok(false));
-    let export = late.vmem.hsa_amd_vmem_export_fabric_handle.expect("there");
+    let newest = start("era=d");
+    assert_eq!(system_info::<bool>(newest.hsa, fabric), Ok(false));
+    let export = newest.vmem.hsa_amd_vmem_export_fabric_handle.expect("in the table");
     let handle = hsa_amd_vmem_alloc_handle_t { handle: 1 };
     assert_eq!(unsafe { export(null_mut(), handle, 0) }, NOT_SUPPORTED);
     let mut text: *const c_char = null_mut();
@@ -248,7 +251,7 @@ fn system_info_reports_capabilities() {
 #[test]
 fn table_matches_the_extension_version() {
     let has = |config: &str| {
-        let simulation = Simulation::start(config.parse().expect("right")).expect("a slot");
+        let simulation = Simulation::start(config.parse().expect("valid")).expect("a slot");
         let table = simulation.table();
         let vmem = table.vmem.as_ref();
         (
@@ -269,7 +272,8 @@ fn table_matches_the_extension_version() {
 fn init_and_shut_down_are_counted() {
     let simulation = Simulation::start(Config::default()).expect("a slot");
     let core = &simulation.table().core;
-    let reserve = simulation.table().vmem.as_ref().expect("there").hsa_amd_vmem_address_reserve;
+    let reserve =
+        simulation.table().vmem.as_ref().expect("in the table").hsa_amd_vmem_address_reserve;
     let mut address = null_mut();
     let mut reserve = || unsafe { reserve(&mut address, 4096, 0, 0) };
     assert_eq!(reserve(), NOT_INITIALIZED);
@@ -287,7 +291,7 @@ fn init_and_shut_down_are_counted() {
 }
 
 #[test]
-fn planned_failures() {
+fn planned_failure_has_no_effect() {
     let mut r = Rig::new(Config::default().with_faults(FaultPlan::none().fail(
         "hsa_amd_vmem_map",
         2,
@@ -296,21 +300,21 @@ fn planned_failures() {
     let (base, handle) = (r.reserve(4 * N), r.create(N));
     assert_eq!(r.map(base, N, handle), OK);
     assert_eq!(r.map(base + N, N, handle), OUT_OF_RESOURCES);
-    assert_eq!(r.simulation.usage().mappings, 1, "it had no effect");
+    assert_eq!(r.simulation.usage().mappings, 1, "the failed call has no effect");
     assert_eq!(r.map(base + N, N, handle), OK);
     r.simulation
-        .set_faults("hsa_amd_vmem_map#1=0x1000;hsa_amd_vmem_unmap=46".parse().expect("right"));
-    assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "the count starts again");
+        .set_faults("hsa_amd_vmem_map#1=0x1000;hsa_amd_vmem_unmap=46".parse().expect("valid"));
+    assert_eq!(r.map(base + 2 * N, N, handle), ERROR, "a new plan restarts the count");
     assert_eq!(r.map(base + 2 * N, N, handle), OK);
     assert_eq!((r.unmap(base, N), r.unmap(base, N)), (46, 46));
     r.simulation.set_faults(FaultPlan::none());
     assert_eq!(r.unmap(base, 3 * N), OK);
-    assert_eq!(r.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls count, too");
+    assert_eq!(r.simulation.calls("hsa_amd_vmem_map"), 5, "failed calls are counted");
     r.gpus.clear();
 }
 
 #[test]
-fn planned_failures_of_any_function() {
+fn plan_counts_calls_of_all_functions() {
     let r = Rig::new(Config::default());
     let (base, handle) = (r.reserve(4 * N), r.create(N));
     let plan = FaultPlan::none().fail_any(2, ERROR).fail_any_from(4, OUT_OF_RESOURCES);
@@ -328,43 +332,51 @@ fn planned_failures_of_any_function() {
 
 #[test]
 fn handles_of_another_runtime_are_rejected() {
-    let (one, two) = (start("gpus=1"), start("gpus=1"));
-    let create = two.try_create(one.vram[0], N, MEMORY_TYPE_PINNED, 0);
+    let (first, second) = (start("gpus=1"), start("gpus=1"));
+    let create = second.try_create(first.vram[0], N, MEMORY_TYPE_PINNED, 0);
     assert_eq!(create, Err(INVALID_ARGUMENT));
-    assert_eq!(agent_info::<u32>(two.hsa, one.gpus[0], 16), Err(INVALID_AGENT));
-    let (base, _) = two.mapped(N, &[]);
-    assert_eq!(two.set(base, N, &[(one.gpus[0], RW)]), INVALID_AGENT);
-    assert_eq!(one.set(base, N, &[(one.gpus[0], RW)]), INVALID_ARGUMENT, "its addresses, too");
+    assert_eq!(agent_info::<u32>(second.hsa, first.gpus[0], 16), Err(INVALID_AGENT));
+    let (base, _) = second.mapped(N, &[]);
+    assert_eq!(second.set(base, N, &[(first.gpus[0], RW)]), INVALID_AGENT);
+    assert_eq!(
+        first.set(base, N, &[(first.gpus[0], RW)]),
+        INVALID_ARGUMENT,
+        "addresses are rejected, too"
+    );
 }
 
 #[test]
 fn forked_child_starts_its_own_simulation() {
     let parent = start("gpus=1");
     let (base, _) = parent.mapped(N, &[(parent.cpus[0], RW)]);
-    apart(|| {
+    succeeds_in_child(|| {
         assert_eq!(parent.init(), OUT_OF_RESOURCES);
         assert_eq!(parent.unmap(base, N), OUT_OF_RESOURCES);
         let own = start("gpus=1");
-        let (here, _) = own.mapped(N, &[(own.cpus[0], RW)]);
-        write(here, 1);
+        let (address, _) = own.mapped(N, &[(own.cpus[0], RW)]);
+        write(address, 1);
         drop(own);
         drop(parent);
-        write(base, 2); // and it still exists
+        write(base, 2); // the parent's mapping still exists
     });
 }
 
 #[test]
 fn descriptor_exhaustion_is_an_error() {
-    apart(|| {
+    succeeds_in_child(|| {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         let r = start("era=b");
         let (base, handle) = r.mapped(N, &[]);
-        let exported = |handle| std::iter::from_fn(move || Some(handle));
-        let count = exported(handle).take_while(|handle| r.export(*handle).is_ok()).count();
+        let repeated = |handle| std::iter::from_fn(move || Some(handle));
+        let count = repeated(handle).take_while(|handle| r.export(*handle).is_ok()).count();
         assert!(count > 5);
         assert_eq!(r.export(handle), Err(OUT_OF_RESOURCES));
-        assert_eq!(r.set(base, N, &[(r.cpus[0], RW)]), OK, "its file is already open");
+        assert_eq!(
+            r.set(base, N, &[(r.cpus[0], RW)]),
+            OK,
+            "the file of the memory is already open"
+        );
         let (other, memory) = (r.reserve(N), r.create(N));
         assert_eq!(r.map(other, N, memory), OUT_OF_RESOURCES, "mapping exports the memory");
         // Generation C keeps a descriptor for each live handle.

@@ -1,5 +1,5 @@
-//! Hundreds of thousands of mappings and handles, and eight full GPUs: unused memory must cost no
-//! memory and no descriptors, and calls must not become slower with their number.
+//! Hundreds of thousands of mappings and handles, and eight full GPUs. Unused memory must take no
+//! memory and no descriptors, and calls must not slow down with their number.
 //!
 //! `HSA_SIM_MAPPINGS=1000000` sets the number of mappings.
 
@@ -9,29 +9,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A generous limit for unoptimised code on a busy machine. A quadratic algorithm takes hours.
-const SECONDS: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[track_caller]
-fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+fn timed<T>(label: &str, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = work();
     let took = start.elapsed();
-    eprintln!("{what}: {took:.2?}");
-    assert!(took < SECONDS, "{what} took {took:?}");
+    eprintln!("{label}: {took:.2?}");
+    assert!(took < TIME_LIMIT, "{label} took {took:?}");
     result
 }
 
-/// Returns the growth of this process's memory. Memory that other code freed in between is ignored.
-fn more_than(before: usize) -> usize {
+/// Returns by how much the resident memory of this process has grown; 0 if it has shrunk.
+fn growth_since(before: usize) -> usize {
     resident().saturating_sub(before)
 }
 
-/// Runs one test at a time, because each measures the memory of the process.
-fn alone() -> MutexGuard<'static, ()> {
+/// Locks out the other tests, because each measures the memory of the process.
+fn lock_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("/proc");
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
@@ -40,9 +41,9 @@ fn resident() -> usize {
 
 #[test]
 fn one_handle_is_mapped_many_times() {
-    let _alone = alone();
+    let _lock = lock_tests();
     const SIZE: usize = 4096;
-    // A quadratic algorithm takes minutes with this number, too.
+    // With this number a quadratic algorithm takes minutes.
     let count = std::env::var("HSA_SIM_MAPPINGS")
         .map_or(250_000, |count| count.parse::<usize>().expect("HSA_SIM_MAPPINGS is a number"));
     for generation in ["era=b", "era=d"] {
@@ -69,7 +70,7 @@ fn one_handle_is_mapped_many_times() {
 
 #[test]
 fn supports_100_000_handles() {
-    let _alone = alone();
+    let _lock = lock_tests();
     const COUNT: usize = 100_000;
     for generation in ["era=b", "era=d"] {
         let r = start(&format!("gpus=1,{generation},vram=1t"));
@@ -77,7 +78,7 @@ fn supports_100_000_handles() {
         let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
             (0..COUNT).map(|_| r.create(2 * MIB)).collect()
         });
-        assert!(more_than(before) < 256 * MIB, "unused memory costs no memory");
+        assert!(growth_since(before) < 256 * MIB, "unused memory takes no memory");
         assert_eq!(r.simulation.usage().descriptors, 0);
         timed(&format!("{generation}: release every other, and create again"), || {
             handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));
@@ -100,11 +101,12 @@ fn supports_100_000_handles() {
 
 #[test]
 fn eight_gpus_can_be_filled() {
-    let _alone = alone();
+    let _lock = lock_tests();
     let r = start("gpus=8,era=b");
     let before = resident();
     for (number, pool) in r.vram.iter().enumerate() {
-        let handle = r.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all of it");
+        let handle =
+            r.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all video memory");
         let base = r.reserve(192 * GIB);
         assert_eq!(r.map(base, 192 * GIB, handle), OK);
         assert_eq!(r.set(base, 192 * GIB, &[(r.gpus[number], RW), (r.cpus[0], RW)]), OK);
@@ -114,5 +116,5 @@ fn eight_gpus_can_be_filled() {
         let more = r.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
         assert_eq!(more, Err(OUT_OF_RESOURCES));
     }
-    assert!(more_than(before) < 64 * MIB);
+    assert!(growth_since(before) < 64 * MIB);
 }

@@ -1,5 +1,5 @@
-//! The shared library, which any HSA program can load: built by its script, and linked to a C
-//! program that uses only AMD's headers.
+//! Builds the shared library with its script, and links a C program to it that includes only AMD's
+//! headers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,15 +7,15 @@ use std::process::{Command, Output};
 /// Returns the directory of AMD's headers, if they exist and declare virtual memory.
 fn headers() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).unwrap_or_default();
-    let mut places: Vec<PathBuf> =
+    let mut folders: Vec<PathBuf> =
         std::env::split_paths(&variable("HSA_VMM_AMD_INCLUDE")).collect();
-    places.push(Path::new(&variable("ROCM_PATH")).join("include"));
-    places.extend(["/usr/include", "/opt/rocm/include"].map(PathBuf::from));
-    let knows = |folder: &PathBuf| {
+    folders.push(Path::new(&variable("ROCM_PATH")).join("include"));
+    folders.extend(["/usr/include", "/opt/rocm/include"].map(PathBuf::from));
+    let declares_vmem = |folder: &PathBuf| {
         let text = std::fs::read_to_string(folder.join("hsa/hsa_ext_amd.h"));
         text.is_ok_and(|text| text.contains("hsa_amd_vmem_handle_create"))
     };
-    places.into_iter().find(knows)
+    folders.into_iter().find(declares_vmem)
 }
 
 #[track_caller]
@@ -44,11 +44,11 @@ fn c_program_runs_the_whole_cycle() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     build(folder);
-    exports(folder);
+    check_exports(folder);
 
     let Some(headers) = headers() else {
         let required = std::env::var("HSA_VMM_REQUIRE")
-            .is_ok_and(|what| what == "1" || what.split_whitespace().any(|word| word == "headers"));
+            .is_ok_and(|list| list == "1" || list.split_whitespace().any(|word| word == "headers"));
         assert!(!required, "AMD's headers (with virtual memory) are required but missing");
         eprintln!("not tested: AMD's headers are missing (HSA_VMM_AMD_INCLUDE names them)");
         return;
@@ -69,29 +69,29 @@ fn c_program_runs_the_whole_cycle() {
         let output = run(Command::new(&program).env("HSA_SIM", config));
         assert_eq!(output.stdout, b"the cycle is complete\n");
     }
-    let program =
+    let run_with =
         |config| Command::new(&program).env("HSA_SIM", config).output().expect("it ran before");
-    let failed = program("faults=hsa_amd_vmem_map#2=0x1008");
+    let failed = run_with("faults=hsa_amd_vmem_map#2=0x1008");
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("hsa_amd_vmem_map(alias"));
-    let misspelt = program("era=z");
+    let misspelt = run_with("era=z");
     assert_eq!(misspelt.status.code(), Some(3), "hsa_init fails");
     let text = String::from_utf8_lossy(&misspelt.stderr).into_owned();
     assert!(text.contains("HSA_SIM") && text.contains("a, b, c or d"), "{text}");
-    references(folder);
+    check_references(folder);
 }
 
-/// Checks that exactly the C functions are exported, with version ROCR_1.
-fn exports(folder: &Path) {
+/// Checks that the library exports exactly the C functions, with version ROCR_1.
+fn check_exports(folder: &Path) {
     let library = folder.join("libhsa-runtime64.so.1");
     let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
     let text = String::from_utf8(output.stdout).expect("ASCII");
     let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
     assert!(names.contains(&"hsa_init@@ROCR_1"), "{text}");
-    let foreign = |name: &&&str| {
+    let is_unexpected = |name: &&&str| {
         **name != "ROCR_1" && !(name.starts_with("hsa_") && name.ends_with("@@ROCR_1"))
     };
-    assert_eq!(names.iter().find(foreign), None, "{text}");
+    assert_eq!(names.iter().find(is_unexpected), None, "{text}");
     let all = hsa_sys::Core::SYMBOLS.iter().chain(hsa_sys::Vmem::SYMBOLS);
     for symbol in all {
         let name = format!("{}@@ROCR_1", symbol.name);
@@ -105,7 +105,7 @@ fn exports(folder: &Path) {
 }
 
 /// Checks that the program requires the version, as with AMD's library.
-fn references(folder: &Path) {
+fn check_references(folder: &Path) {
     let output = run(Command::new("nm").arg("-D").arg(folder.join("cycle")));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("hsa_init@ROCR_1"), "{text}");
@@ -124,7 +124,7 @@ fn loader_accepts_the_shared_object() {
     unsafe {
         assert_eq!((library.table().core.hsa_init)(), hsa_sys::HSA_STATUS_SUCCESS);
         assert_eq!((library.table().core.hsa_shut_down)(), hsa_sys::HSA_STATUS_SUCCESS);
-        let again = (library.table().core.hsa_shut_down)();
-        assert_eq!(again, hsa_sys::HSA_STATUS_ERROR_NOT_INITIALIZED);
+        let second = (library.table().core.hsa_shut_down)();
+        assert_eq!(second, hsa_sys::HSA_STATUS_ERROR_NOT_INITIALIZED);
     }
 }

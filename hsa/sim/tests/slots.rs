@@ -9,20 +9,20 @@ use std::sync::Barrier;
 #[test]
 fn at_most_64_simulations_run() {
     const SIZE: usize = 64 * KIB;
-    let all_there = Barrier::new(64);
+    let barrier = Barrier::new(64);
     std::thread::scope(|scope| {
         for number in 0..64 {
-            let all_there = &all_there;
+            let barrier = &barrier;
             scope.spawn(move || {
                 let r = start("gpus=1,era=d");
                 let (base, handle) = r.mapped(SIZE, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
                 write(base, number);
-                if all_there.wait().is_leader() {
-                    let why = Simulation::start(Config::default()).expect_err("a 65th");
-                    assert_eq!(why, Error::TooMany);
-                    assert!(why.to_string().contains("64"), "{why}");
+                if barrier.wait().is_leader() {
+                    let error = Simulation::start(Config::default()).expect_err("a 65th");
+                    assert_eq!(error, Error::TooMany);
+                    assert!(error.to_string().contains("64"), "{error}");
                 }
-                all_there.wait();
+                barrier.wait();
                 assert_eq!(r.peek(base), number);
                 assert_eq!(r.simulation.usage().mappings, 1);
                 assert_eq!((r.unmap(base, SIZE), r.release(handle)), (OK, OK));

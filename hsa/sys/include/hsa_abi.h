@@ -3,9 +3,9 @@
  *
  * Written for this project from the public documentation of HSA 1.2 and of AMD's
  * extensions up to ROCm 7.14; it is not AMD's header and is not meant to replace it
- * in C programs. bindgen turns it into ../src/bindings.rs (`cargo test -p hsa-sys
- * --features bindgen` says whether that file is up to date), and tests/layout.rs compares
- * every constant, size and offset with AMD's own headers where they are installed.
+ * in C programs. bindgen generates ../src/bindings.rs from it; `cargo test -p hsa-sys
+ * --features bindgen` checks that this file is up to date. tests/layout.rs compares
+ * every constant, size and offset with AMD's own headers, if installed.
  *
  * HSA_FUNCTION(result, name, (parameters)) declares the pointer type `name_fn`; the
  * names themselves are listed once, in ../src/table.rs.
@@ -24,7 +24,7 @@
 typedef enum {
   HSA_STATUS_SUCCESS = 0x0,
   HSA_STATUS_INFO_BREAK = 0x1,
-  /* AMD's own, from the extension. */
+  /* Defined by AMD's extension. */
   HSA_STATUS_ERROR_INVALID_MEMORY_POOL = 40,
   HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION = 41,
   HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION = 42,
@@ -33,7 +33,7 @@ typedef enum {
   HSA_STATUS_ERROR_OUT_OF_REGISTERS = 45,
   HSA_STATUS_ERROR_RESOURCE_BUSY = 46,
   HSA_STATUS_ERROR_NOT_SUPPORTED = 47,
-  /* The standard's. */
+  /* Defined by the HSA standard. */
   HSA_STATUS_ERROR = 0x1000,
   HSA_STATUS_ERROR_INVALID_ARGUMENT = 0x1001,
   HSA_STATUS_ERROR_INVALID_QUEUE_CREATION = 0x1002,
@@ -105,7 +105,7 @@ typedef enum {
   HSA_AGENT_INFO_ISA = 19
 } hsa_agent_info_t;
 
-/* Passed where hsa_agent_info_t is asked for. */
+/* Passed as hsa_agent_info_t. */
 typedef enum {
   HSA_AMD_AGENT_INFO_CHIP_ID = 0xA000,
   HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT = 0xA002,
@@ -121,7 +121,7 @@ typedef enum {
   HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES = 0xA114
 } hsa_amd_agent_info_t;
 
-/* The number of a bit in the eight bytes that HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES answers. */
+/* The number of a bit in the eight bytes that HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES returns. */
 typedef enum { HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU = 1 } hsa_amd_agent_memory_properties_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_iterate_agents,
@@ -178,7 +178,7 @@ typedef enum {
   HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE = 18
 } hsa_amd_memory_pool_info_t;
 
-/* Flags of hsa_amd_memory_pool_allocate; the last also of hsa_amd_vmem_handle_create. */
+/* Flags of hsa_amd_memory_pool_allocate; UNCACHED also of hsa_amd_vmem_handle_create. */
 typedef enum {
   HSA_AMD_MEMORY_POOL_STANDARD_FLAG = 0,
   HSA_AMD_MEMORY_POOL_PCIE_FLAG = 1,
@@ -273,7 +273,7 @@ HSA_FUNCTION(hsa_status_t, hsa_amd_memory_lock,
               void **agent_address));
 HSA_FUNCTION(hsa_status_t, hsa_amd_memory_unlock, (void *host_address));
 
-/* ---- What an address is ------------------------------------------------------- */
+/* ---- Information about addresses ---------------------------------------------- */
 
 typedef enum {
   HSA_EXT_POINTER_TYPE_UNKNOWN = 0,
@@ -286,7 +286,7 @@ typedef enum {
 } hsa_amd_pointer_type_t;
 
 typedef struct hsa_amd_pointer_info_s {
-  /* Set by the caller to the size it knows; a newer runtime fills no more than that. */
+  /* The size of the caller's struct. A newer runtime writes no more than this. */
   uint32_t size;
   hsa_amd_pointer_type_t type;
   void *agentBaseAddress;

@@ -1,4 +1,4 @@
-//! Finds `libhsa-runtime64` on this machine and loads it.
+//! Finds and loads `libhsa-runtime64`.
 
 use crate::printable;
 use crate::table::{MissingSymbol, Table};
@@ -21,7 +21,7 @@ pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 /// file capabilities, or by a security module (`AT_SECURE`).
 #[must_use]
 pub fn is_privileged() -> bool {
-    // SAFETY: it reads the vector that the kernel has put on the stack.
+    // SAFETY: only reads the auxiliary vector of the process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -36,12 +36,12 @@ pub fn variable(name: &str) -> Option<OsString> {
     value.filter(|value| !value.is_empty())
 }
 
-/// Which files to try, in which order.
+/// The files to try, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
     candidates: Vec<PathBuf>,
-    /// Named files that are rejected.
-    refused: Vec<Attempt>,
+    /// Files that are not tried, with the reason.
+    rejected: Vec<Attempt>,
 }
 
 impl Search {
@@ -60,10 +60,10 @@ impl Search {
     /// Tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
-        Self { candidates: vec![path.into()], refused: Vec::new() }
+        Self { candidates: vec![path.into()], rejected: Vec::new() }
     }
 
-    /// The files to try, in order. A bare name is searched by the dynamic linker.
+    /// Returns the files to try, in order. The dynamic linker searches for a bare name.
     #[must_use]
     pub fn candidates(&self) -> &[PathBuf] {
         &self.candidates
@@ -73,13 +73,13 @@ impl Search {
         if let Some(path) = runtime {
             return Self::only(path);
         }
-        let (mut candidates, mut refused) = (Vec::new(), Vec::new());
+        let (mut candidates, mut rejected) = (Vec::new(), Vec::new());
         if let Some(rocm) = rocm.map(PathBuf::from) {
             if rocm.is_absolute() {
                 candidates.push(rocm.join("lib").join(FILE_NAME));
             } else {
                 let reason = format!("{ROCM_VARIABLE} is not absolute and is ignored");
-                refused.push(Attempt { path: rocm, reason });
+                rejected.push(Attempt { path: rocm, reason });
             }
         }
         candidates.push(PathBuf::from(FILE_NAME));
@@ -87,13 +87,13 @@ impl Search {
         let build = build.filter(|folder| folder.is_absolute());
         candidates.extend(build.map(|folder| folder.join(FILE_NAME)));
         candidates.push(Path::new("/opt/rocm/lib").join(FILE_NAME));
-        let mut seen = Vec::new();
-        candidates.retain(|path| !seen.contains(path) && (seen.push(path.clone()), true).1);
-        Self { candidates, refused }
+        let mut unique = Vec::new();
+        candidates.retain(|path| !unique.contains(path) && (unique.push(path.clone()), true).1);
+        Self { candidates, rejected }
     }
 }
 
-/// A file that was tried, and why it failed.
+/// A file that was tried or rejected, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
@@ -138,15 +138,15 @@ impl Library {
     /// Loads the first library of `search` that has all required functions.
     ///
     /// # Errors
-    /// [`LoadError`] lists each file tried and why it failed.
+    /// [`LoadError`] lists each tried file and the reason.
     ///
     /// # Safety
     /// Loading runs the library's initialisers and trusts its functions to have the types of
     /// the HSA ABI. The files of `search` must be HSA runtimes.
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
-        let mut attempts = search.refused.clone();
+        let mut attempts = search.rejected.clone();
         for path in search.candidates() {
-            // SAFETY: the caller vouches for the file.
+            // SAFETY: the caller promises that the file is an HSA runtime.
             match unsafe { Self::open(path) } {
                 Ok(library) => return Ok(library),
                 Err(reason) => attempts.push(Attempt { path: path.clone(), reason }),
@@ -167,8 +167,8 @@ impl Library {
         &self.path
     }
 
-    /// Returns the address of a function that the library exports, also of one that is not in the
-    /// table. It stays valid until the process ends.
+    /// Returns the address of an exported function, even if it is not in the table. The address
+    /// stays valid until the process ends.
     #[must_use]
     pub fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         symbol(&self.library, name)
@@ -179,43 +179,43 @@ impl Library {
             // The dynamic linker would open the program itself.
             return Err("the name is empty".into());
         }
-        // NODELETE is not among libloading's names; local, so that two runtimes can be loaded
-        // side by side.
+        // libloading does not define NODELETE. LOCAL, so that two runtimes can be loaded side by
+        // side.
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        // SAFETY: the caller of `load` vouches for the file.
+        // SAFETY: the caller of `load` promises that the file is an HSA runtime.
         let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
             .map_err(|error| reason(path, &error))?;
         let mut resolve = |name: &CStr| symbol(&library, name);
-        // SAFETY: the addresses come from an HSA runtime (the caller says), under those names,
-        // and stay valid because the library is never unloaded.
+        // SAFETY: the addresses are those of an HSA runtime, as the caller promises, and stay valid
+        // because the library is never unloaded.
         let table = unsafe { Table::load(&mut resolve) }
             .map_err(|MissingSymbol(name)| format!("does not export `{name}`"))?;
-        let path = origin(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
+        let path = file_of(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
         Ok(Self { table, path, library })
     }
 }
 
 fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: only the address is taken; the caller gives it its type.
+    // SAFETY: only returns the address; the caller converts it to its type.
     let symbol = unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
     NonNull::new(symbol.as_raw_ptr())
 }
 
-/// Returns the linker's message, if any, without the path, which the caller prints.
+/// Returns the linker's message, if any. Removes the path, which the caller prints.
 fn reason(path: &Path, error: &libloading::Error) -> String {
-    let words = match std::error::Error::source(error) {
+    let message = match std::error::Error::source(error) {
         Some(source) => source.to_string(),
         None => error.to_string(),
     };
     let prefix = format!("{}: ", path.display());
-    words.strip_prefix(&prefix).map(str::to_owned).unwrap_or(words)
+    message.strip_prefix(&prefix).map(str::to_owned).unwrap_or(message)
 }
 
 /// Returns the file that contains `address`.
-fn origin(address: *const c_void) -> Option<PathBuf> {
+fn file_of(address: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `info` is writable and of the right type; any address may be asked about.
+    // SAFETY: `info` is writable and of the right type; `dladdr` accepts any address.
     if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
         return None;
     }
@@ -224,7 +224,7 @@ fn origin(address: *const c_void) -> Option<PathBuf> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: dladdr answers a string that lives as long as the library, which is never unloaded.
+    // SAFETY: the string from `dladdr` lives as long as the library, which is never unloaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     // Resolve symbolic links.
@@ -267,9 +267,9 @@ mod tests {
             paths(&search),
             ["libhsa-runtime64.so.1", "libhsa-runtime64.so", "/opt/rocm/lib/libhsa-runtime64.so.1",]
         );
-        let [refused] = &search.refused[..] else { panic!("{search:?}") };
-        assert_eq!(refused.path, Path::new("rocm"));
-        assert!(refused.reason.contains("ROCM_PATH is not absolute"), "{refused:?}");
+        let [rejected] = &search.rejected[..] else { panic!("{search:?}") };
+        assert_eq!(rejected.path, Path::new("rocm"));
+        assert!(rejected.reason.contains("ROCM_PATH is not absolute"), "{rejected:?}");
     }
 
     #[test]

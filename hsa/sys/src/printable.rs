@@ -6,33 +6,34 @@ use std::fmt::Write;
 /// Escapes characters that a terminal interprets: control characters, those that change the
 /// direction of text, and those that XML forbids. Line breaks and tabs stay.
 ///
-/// Each becomes an escape such as `\u001b`, as in JSON, so that printed JSON stays valid and keeps
-/// its meaning.
+/// Each such character becomes an escape such as `\u001b`, as in JSON, so that printed JSON stays
+/// valid and keeps its meaning.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 16);
+    let mut escaped = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if is_unprintable(character) {
             // Writing to a string does not fail.
-            let _ = write!(shown, "\\u{:04x}", u32::from(character));
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
-            shown.push(character);
+            escaped.push(character);
         }
     }
-    Cow::Owned(shown)
+    Cow::Owned(escaped)
 }
 
 fn is_unprintable(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
-        // Arabic letter mark, left-to-right and right-to-left marks, embeddings, overrides, isolates.
+        // Arabic letter mark, left-to-right and right-to-left marks, embeddings, overrides,
+        // isolates.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             true
         }
-        // Line and paragraph separators; what XML forbids besides control characters.
+        // Line and paragraph separators; noncharacters that XML forbids.
         '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}' => true,
         // C0, DEL and C1.
         other => other.is_control(),

@@ -6,11 +6,11 @@ use core::ffi::{CStr, c_void};
 use core::mem::{size_of, transmute_copy};
 use core::ptr::NonNull;
 
-/// A function's name, and whether its group requires it.
+/// The name of a function, and whether its group requires it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Symbol {
-    /// The C name, as it is looked up and as it appears in logs.
+    /// The C name, which is looked up and appears in logs.
     pub name: &'static str,
     /// Whether the group cannot be loaded without it.
     pub required: bool,
@@ -24,7 +24,8 @@ pub struct MissingSymbol(pub &'static str);
 /// A function that returns the address of a symbol.
 pub type Resolver<'a> = dyn FnMut(&CStr) -> Option<NonNull<c_void>> + 'a;
 
-/// Takes bindgen's `Option` off a function pointer's type.
+/// Converts the type of an optional function pointer, as bindgen generates it, to that of the
+/// function pointer.
 pub trait Pointer {
     /// The function pointer itself.
     type Function: Copy;
@@ -32,7 +33,7 @@ pub trait Pointer {
 impl<F: Copy> Pointer for Option<F> {
     type Function = F;
 }
-/// The type of a present function: bindgen's type without its `Option`.
+/// The type of a required function: bindgen's type without `Option`.
 pub type Required<F> = <F as Pointer>::Function;
 
 macro_rules! functions {
@@ -61,20 +62,21 @@ macro_rules! functions {
             /// [`MissingSymbol`] names the first missing required function.
             ///
             /// # Safety
-            /// For each name, `resolve` must return the address of the C function of that name and of
-            /// the type that `include/hsa_abi.h` declares, valid for as long as the table is used.
+            /// For each name, `resolve` must return the address of the C function of that name and
+            /// of the type that `include/hsa_abi.h` declares, valid for as long as the table is
+            /// used.
             pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
                 Ok(Self {
                     $($required: {
                         let name = concat!(stringify!($required), "\0");
                         let found = look_up(resolve, name)
                             .ok_or(MissingSymbol(stringify!($required)))?;
-                        // SAFETY: the caller vouches for address and type.
+                        // SAFETY: the caller promises the address and its type.
                         unsafe { function(found) }
                     },)*
                     $($optional: {
                         let name = concat!(stringify!($optional), "\0");
-                        // SAFETY: the caller vouches for address and type.
+                        // SAFETY: the caller promises the address and its type.
                         look_up(resolve, name).map(|found| unsafe { function(found) })
                     },)*
                 })
@@ -95,22 +97,23 @@ fn look_up(resolve: &mut Resolver<'_>, name: &'static str) -> Option<NonNull<c_v
 /// Reads a symbol's address as a function pointer.
 ///
 /// # Safety
-/// `address` must be that of a function of type `F`, and `F` a function pointer.
+/// `F` must be a function pointer type, and `address` the address of a function of that type.
 unsafe fn function<F: Copy>(address: NonNull<c_void>) -> F {
     const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>()) };
-    // SAFETY: same size (asserted), and the caller says that it is a function of this type.
+    // SAFETY: the sizes are equal (asserted), and the caller promises that it is a function of this
+    // type.
     unsafe { transmute_copy(&address) }
 }
 
 functions! {
-    /// The runtime, its agents and pools, copies, and everything else but virtual memory.
+    /// The runtime, its agents and pools, copies, and everything else except virtual memory.
     Core:
     required {
-        /// Text of a status.
+        /// Returns the text of a status.
         hsa_status_string: hsa_status_string_fn,
-        /// Starts the runtime, or counts one more user of it.
+        /// Starts the runtime, or adds a user to the running one.
         hsa_init: hsa_init_fn,
-        /// Counts one user less; the last one stops the runtime.
+        /// Removes a user. Removing the last one stops the runtime.
         hsa_shut_down: hsa_shut_down_fn,
         /// Reads an attribute of the runtime.
         hsa_system_get_info: hsa_system_get_info_fn,
@@ -136,13 +139,13 @@ functions! {
         hsa_amd_memory_pool_free: hsa_amd_memory_pool_free_fn,
         /// Grants agents access to an allocation.
         hsa_amd_agents_allow_access: hsa_amd_agents_allow_access_fn,
-        /// Copies and waits.
+        /// Copies memory and waits.
         hsa_memory_copy: hsa_memory_copy_fn,
-        /// Fills with a 32-bit value and waits.
+        /// Fills memory with a 32-bit value and waits.
         hsa_amd_memory_fill: hsa_amd_memory_fill_fn,
-        /// Copies in the background.
+        /// Copies memory in the background.
         hsa_amd_memory_async_copy: hsa_amd_memory_async_copy_fn,
-        /// Makes a signal.
+        /// Creates a signal.
         hsa_signal_create: hsa_signal_create_fn,
         /// Destroys a signal.
         hsa_signal_destroy: hsa_signal_destroy_fn,
@@ -158,7 +161,7 @@ functions! {
         hsa_amd_memory_unlock: hsa_amd_memory_unlock_fn,
         /// Describes an address.
         hsa_amd_pointer_info: hsa_amd_pointer_info_fn,
-        /// Makes an IPC handle of an allocation.
+        /// Creates an IPC handle of an allocation.
         hsa_amd_ipc_memory_create: hsa_amd_ipc_memory_create_fn,
         /// Maps another process's allocation.
         hsa_amd_ipc_memory_attach: hsa_amd_ipc_memory_attach_fn,
@@ -166,9 +169,9 @@ functions! {
         hsa_amd_ipc_memory_detach: hsa_amd_ipc_memory_detach_fn,
         /// Exports an allocation as a dma-buf.
         hsa_amd_portable_export_dmabuf: hsa_amd_portable_export_dmabuf_fn,
-        /// The same with flags (extension 1.9).
+        /// Exports an allocation as a dma-buf, with flags (extension 1.9).
         hsa_amd_portable_export_dmabuf_v2: hsa_amd_portable_export_dmabuf_v2_fn,
-        /// Closes such a dma-buf.
+        /// Closes an exported dma-buf.
         hsa_amd_portable_close_dmabuf: hsa_amd_portable_close_dmabuf_fn,
         /// Registers a handler of memory faults and other events.
         hsa_amd_register_system_event_handler: hsa_amd_register_system_event_handler_fn,
@@ -180,7 +183,7 @@ functions! {
 }
 
 functions! {
-    /// Virtual-memory management: ROCm 6.0 (extension 1.4) and later.
+    /// Virtual memory management: ROCm 6.0 (extension 1.4) and later.
     Vmem:
     required {
         /// Reserves a range of addresses.
@@ -193,7 +196,7 @@ functions! {
         hsa_amd_vmem_handle_release: hsa_amd_vmem_handle_release_fn,
         /// Maps physical memory at an address.
         hsa_amd_vmem_map: hsa_amd_vmem_map_fn,
-        /// Unmaps it.
+        /// Unmaps physical memory.
         hsa_amd_vmem_unmap: hsa_amd_vmem_unmap_fn,
         /// Sets the access of agents.
         hsa_amd_vmem_set_access: hsa_amd_vmem_set_access_fn,
@@ -201,7 +204,7 @@ functions! {
         hsa_amd_vmem_get_access: hsa_amd_vmem_get_access_fn,
         /// Exports physical memory as a file descriptor.
         hsa_amd_vmem_export_shareable_handle: hsa_amd_vmem_export_shareable_handle_fn,
-        /// Imports such a file descriptor as a handle.
+        /// Imports an exported file descriptor as a handle.
         hsa_amd_vmem_import_shareable_handle: hsa_amd_vmem_import_shareable_handle_fn,
         /// Adds a reference to the memory that is mapped at an address.
         hsa_amd_vmem_retain_alloc_handle: hsa_amd_vmem_retain_alloc_handle_fn,
@@ -214,7 +217,7 @@ functions! {
         hsa_amd_vmem_address_reserve_align: hsa_amd_vmem_address_reserve_align_fn,
         /// Exports a handle for another machine of the fabric (ROCm 7.14).
         hsa_amd_vmem_export_fabric_handle: hsa_amd_vmem_export_fabric_handle_fn,
-        /// Opens such a handle (ROCm 7.14).
+        /// Imports a handle from another machine of the fabric (ROCm 7.14).
         hsa_amd_vmem_import_fabric_handle: hsa_amd_vmem_import_fabric_handle_fn,
     }
 }
@@ -222,9 +225,9 @@ functions! {
 /// All functions of one runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// The runtime itself.
+    /// All functions except virtual memory management.
     pub core: Core,
-    /// Virtual-memory management, or the missing function.
+    /// Virtual memory management, or the missing function.
     pub vmem: Result<Vmem, MissingSymbol>,
 }
 
@@ -232,13 +235,13 @@ impl Table {
     /// Looks up every function.
     ///
     /// # Errors
-    /// [`MissingSymbol`] if a required function of [`Core`] is missing. Missing virtual
-    /// memory is not an error here; see [`Table::vmem`].
+    /// [`MissingSymbol`] if a required function of [`Core`] is missing. Missing functions of
+    /// [`Vmem`] are reported in [`Table::vmem`].
     ///
     /// # Safety
     /// As for [`Core::load`].
     pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
-        // SAFETY: the caller vouches for what `resolve` answers.
+        // SAFETY: the caller promises the results of `resolve`.
         let core = unsafe { Core::load(resolve)? };
         // SAFETY: as above.
         let vmem = unsafe { Vmem::load(resolve) };

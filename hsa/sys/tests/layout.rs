@@ -8,9 +8,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use verdict::Verdict;
 
-/// Names that the first headers with virtual memory lack: the name or its start, and the first
-/// extension of which every released header has it.
-const NEWER: &[(&str, u32)] = &[
+/// Names that the first headers with virtual memory lack: the name or its prefix, and the first
+/// extension version that always includes it.
+const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_STATUS_ERROR_RESOURCE_BUSY", 5),
     ("HSA_AMD_SYSTEM_INFO_EXT_VERSION_", 5),
     ("HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES", 5),
@@ -35,7 +35,7 @@ const NEWER: &[(&str, u32)] = &[
     ("hsa_fabric_handle_t", 25),
     ("hsa_amd_vmem_export_fabric_handle", 25),
     ("hsa_amd_vmem_import_fabric_handle", 25),
-    // Its extension is unknown.
+    // The extension version is unknown.
     ("HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED", u32::MAX),
 ];
 
@@ -45,24 +45,24 @@ const VMEM: u32 = 4;
 #[test]
 fn bindings_agree_with_amds_headers() {
     let claims = claims::read_all(claims::BINDINGS, |name| format!("__typeof__(&{name})"));
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let mut newest = None;
     for folder in folders() {
         let minor = extension(&folder);
         newest = newest.max(Some(minor));
         let verdicts =
-            verdict::judge(&["hsa/hsa.h", "hsa/hsa_ext_amd.h"], &[folder.as_path()], &claims);
-        let of = |wanted| {
+            verdict::check(&["hsa/hsa.h", "hsa/hsa_ext_amd.h"], &[folder.as_path()], &claims);
+        let with = |verdict| {
             let pairs = claims.iter().zip(&verdicts);
-            pairs.filter(move |(_, found)| **found == wanted).map(|(claim, _)| claim)
+            pairs.filter(move |(_, found)| **found == verdict).map(|(claim, _)| claim)
         };
-        for claim in of(Verdict::Differs) {
-            wrong.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.what));
+        for claim in with(Verdict::Differs) {
+            errors.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.description));
         }
-        for claim in of(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
-            wrong.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
+        for claim in with(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
+            errors.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
         }
-        let mut absent: Vec<_> = of(Verdict::Absent).map(|claim| &*claim.subject).collect();
+        let mut absent: Vec<_> = with(Verdict::Absent).map(|claim| &*claim.subject).collect();
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
         report(&format!(
@@ -71,7 +71,7 @@ fn bindings_agree_with_amds_headers() {
             claims.len(),
         ));
     }
-    assert!(wrong.is_empty(), "the bindings are not AMD's:\n{}", wrong.join("\n"));
+    assert!(errors.is_empty(), "the bindings are not AMD's:\n{}", errors.join("\n"));
     if newest.is_none_or(|minor| minor < VMEM) {
         let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
         let message =
@@ -87,14 +87,14 @@ fn report(message: &str) {
 }
 
 #[test]
-fn newer_names_are_all_known() {
+fn names_added_later_are_in_the_bindings() {
     let claims = claims::read_all(claims::BINDINGS, str::to_owned);
-    for (name, _) in NEWER {
+    for (name, _) in ADDED_LATER {
         assert!(claims.iter().any(|claim| claim.subject.starts_with(name)), "{name}");
     }
 }
 
-/// Returns the directories with AMD's headers, each once. A directory in the variable must have
+/// Returns the folders with AMD's headers, each once. A folder in `HSA_VMM_AMD_INCLUDE` must have
 /// them.
 fn folders() -> Vec<PathBuf> {
     let named = std::env::var_os("HSA_VMM_AMD_INCLUDE").unwrap_or_default();
@@ -134,11 +134,13 @@ fn extension(folder: &Path) -> u32 {
         .map_or(0, |minor| minor.trim().parse().expect("a version is a number"))
 }
 
+/// Returns the first extension version that always includes a name.
 fn since(subject: &str) -> u32 {
-    let newer = NEWER.iter().find(|(name, _)| subject.starts_with(name));
-    newer.map_or(VMEM, |(_, minor)| *minor)
+    let entry = ADDED_LATER.iter().find(|(name, _)| subject.starts_with(name));
+    entry.map_or(VMEM, |(_, minor)| *minor)
 }
 
+/// Returns whether `HSA_VMM_REQUIRE` requires headers.
 fn required() -> bool {
     let words = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
     words.split_whitespace().any(|word| word == "headers" || word == "1")

@@ -1,4 +1,4 @@
-//! The loader: which files it finds and in which order, and its errors.
+//! The loader: the files that it tries, their order, and its errors.
 
 mod compiler;
 mod stub;
@@ -16,7 +16,7 @@ fn load(path: &Path) -> Result<Library, LoadError> {
     unsafe { Library::load(&Search::only(path)) }
 }
 
-fn work() -> TempDir {
+fn temporary_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
@@ -43,8 +43,8 @@ fn only_reason(error: &LoadError, path: &Path) -> String {
 
 #[test]
 fn missing_file_error_quotes_the_linker() {
-    let work = work();
-    let path = work.path().join("absent.so");
+    let folder = temporary_folder();
+    let path = folder.path().join("absent.so");
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("No such file"), "{reason}");
     assert!(!reason.contains("absent.so"), "the message already has the path: {reason}");
@@ -52,23 +52,23 @@ fn missing_file_error_quotes_the_linker() {
 
 #[test]
 fn load_error_escapes_paths_and_reasons() {
-    let work = work();
-    let folder = work.path().join("a\u{1b}]0;t\u{7}\u{9b}31m\u{202e}\r");
+    let root = temporary_folder();
+    let folder = root.path().join("a\u{1b}]0;t\u{7}\u{9b}31m\u{202e}\r");
     std::fs::create_dir(&folder).unwrap();
     let missing = folder.join("absent.so");
     let text = folder.join("text.so");
     std::fs::write(&text, "no library\n".repeat(1000)).unwrap();
     for path in [missing, text] {
-        let words = load(&path).unwrap_err().to_string();
-        assert!(!words.contains(|it: char| it.is_control() && it != '\n'), "{words:?}");
-        assert!(words.contains("a\\u001b]0;t\\u0007\\u009b31m\\u202e\\u000d/"), "{words:?}");
+        let message = load(&path).unwrap_err().to_string();
+        assert!(!message.contains(|c: char| c.is_control() && c != '\n'), "{message:?}");
+        assert!(message.contains("a\\u001b]0;t\\u0007\\u009b31m\\u202e\\u000d/"), "{message:?}");
     }
 }
 
 #[test]
 fn invalid_library_error_quotes_the_linker() {
-    let work = work();
-    let path = work.path().join("text.so");
+    let folder = temporary_folder();
+    let path = folder.path().join("text.so");
     std::fs::write(&path, "no library\n".repeat(1000)).unwrap();
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert!(reason.contains("ELF"), "{reason}");
@@ -82,87 +82,87 @@ fn load_rejects_empty_name() {
 
 #[test]
 fn load_rejects_folder() {
-    let work = work();
-    only_reason(&load(work.path()).unwrap_err(), work.path());
+    let folder = temporary_folder();
+    only_reason(&load(folder.path()).unwrap_err(), folder.path());
 }
 
 #[test]
 fn incomplete_library_error_names_function() {
-    let work = work();
-    let path = stub::make(work.path().join("init.so"), ["hsa_init"]);
+    let folder = temporary_folder();
+    let path = stub::build(folder.path().join("init.so"), ["hsa_init"]);
     let reason = only_reason(&load(&path).unwrap_err(), &path);
     assert_eq!(reason, "does not export `hsa_status_string`");
 }
 
 #[test]
 fn each_missing_function_is_named() {
-    let work = work();
+    let folder = temporary_folder();
     for missing in required(Core::SYMBOLS) {
         let functions = all().filter(|name| *name != missing);
-        let path = stub::make(work.path().join(missing), functions);
+        let path = stub::build(folder.path().join(missing), functions);
         let reason = only_reason(&load(&path).unwrap_err(), &path);
         assert_eq!(reason, format!("does not export `{missing}`"));
     }
     for missing in required(Vmem::SYMBOLS) {
         let functions = all().filter(|name| *name != missing);
-        let library = load(&stub::make(work.path().join(missing), functions)).unwrap();
+        let library = load(&stub::build(folder.path().join(missing), functions)).unwrap();
         assert_eq!(library.table().vmem.unwrap_err(), MissingSymbol(missing));
     }
 }
 
 #[test]
 fn runtime_without_virtual_memory_loads() {
-    let work = work();
-    let path = stub::make(work.path().join("old.so"), names(Core::SYMBOLS));
+    let folder = temporary_folder();
+    let path = stub::build(folder.path().join("old.so"), names(Core::SYMBOLS));
     let library = load(&path).unwrap();
     assert_eq!(
         library.table().vmem.unwrap_err(),
         MissingSymbol("hsa_amd_vmem_address_reserve"),
-        "the first that is missing"
+        "the first missing function"
     );
     // SAFETY: the stub's function takes no arguments and returns a number.
-    assert_eq!(unsafe { (library.table().core.hsa_init)() }, stub::ANSWER);
+    assert_eq!(unsafe { (library.table().core.hsa_init)() }, stub::RESULT);
 }
 
 #[test]
 fn optional_functions_may_be_missing() {
-    let work = work();
+    let folder = temporary_folder();
     let few = required(Core::SYMBOLS).chain(required(Vmem::SYMBOLS));
-    for (name, functions, there) in
+    for (name, functions, present) in
         [("few.so", few.collect::<Vec<_>>(), false), ("all.so", all().collect(), true)]
     {
-        let library = load(&stub::make(work.path().join(name), functions)).unwrap();
+        let library = load(&stub::build(folder.path().join(name), functions)).unwrap();
         let table = library.table();
         let vmem = table.vmem.as_ref().unwrap();
         for (function, found) in table.core.optional().chain(vmem.optional()) {
-            assert_eq!(found, there, "{function} in {name}");
+            assert_eq!(found, present, "{function} in {name}");
         }
     }
 }
 
 #[test]
 fn two_runtimes_load_side_by_side() {
-    let work = work();
-    let [one, other] = ["one.so", "other.so"]
-        .map(|name| load(&stub::make(work.path().join(name), all())).unwrap());
-    assert_eq!(one.path(), work.path().join("one.so"));
-    assert_eq!(other.path(), work.path().join("other.so"));
-    assert!(!std::ptr::fn_addr_eq(one.table().core.hsa_init, other.table().core.hsa_init));
+    let folder = temporary_folder();
+    let [first, second] = ["first.so", "second.so"]
+        .map(|name| load(&stub::build(folder.path().join(name), all())).unwrap());
+    assert_eq!(first.path(), folder.path().join("first.so"));
+    assert_eq!(second.path(), folder.path().join("second.so"));
+    assert!(!std::ptr::fn_addr_eq(first.table().core.hsa_init, second.table().core.hsa_init));
 }
 
 #[test]
 fn path_follows_symbolic_links() {
-    let work = work();
-    let real = stub::make(work.path().join("libhsa-runtime64.so.1.2.3"), all());
-    let link = work.path().join(FILE_NAME);
+    let folder = temporary_folder();
+    let real = stub::build(folder.path().join("libhsa-runtime64.so.1.2.3"), all());
+    let link = folder.path().join(FILE_NAME);
     std::os::unix::fs::symlink("libhsa-runtime64.so.1.2.3", &link).unwrap();
     let library = load(&link).unwrap();
     assert_eq!(library.path().canonicalize().unwrap(), real.canonicalize().unwrap());
 }
 
-/// Loads the library that the environment selects. The tests below run it in child processes,
-/// because a process cannot safely change its own environment. Run alone, it shows that the usual
-/// search on this machine finds a library or lists its attempts.
+/// Loads the library that the environment selects. The tests below run this test in child
+/// processes, because a process cannot safely change its own environment. On its own, it checks
+/// that the usual search on this machine finds a library or lists its attempts.
 #[test]
 fn search_finds_a_file_or_lists_attempts() {
     let search = Search::usual(None);
@@ -182,7 +182,7 @@ fn search_finds_a_file_or_lists_attempts() {
 
 /// Returns the output of the usual search with these variables set and the other relevant ones
 /// unset.
-fn usual(variables: &[(&str, &OsStr)]) -> String {
+fn run_usual_search(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child
         .args(["--exact", "search_finds_a_file_or_lists_attempts", "--nocapture"])
@@ -209,80 +209,82 @@ fn linker_path(folder: &Path) -> OsString {
 
 #[test]
 fn runtime_variable_has_priority() {
-    let work = work();
-    let named = stub::make(work.path().join("named.so"), all());
-    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
-    let said = usual(&[
+    let folder = temporary_folder();
+    let named = stub::build(folder.path().join("named.so"), all());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let output = run_usual_search(&[
         (RUNTIME_VARIABLE, named.as_os_str()),
-        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
     ]);
-    assert!(said.contains(&loaded(&named)), "{said}");
+    assert!(output.contains(&loaded(&named)), "{output}");
 }
 
 #[test]
 fn runtime_variable_has_no_fallback() {
-    let work = work();
-    let absent = work.path().join("absent.so");
-    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
-    let said = usual(&[
+    let folder = temporary_folder();
+    let absent = folder.path().join("absent.so");
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let output = run_usual_search(&[
         (RUNTIME_VARIABLE, absent.as_os_str()),
-        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
     ]);
-    assert!(said.contains(&format!("tried:\n  {}: ", absent.display())), "{said}");
-    assert!(!said.contains("LOADED"), "{said}");
+    assert!(output.contains(&format!("tried:\n  {}: ", absent.display())), "{output}");
+    assert!(!output.contains("LOADED"), "{output}");
 }
 
 #[test]
 fn rocm_path_precedes_the_linker() {
-    let work = work();
-    let rocm = stub::make(work.path().join("rocm/lib").join(FILE_NAME), all());
-    let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
-    let said = usual(&[
+    let folder = temporary_folder();
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
+    let output = run_usual_search(&[
         (RUNTIME_VARIABLE, OsStr::new("")),
-        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
     ]);
-    assert!(said.contains(&loaded(&rocm)), "{said}");
+    assert!(output.contains(&loaded(&rocm)), "{output}");
 }
 
 #[test]
-fn linker_result_has_its_real_path() {
-    let work = work();
-    let linker = stub::make(work.path().join(FILE_NAME), all());
-    let said = usual(&[("LD_LIBRARY_PATH", &linker_path(work.path()))]);
-    assert!(said.contains(&loaded(&linker)), "{said}");
+fn path_of_a_library_from_the_linker_is_absolute() {
+    let folder = temporary_folder();
+    let linker = stub::build(folder.path().join(FILE_NAME), all());
+    let output = run_usual_search(&[("LD_LIBRARY_PATH", &linker_path(folder.path()))]);
+    assert!(output.contains(&loaded(&linker)), "{output}");
 }
 
 #[test]
 fn incomplete_runtime_is_skipped() {
-    let work = work();
-    stub::make(work.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
-    let linker = stub::make(work.path().join("linker").join(FILE_NAME), all());
-    let said = usual(&[
-        (ROCM_VARIABLE, work.path().join("rocm").as_os_str()),
+    let folder = temporary_folder();
+    stub::build(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
+    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
+    let output = run_usual_search(&[
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
     ]);
-    assert!(said.contains(&loaded(&linker)), "{said}");
+    assert!(output.contains(&loaded(&linker)), "{output}");
 }
 
 #[test]
 fn failed_search_lists_attempts_in_order() {
-    let work = work();
-    // Stubs precede any library of the machine with a name that the linker searches.
-    stub::make(work.path().join(FILE_NAME), ["hsa_init"]);
-    stub::make(work.path().join("libhsa-runtime64.so"), ["hsa_init"]);
-    let rocm = work.path().join("rocm");
-    let said =
-        usual(&[(ROCM_VARIABLE, rocm.as_os_str()), ("LD_LIBRARY_PATH", &linker_path(work.path()))]);
+    let folder = temporary_folder();
+    // The linker finds these stubs before any library of the machine.
+    stub::build(folder.path().join(FILE_NAME), ["hsa_init"]);
+    stub::build(folder.path().join("libhsa-runtime64.so"), ["hsa_init"]);
+    let rocm = folder.path().join("rocm");
+    let output = run_usual_search(&[
+        (ROCM_VARIABLE, rocm.as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(folder.path())),
+    ]);
     let installed = Path::new("/opt/rocm/lib").join(FILE_NAME);
     if installed.exists() {
-        // The last usual directory has a real runtime on this machine, so the search cannot fail.
-        assert!(said.contains("\nLOADED "), "{said}");
+        // The last usual folder has a real runtime on this machine, so that the search cannot fail.
+        assert!(output.contains("\nLOADED "), "{output}");
         return;
     }
-    let listed: Vec<_> = said.lines().skip_while(|line| !line.ends_with("tried:")).collect();
+    let listed: Vec<_> = output.lines().skip_while(|line| !line.ends_with("tried:")).collect();
     let missing = "does not export `hsa_status_string`";
     let expected = [
         format!("no {FILE_NAME} could be loaded; tried:"),
@@ -291,7 +293,7 @@ fn failed_search_lists_attempts_in_order() {
         format!("  libhsa-runtime64.so: {missing}"),
         format!("  {}: ", installed.display()),
     ];
-    assert!(listed.len() >= expected.len(), "{said}");
+    assert!(listed.len() >= expected.len(), "{output}");
     for (line, expected) in listed.iter().zip(&expected) {
         assert!(line.starts_with(expected.as_str()), "{line:?} is not {expected:?}");
     }

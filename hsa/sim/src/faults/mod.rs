@@ -24,16 +24,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The plan and its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// Whether the plan has rules. Without rules a call takes no lock.
-    any: AtomicBool,
+    /// Whether the plan has rules. If not, calls take no lock.
+    has_rules: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     injector: Arc<Injector<Status>>,
-    /// The calls that were made to fail: function and number of the call.
+    /// The calls with a planned failure: function and number of the call.
     failed: Vec<(&'static str, u64)>,
+    /// The number of calls of each function.
     calls: std::collections::HashMap<&'static str, u64>,
 }
 
@@ -45,22 +46,21 @@ impl Faults {
     /// Replaces the plan and restarts its counters.
     pub(crate) fn set(&self, plan: FaultPlan) {
         let mut state = self.state();
-        self.any.store(!plan.is_empty(), Relaxed);
+        self.has_rules.store(!plan.is_empty(), Relaxed);
         *state = State { injector: Arc::new(Injector::new(plan.plan)), ..State::default() };
     }
 
-    /// Sets the plan that the simulation starts with. Lists the rules that have had an effect in the file
-    /// that [`hsa_faults::RECORD`] names, if there is one and the process has only its caller's
-    /// privileges.
+    /// Sets the initial plan. Appends each rule that has had an effect to the file that the
+    /// variable [`hsa_faults::RECORD`] names, if set. A privileged process ignores the variable.
     pub(crate) fn start(&self, plan: FaultPlan) {
         let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
         let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
         self.set(plan.clone());
         if let Some(path) = record {
-            // Opened for each line: a simulation holds no descriptor that its user would count.
+            // Opened for each line, so that the simulation holds no additional descriptor.
             let note = move |rule| {
                 let file = File::options().append(true).open(&path);
-                // A record that cannot be written must not make the call fail.
+                // Ignores errors: a failure to write must not make the call fail.
                 drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
             };
             self.state().injector = Arc::new(Injector::new(plan.plan).noting(note));
@@ -74,29 +74,30 @@ impl Faults {
     /// Counts a call of a function and applies its planned delay; returns its error or its
     /// misbehaviour.
     pub(crate) fn next(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
-        if !self.any.load(Relaxed) {
+        if !self.has_rules.load(Relaxed) {
             return Ok(None);
         }
         let mut state = self.state();
         let calls = state.calls.entry(name).or_default();
         *calls += 1;
         let (call, injection) = (*calls, state.injector.count(name));
-        if injection.refused().is_some() {
+        if injection.error().is_some() {
             state.failed.push((name, call));
         }
         drop(state);
         injection.apply().map_err(|Status(status)| status)
     }
 
-    fn has_fault(&self, wrong: FaultKind) -> bool {
-        self.any.load(Relaxed) && hsa_faults::has_fault(wrong)
+    fn has_fault(&self, fault: FaultKind) -> bool {
+        self.has_rules.load(Relaxed) && hsa_faults::has_fault(fault)
     }
 }
 
-/// Returns whether a function can be performed after its caller has returned. Its pointer arguments
-/// are only looked up in the simulation's state or passed to the kernel, never dereferenced.
+/// Returns whether a call of the function can be performed after it has returned to its caller.
+/// Such functions never dereference pointer arguments: they look them up or pass them to the
+/// kernel.
 pub(crate) fn may_be_late(function: &str) -> bool {
-    const THESE: [&str; 7] = [
+    const FUNCTIONS: [&str; 7] = [
         "hsa_amd_vmem_map",
         "hsa_amd_vmem_unmap",
         "hsa_amd_vmem_handle_release",
@@ -105,19 +106,19 @@ pub(crate) fn may_be_late(function: &str) -> bool {
         "hsa_memory_copy",
         "hsa_amd_memory_fill",
     ];
-    THESE.contains(&function)
+    FUNCTIONS.contains(&function)
 }
 
 /// The body of a call, with its arguments bound.
 pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 
 /// A call that is performed later by another thread.
-struct Late(Body);
+struct DelayedCall(Body);
 
 // SAFETY: only created for functions of `may_be_late`, which treat pointer arguments as numbers.
-unsafe impl Send for Late {}
+unsafe impl Send for DelayedCall {}
 
-impl Late {
+impl DelayedCall {
     fn perform(self, instance: &Arc<Instance>) {
         // The caller has returned already, so the status is dropped.
         let _ = (self.0)(instance);
@@ -125,35 +126,35 @@ impl Late {
 }
 
 /// Performs a call with a fault.
-pub(crate) fn perform(wrong: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
-    match wrong {
+pub(crate) fn perform(fault: FaultKind, instance: &Arc<Instance>, body: Body) -> HsaResult {
+    match fault {
         FaultKind::Lost => Ok(()),
         FaultKind::Late(delay) => {
-            let (instance, late) = (Arc::clone(instance), Late(body));
-            let work = move || {
+            let (instance, call) = (Arc::clone(instance), DelayedCall(body));
+            let delayed = move || {
                 std::thread::sleep(delay);
-                late.perform(&instance);
+                call.perform(&instance);
             };
             // If no thread can be started, the call is lost.
-            let _ = std::thread::Builder::new().name("hsa-sim late".into()).spawn(work);
+            let _ = std::thread::Builder::new().name("hsa-sim late".into()).spawn(delayed);
             Ok(())
         }
-        _ => with_fault(Some(wrong), || body(instance)),
+        _ => with_fault(Some(fault), || body(instance)),
     }
 }
 
 impl Instance {
     /// Returns whether the current call has this fault.
-    pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
-        self.faults.has_fault(wrong)
+    pub(crate) fn has_fault(&self, fault: FaultKind) -> bool {
+        self.faults.has_fault(fault)
     }
 
     /// Returns the size that the call reports.
     pub(crate) fn reported_size(&self, size: u64) -> u64 {
-        match () {
-            () if self.has_fault(FaultKind::Half) => size / 2,
-            () if self.has_fault(FaultKind::Double) => size * 2,
-            () => size,
+        match (self.has_fault(FaultKind::Half), self.has_fault(FaultKind::Double)) {
+            (true, _) => size / 2,
+            (_, true) => size * 2,
+            _ => size,
         }
     }
 
@@ -176,10 +177,10 @@ impl Instance {
         &self,
         permission: hsa_access_permission_t,
     ) -> hsa_access_permission_t {
-        match () {
-            () if self.has_fault(FaultKind::Wide) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
-            () if self.has_fault(FaultKind::Narrow) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
-            () => permission,
+        match (self.has_fault(FaultKind::Wide), self.has_fault(FaultKind::Narrow)) {
+            (true, _) => hsa_sys::HSA_ACCESS_PERMISSION_RW,
+            (_, true) => hsa_sys::HSA_ACCESS_PERMISSION_RO,
+            _ => permission,
         }
     }
 

@@ -9,8 +9,8 @@ use hsa_sys::hsa_status_t;
 
 /// A plan of calls that fail, take longer, misbehave or never return.
 ///
-/// The text form is `function#3=OUT_OF_RESOURCES`; `;` or `,` separates rules. The language is that
-/// of [`hsa_faults`], as for the emulated kernel driver. The function `*` matches every call, with
+/// The text form is `function#3=OUT_OF_RESOURCES`; `;` or `,` separates rules. [`hsa_faults`]
+/// documents the language. The function `*` matches every call, with
 /// one common counter. A status is a number or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
@@ -70,8 +70,8 @@ impl FaultPlan {
 
     /// Returns the first unknown function of the plan.
     pub(crate) fn unknown_function(&self) -> Option<&str> {
-        let mut named = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
-        named.find(|name| !NAMES.contains(name))
+        let mut functions = self.plan.rules.iter().filter_map(|rule| rule.call.as_deref());
+        functions.find(|name| !NAMES.contains(name))
     }
 }
 
@@ -93,32 +93,32 @@ impl Target for Runtime {
         NAMES.to_vec()
     }
 
-    fn can(&self, call: &str, wrong: FaultKind) -> bool {
-        const MOVING: [&str; 3] =
+    fn can(&self, call: &str, fault: FaultKind) -> bool {
+        const COPIES: [&str; 3] =
             ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
-        const FREEING: [&str; 4] = [
+        const RELEASES: [&str; 4] = [
             "hsa_amd_vmem_address_free",
             "hsa_amd_vmem_handle_release",
             "hsa_amd_vmem_unmap",
             "hsa_amd_memory_pool_free",
         ];
-        const EXPORTING: [&str; 3] = [
+        const EXPORTS: [&str; 3] = [
             "hsa_amd_vmem_export_shareable_handle",
             "hsa_amd_portable_export_dmabuf",
             "hsa_amd_portable_export_dmabuf_v2",
         ];
-        let (moves, exports) = (MOVING.contains(&call), EXPORTING.contains(&call));
-        let measures = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
-        let permits = call == "hsa_amd_vmem_set_access";
-        match wrong {
+        let (copies, exports) = (COPIES.contains(&call), EXPORTS.contains(&call));
+        let reports_sizes = call == "hsa_amd_memory_pool_get_info" || call == "hsa_agent_get_info";
+        let sets_access = call == "hsa_amd_vmem_set_access";
+        match fault {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
             FaultKind::Late(_) => super::may_be_late(call),
-            FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => permits,
-            FaultKind::Other => permits || exports,
-            FaultKind::Leak => FREEING.contains(&call) || exports,
-            FaultKind::Garbled => moves,
-            FaultKind::Half => moves || measures || permits,
-            FaultKind::Double => measures,
+            FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => sets_access,
+            FaultKind::Other => sets_access || exports,
+            FaultKind::Leak => RELEASES.contains(&call) || exports,
+            FaultKind::Garbled => copies,
+            FaultKind::Half => copies || reports_sizes || sets_access,
+            FaultKind::Double => reports_sizes,
             // Faults that the simulation does not implement.
             _ => false,
         }

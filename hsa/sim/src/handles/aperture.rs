@@ -11,19 +11,20 @@ const LARGE: u64 = 2 << 20;
 #[derive(Debug)]
 pub(super) struct Aperture {
     next: u64,
+    /// Freed addresses, by size.
     free: HashMap<u64, BTreeSet<u64>>,
-    /// Allocated addresses: the start before alignment, and the size.
-    taken: BTreeMap<u64, (u64, u64)>,
+    /// The start before alignment and the size, by allocated address.
+    allocated: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Default for Aperture {
     fn default() -> Self {
-        Self { next: APERTURE + GUARD, free: HashMap::new(), taken: BTreeMap::new() }
+        Self { next: APERTURE + GUARD, free: HashMap::new(), allocated: BTreeMap::new() }
     }
 }
 
 impl Aperture {
-    pub(super) fn take(&mut self, size: u64) -> u64 {
+    pub(super) fn allocate(&mut self, size: u64) -> u64 {
         let freed = self.free.get_mut(&size).and_then(BTreeSet::pop_first);
         let (start, value) = match freed {
             Some(value) => (value, value),
@@ -35,13 +36,13 @@ impl Aperture {
                 (start, value)
             }
         };
-        self.taken.insert(value, (start, size));
+        self.allocated.insert(value, (start, size));
         value
     }
 
-    pub(super) fn give_back(&mut self, value: u64) {
-        let Some((start, size)) = self.taken.remove(&value) else { return };
-        if self.taken.is_empty() {
+    pub(super) fn free(&mut self, value: u64) {
+        let Some((start, size)) = self.allocated.remove(&value) else { return };
+        if self.allocated.is_empty() {
             *self = Self::default();
         } else if value + size.next_multiple_of(GUARD) + GUARD == self.next {
             self.next = start;
@@ -56,14 +57,15 @@ mod tests {
     use super::{Aperture, LARGE};
 
     #[test]
-    fn values_match_amds_runtime() {
+    fn addresses_match_amds_runtime() {
         let mut aperture = Aperture::default();
-        assert_eq!(aperture.take(4096), 0x0002_8000_0000_1000);
-        aperture.give_back(0x0002_8000_0000_1000);
+        assert_eq!(aperture.allocate(4096), 0x0002_8000_0000_1000);
+        aperture.free(0x0002_8000_0000_1000);
         for value in [0x0002_8000_0020_0000, 0x0002_8000_0080_0000, 0x0002_8000_00e0_0000] {
-            assert_eq!(aperture.take(2 * LARGE), value);
+            assert_eq!(aperture.allocate(2 * LARGE), value);
         }
-        aperture.give_back(0x0002_8000_0080_0000);
-        assert_eq!(aperture.take(2 * LARGE), 0x0002_8000_0080_0000, "the lowest free comes first");
+        aperture.free(0x0002_8000_0080_0000);
+        let reused = aperture.allocate(2 * LARGE);
+        assert_eq!(reused, 0x0002_8000_0080_0000, "the lowest freed address is reused first");
     }
 }

@@ -24,14 +24,14 @@ pub(crate) unsafe fn create(
     handle: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> HsaResult {
     let handle = non_null(handle)?;
-    let known_type = matches!(memory_type, MEMORY_TYPE_NONE | MEMORY_TYPE_PINNED);
-    if size == 0 || !instance.config.vmem || !known_type {
+    let valid_type = matches!(memory_type, MEMORY_TYPE_NONE | MEMORY_TYPE_PINNED);
+    if size == 0 || !instance.config.vmem || !valid_type {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let behaviour = instance.behaviour;
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let of_gpu = pool.allocates() && matches!(pool.owner, Agent::Gpu(_));
-    if behaviour.create_looks_at_pool_first() && !of_gpu {
+    let is_video_memory = pool.allocates() && matches!(pool.owner, Agent::Gpu(_));
+    if behaviour.create_checks_pool_first() && !is_video_memory {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let size = size as u64;
@@ -45,10 +45,10 @@ pub(crate) unsafe fn create(
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
     if let Agent::Cpu(_) = pool.owner {
-        if !behaviour.memory_of_cpus() {
+        if !behaviour.supports_cpu_memory() {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        // AMD's runtime maps such memory in the page table of a GPU, so that it needs one.
+        // AMD's runtime needs a GPU, because it maps such memory in the GPU's page table.
         if instance.config.gpus.is_empty() {
             return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
         }
@@ -63,19 +63,19 @@ pub(crate) unsafe fn create(
     {
         memory.file().map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
     }
-    let made = Handle {
+    let created = Handle {
         content,
         pool: instance.pool_handle(pool).handle,
         memory_type,
         imported: false,
         references: 1,
-        uses: 0,
+        mapping_count: 0,
         exported: None,
     };
     let mut state = instance.lock();
-    let value = match made.content {
-        Content::Missing => state.handles.insert_nothing(made),
-        _ => state.handles.insert(made, size),
+    let value = match created.content {
+        Content::Missing => state.handles.insert_without_memory(created),
+        _ => state.handles.insert(created, size),
     };
     // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
@@ -94,11 +94,11 @@ impl State {
 /// `hsa_amd_vmem_handle_release`
 pub(crate) fn release(instance: &Instance, handle: hsa_amd_vmem_alloc_handle_t) -> HsaResult {
     let mut state = instance.lock();
-    let found = state.handles.get_mut(handle.handle);
-    let found = found.filter(|handle| handle.references > 0);
-    let found = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    found.references -= 1;
-    let leaked = found.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
+    let entry = state.handles.get_mut(handle.handle);
+    let entry = entry.filter(|handle| handle.references > 0);
+    let entry = entry.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    entry.references -= 1;
+    let leaked = entry.memory().filter(|_| instance.has_fault(FaultKind::Leak)).cloned();
     state.leaked_memory.extend(leaked);
     state.remove_if_unused(handle.handle);
     Ok(())
@@ -118,8 +118,8 @@ pub(crate) unsafe fn retain(
     let mut state = instance.lock();
     let mapping = state.mappings.get(&address).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let value = mapping.handle;
-    let found = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
-    found.references += 1;
+    let entry = state.handles.get_mut(value).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    entry.references += 1;
     // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
@@ -137,11 +137,11 @@ pub(crate) unsafe fn properties(
 ) -> HsaResult {
     let (pool, memory_type) = (non_null(pool)?, non_null(memory_type)?);
     let state = instance.lock();
-    let found = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
+    let entry = state.handles.get(handle.handle).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     // SAFETY: not null, and the caller promises the rest.
     unsafe {
-        pool.write(hsa_amd_memory_pool_t { handle: found.pool });
-        memory_type.write(found.memory_type);
+        pool.write(hsa_amd_memory_pool_t { handle: entry.pool });
+        memory_type.write(entry.memory_type);
     }
     Ok(())
 }

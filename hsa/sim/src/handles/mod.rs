@@ -15,14 +15,14 @@ use std::sync::Arc;
 /// The memory of a handle.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// Known memory.
+    /// Resolved memory.
     Memory(Arc<Memory>),
-    /// An import that is not resolved yet; the runtime has its own descriptor.
-    Unseen(OwnedFd),
-    /// No memory: the allocation failed, and the simulated release returns success anyway.
+    /// An import that is not resolved yet, with the runtime's duplicate of the descriptor.
+    Unresolved(OwnedFd),
+    /// No memory: the allocation failed, but the simulated ROCm release returned success.
     Missing,
-    /// An import that is not resolved yet, through the caller's descriptor, which the caller may
-    /// close at any time.
+    /// An import that is not resolved yet, with the caller's own descriptor. The caller may close
+    /// the descriptor at any time.
     Borrowed(RawFd),
 }
 
@@ -37,9 +37,8 @@ pub(crate) struct Handle {
     /// The caller's references: one from create or import, one for each retain.
     pub(crate) references: u64,
     /// The number of mappings.
-    pub(crate) uses: u64,
-    /// The one descriptor that generation C returns for every export. The caller may have closed
-    /// it.
+    pub(crate) mapping_count: u64,
+    /// The descriptor that generation C returns for every export. The caller may have closed it.
     pub(crate) exported: Option<RawFd>,
 }
 
@@ -47,7 +46,7 @@ impl Handle {
     pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {
         match &self.content {
             Content::Memory(memory) => Some(memory),
-            Content::Unseen(_) | Content::Borrowed(_) | Content::Missing => None,
+            Content::Unresolved(_) | Content::Borrowed(_) | Content::Missing => None,
         }
     }
 }
@@ -55,15 +54,15 @@ impl Handle {
 /// All handles of an instance.
 #[derive(Debug)]
 pub(crate) struct Handles {
-    // Boxed, because later generations return the address as the handle.
+    // Boxed, because later generations return the address of the box as the handle.
     handles: HashMap<u64, Box<Handle>>,
     aperture: Option<Aperture>,
 }
 
 impl Handles {
-    /// Creates the table. Handle values are addresses in an aperture, or of heap objects.
-    pub(crate) fn new(fake_addresses: bool) -> Self {
-        Self { handles: HashMap::new(), aperture: fake_addresses.then(Aperture::default) }
+    /// Creates the table. Handle values are addresses in an aperture, or else of heap objects.
+    pub(crate) fn new(use_aperture: bool) -> Self {
+        Self { handles: HashMap::new(), aperture: use_aperture.then(Aperture::default) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -82,29 +81,30 @@ impl Handles {
         self.handles.get_mut(&value).map(Box::as_mut)
     }
 
-    /// Stores a handle and returns its value. `size` is its size in the aperture.
+    /// Stores a handle and returns its value. `size` is the size that the handle takes in the
+    /// aperture.
     pub(crate) fn insert(&mut self, handle: Handle, size: u64) -> u64 {
         let handle = Box::new(handle);
         let value = match &mut self.aperture {
-            Some(aperture) => aperture.take(size),
+            Some(aperture) => aperture.allocate(size),
             None => core::ptr::from_ref(&*handle).addr() as u64,
         };
         self.handles.insert(value, handle);
         value
     }
 
-    /// Stores a handle without memory. The value is 0 for all of them; only the first is stored.
-    pub(crate) fn insert_nothing(&mut self, handle: Handle) -> u64 {
+    /// Stores a handle without memory. All such handles have the value 0; only the first is stored.
+    pub(crate) fn insert_without_memory(&mut self, handle: Handle) -> u64 {
         self.handles.entry(0).or_insert_with(|| Box::new(handle));
         0
     }
 
     /// Removes a handle that is neither referenced nor mapped.
     pub(crate) fn remove_unused(&mut self, value: u64) -> Option<Box<Handle>> {
-        let unused = self.get(value).is_some_and(|h| h.references == 0 && h.uses == 0);
+        let unused = self.get(value).is_some_and(|h| h.references == 0 && h.mapping_count == 0);
         let handle = if unused { self.handles.remove(&value) } else { None };
         if let (Some(aperture), Some(_)) = (&mut self.aperture, &handle) {
-            aperture.give_back(value);
+            aperture.free(value);
         }
         handle
     }

@@ -100,7 +100,7 @@ pub enum Call {
         from: Location,
         size: u64,
     },
-    /// The same with a signal, by the GPU with this number.
+    /// The GPU with this number copies in the background.
     CopyAsync {
         to: Location,
         from: Location,
@@ -122,12 +122,12 @@ impl Call {
         call["call"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Returns whether it uses `hsa_memory_copy`.
+    /// Returns whether the call uses `hsa_memory_copy`.
     pub fn is_memory_copy(&self) -> bool {
         matches!(self, Self::Poke { .. } | Self::Peek { .. } | Self::Copy { .. })
     }
 
-    /// Returns the locations that it names.
+    /// Returns the locations in the call.
     pub fn locations(&self) -> Vec<Location> {
         match *self {
             Self::Free { at, .. }
@@ -140,7 +140,7 @@ impl Call {
             | Self::PointerInfo { at }
             | Self::PoolFree { at }
             | Self::Write { at, .. } => vec![at],
-            _ => self.copied().into_iter().map(|(at, _)| at).collect(),
+            _ => self.copied_ranges().into_iter().map(|(at, _)| at).collect(),
         }
     }
 
@@ -154,7 +154,7 @@ impl Call {
         }
     }
 
-    /// Returns the descriptor that it names, by the call that exported it.
+    /// Returns the name of the descriptor in the call.
     pub fn descriptor(&self) -> Option<Name> {
         match *self {
             Self::Close { descriptor: name }
@@ -163,8 +163,8 @@ impl Call {
         }
     }
 
-    /// Returns the source and destination of a copy.
-    pub fn copied(&self) -> Vec<(Location, u64)> {
+    /// Returns the ranges that a GPU copies or fills.
+    pub fn copied_ranges(&self) -> Vec<(Location, u64)> {
         match *self {
             Self::Poke { at, .. } | Self::Peek { at } => vec![(at, 8)],
             Self::Copy { to, from, size } | Self::CopyAsync { to, from, size, .. } => {
@@ -201,7 +201,7 @@ pub enum Hint {
 pub enum Handle {
     Of(Name),
     Zero,
-    /// A number that no runtime returns.
+    /// A value that no runtime returns.
     Garbage,
 }
 

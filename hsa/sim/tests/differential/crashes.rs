@@ -1,5 +1,5 @@
-//! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. Here
-//! each is made in a process of its own, which must crash on the listed releases and on no other.
+//! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. Each
+//! is made here in a separate process, which must crash on the listed releases and on no others.
 // Every unsafe block calls a function of AMD's runtime, as an incorrect program could.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -18,10 +18,9 @@ const GARBAGE: u64 = 0xdead_beef_0000;
 const ALL: &[Release] = &Release::ALL;
 
 struct Crash {
-    /// The call.
-    what: &'static str,
-    /// The cause, or a source.
-    why: &'static str,
+    call: &'static str,
+    /// The cause, with its source if known.
+    cause: &'static str,
     releases: &'static [Release],
     signal: i32,
     act: fn(Table),
@@ -29,8 +28,8 @@ struct Crash {
 
 const TABLE: &[Crash] = &[
     Crash {
-        what: "vmem_address_reserve with a null pointer for the address",
-        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        call: "vmem_address_reserve with a null pointer for the address",
+        cause: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -39,8 +38,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_handle_create with a null pointer for the handle",
-        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        call: "vmem_handle_create with a null pointer for the handle",
+        cause: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -51,8 +50,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_handle_create of a garbage pool",
-        why: "MemoryRegion::IsValid reads through the handle",
+        call: "vmem_handle_create of a garbage pool",
+        cause: "MemoryRegion::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -64,8 +63,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for a garbage agent",
-        why: "Agent::IsValid reads through the handle",
+        call: "vmem_set_access for a garbage agent",
+        cause: "Agent::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -77,8 +76,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_get_access of a garbage agent",
-        why: "Agent::IsValid reads through the handle",
+        call: "vmem_get_access of a garbage agent",
+        cause: "Agent::IsValid reads through the handle",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -87,8 +86,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_retain_alloc_handle with a null pointer for the handle",
-        why: "the pointer is not checked (hsa_ext_amd.cpp)",
+        call: "vmem_retain_alloc_handle with a null pointer for the handle",
+        cause: "the pointer is not checked (hsa_ext_amd.cpp)",
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
@@ -98,8 +97,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_import_shareable_handle before hsa_init",
-        why: "it does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
+        call: "vmem_import_shareable_handle before hsa_init",
+        cause: "it does not check whether the runtime is initialised; 6.x fails earlier, because it finds no driver",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -110,8 +109,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_import_shareable_handle after the last hsa_shut_down",
-        why: "as before hsa_init",
+        call: "vmem_import_shareable_handle after the last hsa_shut_down",
+        cause: "as before hsa_init",
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -123,8 +122,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "hsa_shut_down while a GPU has access to a mapping",
-        why: "agents are deleted before the mapping that uses them (runtime.cpp, Unload)",
+        call: "hsa_shut_down while a GPU has access to a mapping",
+        cause: "agents are deleted before the mapping that uses them (runtime.cpp, Unload)",
         releases: &[R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -132,8 +131,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for a GPU without a free file descriptor",
-        why: "assertion that the export succeeds (runtime.cpp, MappedHandleAllowedAgent)",
+        call: "vmem_set_access for a GPU without a free file descriptor",
+        cause: "assertion that the export succeeds (runtime.cpp, MappedHandleAllowedAgent)",
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
@@ -145,8 +144,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for the CPU at an address that is not page-aligned",
-        why: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
+        call: "vmem_set_access for the CPU at an address that is not page-aligned",
+        cause: "assertion `ret_cpu_addr == va': Debian's 6.1.2 has assertions",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -156,8 +155,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access for the CPU to two mappings at once",
-        why: "each is mapped with the size of both; the same assertion",
+        call: "vmem_set_access for the CPU to two mappings at once",
+        cause: "each is mapped with the size of both; the same assertion",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -167,8 +166,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
-        why: "assertion `agentPermsIt->second.va == va': va is that of the first mapping",
+        call: "vmem_set_access to two mappings, the second of which has an agent that is not listed",
+        cause: "assertion `agentPermsIt->second.va == va': va is that of the first mapping",
         releases: &[R6_1_2],
         signal: libc::SIGABRT,
         act: |table| {
@@ -179,8 +178,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "memory_fill of virtual memory that the CPU cannot write",
-        why: "it treats the memory as the CPU's (runtime.cpp, FillMemory)",
+        call: "memory_fill of virtual memory that the CPU cannot write",
+        cause: "it treats the memory as the CPU's (runtime.cpp, FillMemory)",
         releases: &[R6_1_2],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -189,8 +188,8 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "hsa_memory_copy of virtual memory that the CPU cannot access",
-        why: "pointer_info names the processor as the owner: memcpy (runtime.cpp, CopyMemory)",
+        call: "hsa_memory_copy of virtual memory that the CPU cannot access",
+        cause: "pointer_info reports the CPU as the owner, so that memcpy is used (runtime.cpp, CopyMemory)",
         releases: &[R6_1_2, R6_4_3],
         signal: libc::SIGSEGV,
         act: |table| {
@@ -199,25 +198,26 @@ const TABLE: &[Crash] = &[
         },
     },
     Crash {
-        what: "memory_unlock more often than the memory was locked",
-        why: "assertion `Failed to deregister host pointer': Debian's 7.2.4 has assertions",
+        call: "memory_unlock more often than the memory was locked",
+        cause: "assertion `Failed to deregister host pointer': Debian's 7.2.4 has assertions",
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
         act: |table| {
             let _side = Side::start(&table, AREA);
-            let lock = table.core.hsa_amd_memory_lock.expect("there");
-            let unlock = table.core.hsa_amd_memory_unlock.expect("there");
-            let (mut own, mut there) = (vec![0u64; 512], null_mut());
-            let at = own.as_mut_ptr().cast();
+            let lock = table.core.hsa_amd_memory_lock.expect("in the table");
+            let unlock = table.core.hsa_amd_memory_unlock.expect("in the table");
+            let (mut words, mut agent_address) = (vec![0u64; 512], null_mut());
+            let at = words.as_mut_ptr().cast();
             // All releases count locks as the simulation does.
-            let both = [(); 2].map(|()| unsafe { lock(at, 4096, null_mut(), 0, &mut there) });
+            let both =
+                [(); 2].map(|()| unsafe { lock(at, 4096, null_mut(), 0, &mut agent_address) });
             assert_eq!(both, [OK; 2]);
             assert_eq!([(); 3].map(|()| unsafe { unlock(at) }), [OK; 3]);
         },
     },
     Crash {
-        what: "a copy by a GPU that has no page at the address",
-        why: "a memory fault aborts the process unless the program has a handler",
+        call: "a copy by a GPU that has no page at the address",
+        cause: "a memory fault aborts the process unless the program has a handler",
         releases: ALL,
         signal: libc::SIGABRT,
         act: |table| {
@@ -242,7 +242,7 @@ fn reserved(table: &Table) -> Side {
 fn map(side: &mut Side, offset: i64) {
     let at = Location::In(0, offset);
     let map = Call::Map { at, size: PAGE, offset: 0, handle: Handle::Of(1), flags: 0 };
-    // Some releases reject such an address, and then do not crash.
+    // Some releases reject an unaligned address.
     side.perform(&map);
 }
 
@@ -261,10 +261,10 @@ fn mapped(table: &Table, requests: &[AccessRequest]) -> Side {
     side
 }
 
-/// Makes every call of the list, each in a process of its own.
-pub fn happen(fixture: &Fixture) {
-    let mut wrong = Vec::new();
-    for Crash { what, why, releases, signal, act } in TABLE {
+/// Makes each call of the table in a separate process, and checks that it crashes where listed.
+pub fn check_all(fixture: &Fixture) {
+    let mut failures = Vec::new();
+    for Crash { call, cause, releases, signal, act } in TABLE {
         let ended = in_child(|| {
             let search = Search::only(fixture.runtime());
             // SAFETY: AMD's runtime.
@@ -278,8 +278,8 @@ pub fn happen(fixture: &Fixture) {
             false => Ended::Exit(0),
         };
         if ended != expected {
-            wrong.push(format!("{what}: {ended:?}, not {expected:?} ({why})"));
+            failures.push(format!("{call}: {ended:?} instead of {expected:?} ({cause})"));
         }
     }
-    assert!(wrong.is_empty(), "on {}:\n{}", fixture.release(), wrong.join("\n"));
+    assert!(failures.is_empty(), "on {}:\n{}", fixture.release(), failures.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! Calls that sequences exclude, because AMD's runtime would crash or because their result is
-//! random. `crashes` proves that the former crash.
+//! Calls that sequences exclude, because they crash AMD's runtime or because their result is
+//! random. `crashes` shows the crashes.
 
 use crate::calls::*;
 use crate::observe::{self, MappedRange};
@@ -21,7 +21,7 @@ struct Scenario<'a> {
 }
 
 impl Scenario<'_> {
-    fn every_gpu_may(&self, location: Location) -> bool {
+    fn every_gpu_has_access(&self, location: Location) -> bool {
         self.side.gpus.iter().all(|gpu| {
             let outcome = self.side.get_access(self.side.address(location), *gpu);
             let full = Value::Number(HSA_ACCESS_PERMISSION_RW.into());
@@ -30,7 +30,7 @@ impl Scenario<'_> {
     }
 }
 
-/// A kind of excluded calls.
+/// A group of excluded calls.
 struct Exclusion {
     reason: Reason,
     applies: fn(&Scenario<'_>, &Call) -> bool,
@@ -38,19 +38,19 @@ struct Exclusion {
 
 const TABLE: &[Exclusion] = &[
     Exclusion {
-        // The address is rounded with a mask made of the alignment; the sum of size and alignment
-        // can wrap around.
+        // The runtime rounds the address with a mask computed from the alignment. The sum of size
+        // and alignment can wrap around.
         reason: "NO_REGISTER with an alignment that is not a power of two, or a size that wraps with it",
         applies: |scenario, call| {
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
-            let usual = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
-            let usual = usual && size.checked_add(2 * alignment).is_some();
-            scenario.release >= Release::R7_2_4 && flags & 1 != 0 && !usual
+            let valid = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
+            let valid = valid && size.checked_add(2 * alignment).is_some();
+            scenario.release >= Release::R7_2_4 && flags & 1 != 0 && !valid
         },
     },
     Exclusion {
-        // Up to 6.4, access of the CPU leaves holes. A reservation in a hole belongs to two
-        // reservations; which one AMD's libraries find is undefined.
+        // Up to 6.4, revoking the CPU's access leaves a hole. An address in a hole can belong to
+        // two reservations; AMD's runtime finds an arbitrary one.
         reason: "a reservation in the hole of another",
         applies: |scenario, call| {
             let Call::Reserve { hint: Hint::Area(start), size, .. } = *call else { return false };
@@ -66,29 +66,29 @@ const TABLE: &[Exclusion] = &[
         reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
             let mapped = |&(at, size): &(Location, u64)| scenario.state.is_mapped(at, size);
-            !call.copied().iter().all(mapped)
+            !call.copied_ranges().iter().all(mapped)
         },
     },
     Exclusion {
         reason: "a GPU without access aborts the process",
         applies: |scenario, call| {
-            let by_processor = scenario.release <= Release::R6_4_3 && call.is_memory_copy();
-            let open = |&(at, _): &(Location, u64)| scenario.every_gpu_may(at);
-            !by_processor && !call.copied().iter().all(open)
+            let by_cpu = scenario.release <= Release::R6_4_3 && call.is_memory_copy();
+            let accessible = |&(at, _): &(Location, u64)| scenario.every_gpu_has_access(at);
+            !by_cpu && !call.copied_ranges().iter().all(accessible)
         },
     },
     Exclusion {
         // These releases treat virtual memory as the CPU's and call memcpy.
         reason: "up to 6.4, hsa_memory_copy of virtual memory that the CPU cannot access",
         applies: |scenario, call| {
-            let open = |(at, size): (Location, u64)| {
+            let accessible = |(at, size): (Location, u64)| {
                 let at = scenario.state.in_area(at).unwrap_or(u64::MAX);
-                let around = |range: &MappedRange| range.start <= at && at + size <= range.end;
-                scenario.ranges.iter().any(|range| range.access == "rw-s" && around(range))
+                let contains = |range: &MappedRange| range.start <= at && at + size <= range.end;
+                scenario.ranges.iter().any(|range| range.access == "rw-s" && contains(range))
             };
             scenario.release <= Release::R6_4_3
                 && call.is_memory_copy()
-                && !call.copied().into_iter().all(open)
+                && !call.copied_ranges().into_iter().all(accessible)
         },
     },
     Exclusion {
@@ -96,14 +96,14 @@ const TABLE: &[Exclusion] = &[
         reason: "6.1.2 aborts when the CPU is granted access to an address that is not page-aligned",
         applies: |scenario, call| {
             let Call::SetAccess { at, ref requests, .. } = *call else { return false };
-            let page = scenario.state.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
-            scenario.release == Release::R6_1_2 && names_processor(requests) && !page
+            let aligned = scenario.state.in_area(at).is_none_or(|at| at.is_multiple_of(4096));
+            scenario.release == Release::R6_1_2 && names_cpu(requests) && !aligned
         },
     },
     Exclusion {
-        // The same assertion, because it maps the total size for each; or another, `va == va',
-        // because it drops agents that are not listed from each mapping at the address of the
-        // first.
+        // The same assertion fails, because each mapping is mapped with the total size. Or the
+        // assertion `va == va' fails, because access of unnamed agents is revoked at the address of
+        // the first mapping.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {
             let Call::SetAccess { at, size, .. } = *call else { return false };
@@ -118,11 +118,11 @@ const TABLE: &[Exclusion] = &[
     },
 ];
 
-fn names_processor(requests: &[AccessRequest]) -> bool {
+fn names_cpu(requests: &[AccessRequest]) -> bool {
     requests.iter().any(|(agent, _)| *agent == Agent::Number(0))
 }
 
-/// Returns why a call must not be made, if so. Every name in it must be valid.
+/// Returns why a call must not be made; `None` if it may. All names in the call must be valid.
 pub fn reason(release: Release, side: &Side, state: &State, call: &Call) -> Option<Reason> {
     let ranges = observe::ranges(side.area, side.area + AREA);
     let scenario = Scenario { release, side, state, ranges };

@@ -1,5 +1,5 @@
-//! Generates random sequences. The generator does not know the results of calls: it records its
-//! requests, and generates mostly calls that fit to them.
+//! Generates random sequences. The generator does not know the results of calls. It records its
+//! requests, and mostly generates calls on the requested objects.
 
 use crate::calls::*;
 
@@ -34,8 +34,8 @@ impl Random {
     }
 
     /// Returns `true` with this probability in percent.
-    fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
+    fn percent(&mut self, probability: u64) -> bool {
+        self.below(100) < probability
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -43,7 +43,7 @@ impl Random {
     }
 
     /// Returns one of the elements; `None` if there are none.
-    fn any<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+    fn pick_any<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| self.pick(from))
     }
 }
@@ -52,13 +52,13 @@ impl Random {
 #[derive(Debug)]
 struct Generator {
     random: Random,
-    /// Name and size.
+    /// Names and sizes.
     reservations: Vec<(Name, u64)>,
     /// The requested ends of reservations in the area.
     ends: Vec<u64>,
-    /// Name and size.
+    /// Names and sizes.
     handles: Vec<(Name, u64)>,
-    /// Reservation, offset and size.
+    /// Reservation, offset and size of each mapping.
     mappings: Vec<(Name, u64, u64)>,
     exports: Vec<Name>,
 }
@@ -79,7 +79,7 @@ pub fn sequence(seed: u64, number: u64) -> Vec<Call> {
 
 impl Generator {
     fn call(&mut self, id: Name) -> Call {
-        // Begin by creating objects.
+        // The first three calls create objects.
         let kind = match id {
             0 => 0,
             1 => 10,
@@ -98,11 +98,11 @@ impl Generator {
             65..68 => self.allow_access(),
             68..72 => self.export(id),
             72..77 => self.import(id),
-            77..78 => match self.random.any(&self.exports) {
+            77..78 => match self.random.pick_any(&self.exports) {
                 Some(descriptor) => Call::Close { descriptor },
                 None => self.export(id),
             },
-            78..81 => Call::Retain { at: self.start() },
+            78..81 => Call::Retain { at: self.mapping_start() },
             81..83 => Call::Properties { handle: self.handle().0 },
             83..85 => Call::PointerInfo { at: self.location() },
             85..86 => Call::PoolFree { at: self.location() },
@@ -118,14 +118,14 @@ impl Generator {
     }
 
     fn reserve(&mut self, id: Name) -> Call {
-        let odd = self.random.percent(12);
-        let size = if odd {
+        let unusual = self.random.percent(12);
+        let size = if unusual {
             self.random.pick(&[0, 1, 4095, 4097, 3 * MIB, 64 << 40, 128 << 40, u64::MAX])
         } else {
             PAGE * self.random.pick(&[1, 2, 4, 8, 16, 16, 32, 32, 64, 512, 1024])
         };
         let hint = match self.random.below(100) {
-            // A size that does not fit into the area gets no hint there.
+            // A size that exceeds the area gets no hint.
             _ if (1 << 27..u64::MAX).contains(&size) => Hint::Nowhere,
             // Directly after another reservation, so that ranges can cross the boundary.
             0..25 if !self.ends.is_empty() => Hint::Area(self.random.pick(&self.ends)),
@@ -141,7 +141,7 @@ impl Generator {
         };
         let flags = match self.random.below(100) {
             0..85 => 0,
-            // The flag NO_REGISTER. With a larger alignment the reservation would leave the area.
+            // The flag NO_REGISTER. With a larger alignment the reservation would exceed the area.
             85..93 if alignment < 1 << 30 => 1,
             93..96 if alignment < 1 << 30 => 0xff,
             _ => self.random.pick(&[2, 0xfe]),
@@ -156,7 +156,7 @@ impl Generator {
     }
 
     fn free(&mut self) -> Call {
-        let Some((name, size)) = self.random.any(&self.reservations) else {
+        let Some((name, size)) = self.random.pick_any(&self.reservations) else {
             return Call::Free { at: Location::Null, size: PAGE };
         };
         match self.random.below(100) {
@@ -197,7 +197,7 @@ impl Generator {
 
     fn map(&mut self) -> Call {
         let (handle, handle_size) = self.handle();
-        let Some((name, reserved)) = self.random.any(&self.reservations) else {
+        let Some((name, reserved)) = self.random.pick_any(&self.reservations) else {
             return Call::Map { at: Location::Null, size: PAGE, offset: 0, handle, flags: 0 };
         };
         let size = match self.random.below(100) {
@@ -205,8 +205,8 @@ impl Generator {
             70..85 => (handle_size / 2).next_multiple_of(PAGE).max(PAGE),
             _ => self.size(handle_size),
         };
-        let behind = self.mappings.iter().rev().find(|(other, ..)| *other == name).copied();
-        let offset = match (self.random.below(100), behind) {
+        let last = self.mappings.iter().rev().find(|(other, ..)| *other == name).copied();
+        let offset = match (self.random.below(100), last) {
             (0..45, Some((_, start, length))) => start.wrapping_add(length),
             (0..65, _) => 0,
             (65..92, _) => PAGE * self.random.below((reserved / PAGE).max(1)),
@@ -228,8 +228,9 @@ impl Generator {
         if self.random.percent(70)
             && let Location::In(name, offset) = at
         {
-            let same = |m: &(Name, u64, u64)| m.0 == name && m.1 as i64 == offset && m.2 == size;
-            self.mappings.retain(|mapping| !same(mapping));
+            let is_unmapped =
+                |m: &(Name, u64, u64)| m.0 == name && m.1 as i64 == offset && m.2 == size;
+            self.mappings.retain(|mapping| !is_unmapped(mapping));
         }
         Call::Unmap { at, size }
     }
@@ -253,7 +254,7 @@ impl Generator {
     }
 
     fn import(&mut self, id: Name) -> Call {
-        let descriptor = match (self.random.below(100), self.random.any(&self.exports)) {
+        let descriptor = match (self.random.below(100), self.random.pick_any(&self.exports)) {
             (0..85, Some(name)) => Descriptor::Of(name),
             _ => self.random.pick(&[
                 Descriptor::Negative,
@@ -276,7 +277,7 @@ impl Generator {
     }
 
     fn handle(&mut self) -> (Handle, u64) {
-        match (self.random.below(100), self.random.any(&self.handles)) {
+        match (self.random.below(100), self.random.pick_any(&self.handles)) {
             (0..95, Some((name, size))) => (Handle::Of(name), size),
             (0..98, _) => (Handle::Zero, PAGE),
             _ => (Handle::Garbage, PAGE),
@@ -301,9 +302,9 @@ impl Generator {
         self.random.pick(&other)
     }
 
-    /// Mostly returns the range of an earlier mapping.
+    /// Returns a range, mostly that of an earlier mapping.
     fn range(&mut self) -> (Location, u64) {
-        let Some((name, offset, size)) = self.random.any(&self.mappings) else {
+        let Some((name, offset, size)) = self.random.pick_any(&self.mappings) else {
             return (self.location(), PAGE);
         };
         let at = Location::In(name, offset as i64);
@@ -321,9 +322,9 @@ impl Generator {
         }
     }
 
-    /// Returns the start of an earlier mapping.
-    fn start(&mut self) -> Location {
-        match (self.random.below(10), self.random.any(&self.mappings)) {
+    /// Mostly returns the start of an earlier mapping.
+    fn mapping_start(&mut self) -> Location {
+        match (self.random.below(10), self.random.pick_any(&self.mappings)) {
             (0..8, Some((name, offset, _))) => Location::In(name, offset as i64),
             _ => self.location(),
         }
@@ -331,7 +332,7 @@ impl Generator {
 
     /// Returns an address that the CPU or a GPU may be able to access.
     fn word(&mut self) -> Location {
-        let Some((name, offset, size)) = self.random.any(&self.mappings) else {
+        let Some((name, offset, size)) = self.random.pick_any(&self.mappings) else {
             return self.location();
         };
         let pages = (size / PAGE).clamp(1, 16);
@@ -339,10 +340,11 @@ impl Generator {
         Location::In(name, offset.wrapping_add(inside) as i64)
     }
 
-    /// Returns any location.
+    /// Returns a location of any kind.
     fn location(&mut self) -> Location {
         let kind = self.random.below(100);
-        match (kind, self.random.any(&self.mappings), self.random.any(&self.reservations)) {
+        match (kind, self.random.pick_any(&self.mappings), self.random.pick_any(&self.reservations))
+        {
             (0..60, Some((name, offset, size)), _) => {
                 let inside = self.random.pick(&[0, 8, size / 2, size, size.wrapping_add(1)]);
                 Location::In(name, (offset.wrapping_add(inside)) as i64)

@@ -2,9 +2,8 @@
 //! process with AMD's libraries and the emulated driver, and are compared after each call.
 //!
 //! `HSA_SIM_SEQUENCES` sets the number of sequences per release and `HSA_SIM_SEED` the seed
-//! (`fresh` for a new one); by default a fixed number of sequences of a fixed seed runs. A
-//! difference is printed with a shrunk sequence. If that is saved as a file in `regressions`, every
-//! later run repeats it.
+//! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk
+//! sequence. If the sequence is saved as a file in `regressions`, every later run repeats it.
 
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -35,12 +34,13 @@ const SEED: u64 = 0x6873_6173_696d;
 /// The number of sequences per process. The runtime's leaks end with the process.
 const BATCH: u64 = 100;
 /// The number of differences after which the test stops.
-const ENOUGH: usize = 5;
+const MAX_DIFFERENCES: usize = 5;
 
 fn emulation() -> Emulation {
     Emulation::gpus(2).vram("1GiB")
 }
 
+/// Returns the number in an environment variable, if set.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
@@ -74,18 +74,18 @@ fn agrees(fixture: &Fixture) {
 }
 
 fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
-    let begun = Instant::now();
+    let start_time = Instant::now();
     let release = fixture.release();
     println!("\n{release}: {sequences} sequences of seed {seed}");
     let trace = file(&format!("differential-{release}.txt"));
     let (mut first, mut differences) = (0, Vec::new());
-    let mut made = BTreeMap::<String, u64>::new();
-    while first < sequences && differences.len() < ENOUGH {
+    let mut counts = BTreeMap::<String, u64>::new();
+    while first < sequences && differences.len() < MAX_DIFFERENCES {
         let work = Work::Sequences { seed, first, count: BATCH.min(sequences - first) };
-        let output = work.done_by_worker(fixture, &trace);
+        let output = work.run_in_worker(fixture, &trace);
         if output.status.success() {
-            for (kind, count) in worker::made(&output) {
-                *made.entry(kind).or_default() += count;
+            for (kind, count) in worker::counts(&output) {
+                *counts.entry(kind).or_default() += count;
             }
             first += BATCH;
             continue;
@@ -94,18 +94,18 @@ fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
             panic!("no sequence was started: {output:?}");
         };
         let shrunk = shrink::shrink(calls.clone(), |calls| !replay(fixture, calls).0);
-        let (agreed, said) = replay(fixture, &shrunk);
+        let (agreed, text) = replay(fixture, &shrunk);
         let title = format!("# sequence {number} of seed {seed} on {release}");
         differences.push(if agreed {
-            let said = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-            let said = format!("{}: {}", output.status, said.concat());
-            format!("{title}: not when it is run by itself\n{said}{}", calls::to_text(&calls))
+            let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+            let text = format!("{}: {}", output.status, text.concat());
+            format!("{title}: agrees when run alone\n{text}{}", calls::to_text(&calls))
         } else {
-            format!("{title}\n{}{said}", calls::to_text(&shrunk))
+            format!("{title}\n{}{text}", calls::to_text(&shrunk))
         });
         first = number + 1;
     }
-    println!("{release}: took {:?}, {made:#?}", begun.elapsed());
+    println!("{release}: took {:?}, {counts:#?}", start_time.elapsed());
     assert!(differences.is_empty(), "\n{}", differences.join("\n"));
 }
 
@@ -118,21 +118,21 @@ fn replay(fixture: &Fixture, calls: &[calls::Call]) -> (bool, String) {
 }
 
 fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String) {
-    let output = Work::File(path).done_by_worker(fixture, trace);
+    let output = Work::File(path).run_in_worker(fixture, trace);
     let text = String::from_utf8_lossy(&output.stdout);
     // Remove the output of the test harness.
-    let text = text.split_once("test works ...").map_or("", |(_, text)| text);
+    let text = text.split_once("test worker_process ...").map_or("", |(_, text)| text);
     let text = text.split_once("FAILED").map_or(text, |(text, _)| text).to_owned();
     if output.status.code().is_some() && !text.trim().is_empty() {
         return (output.status.success(), text);
     }
-    let at = std::fs::read_to_string(trace).unwrap_or_default();
-    let at = at.lines().next().unwrap_or_default().to_owned();
-    let said = String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), format!("{}: {at}\n{said}", output.status))
+    let trace = std::fs::read_to_string(trace).unwrap_or_default();
+    let last_call = trace.lines().next().unwrap_or_default().to_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), format!("{}: {last_call}\n{errors}", output.status))
 }
 
-/// Returns the path of a file of this process in the build directory.
+/// Returns the path of a file in the build directory. The name contains the process id.
 fn file(name: &str) -> PathBuf {
     let name = format!("{}-{name}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -149,25 +149,25 @@ fn regressions_agree() {
         assert!(!files.is_empty());
         let trace = file(&format!("regressions-{}.txt", fixture.release()));
         for path in files {
-            let (agreed, said) = replay_file(fixture, path.clone(), &trace);
-            assert!(agreed, "{} on {}: {said}", path.display(), fixture.release());
+            let (agreed, text) = replay_file(fixture, path.clone(), &trace);
+            assert!(agreed, "{} on {}: {text}", path.display(), fixture.release());
         }
     });
 }
 
 #[test]
 fn known_crashes_happen() {
-    test::on_each_release("known_crashes_happen", &emulation(), crashes::happen);
+    test::on_each_release("known_crashes_happen", &emulation(), crashes::check_all);
 }
 
 #[test]
 fn four_threads_leak_nothing() {
     let releases = [Release::R6_4_3, Release::R7_2_4];
-    test::on(&releases, "four_threads_leak_nothing", &emulation(), stress::survives);
+    test::on(&releases, "four_threads_leak_nothing", &emulation(), stress::leaks_nothing);
 }
 
 #[test]
 #[ignore = "not a test: the worker process of the other tests"]
-fn works() {
-    worker::work();
+fn worker_process() {
+    worker::run();
 }

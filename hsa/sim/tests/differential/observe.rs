@@ -1,13 +1,15 @@
-//! The state that a program can observe besides results: its mappings and their contents.
+//! The state that a program can observe besides the results of calls: its mappings and their
+//! contents.
 
 use std::fs::File;
 use std::io::Read;
 
 const PAGE: u64 = 4096;
-/// The number of pages that are read of a longer range, besides its last.
+/// The number of pages that are read from the start of a range. Of a longer range, the last page is
+/// read, too.
 const PAGES_READ: u64 = 32;
 
-/// A range of the address space with one kind of access.
+/// A mapped range with the same access everywhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MappedRange {
     pub start: u64,
@@ -79,7 +81,7 @@ fn read(address: u64) -> Option<u64> {
     (read == 8).then_some(word)
 }
 
-/// Writes a word as the CPU would. Returns whether it was writable.
+/// Writes a word with the CPU. Returns `false` if the address is not writable.
 pub fn write(address: u64, word: u64) -> bool {
     let local = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
     let remote = core::ptr::without_provenance_mut(address as usize);

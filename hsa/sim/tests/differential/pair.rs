@@ -12,8 +12,8 @@ use hsa_sys::{HSA_STATUS_SUCCESS, Library, Search, Table};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The start of the areas, far below all addresses that the kernel chooses: unmapped addresses
-/// there stay free until they are requested explicitly.
+/// The start of the areas. They are far below all addresses that the kernel chooses, so that no
+/// other code uses them.
 const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
 
@@ -27,11 +27,11 @@ pub struct Pair {
     simulated: Side,
     /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// Whether memory of the sequence was claimed only by former mappings. The emulated kernel does
-    /// not count these, so from then on memory is not compared.
+    /// Whether, in this sequence, only former mappings claimed some memory. The emulated kernel
+    /// does not count these, so that used memory is no longer compared.
     lingered: bool,
-    /// The number of calls that were made or excluded, by result.
-    pub made: BTreeMap<String, u64>,
+    /// The number of calls, by function and result, and of excluded calls, by reason.
+    pub counts: BTreeMap<String, u64>,
 }
 
 /// A difference between the runtimes.
@@ -39,8 +39,8 @@ pub struct Pair {
 pub struct Difference {
     /// The last call before the difference, cleanup included.
     pub after: Option<(usize, Call)>,
-    /// The differing values: of AMD's runtime and of the simulation.
-    pub what: Vec<(String, String)>,
+    /// The differing values, of AMD's runtime and of the simulation.
+    pub values: Vec<(String, String)>,
 }
 
 impl fmt::Display for Difference {
@@ -49,7 +49,7 @@ impl fmt::Display for Difference {
             Some((number, call)) => writeln!(f, "after call {number}, {call:?}:")?,
             None => writeln!(f, "at the end:")?,
         }
-        for (amd, simulated) in self.what.iter().take(12) {
+        for (amd, simulated) in self.values.iter().take(12) {
             writeln!(f, "  AMD {amd}\n  sim {simulated}")?;
         }
         Ok(())
@@ -58,8 +58,8 @@ impl fmt::Display for Difference {
 
 /// The observable state after a call.
 #[derive(Debug)]
-struct Shown {
-    /// Every agent's access at each known address.
+struct ObservedState {
+    /// The access of all agents at each recorded address.
     access: Vec<(u64, Vec<Outcome>)>,
     properties: Vec<(Name, Outcome)>,
     ranges: Vec<MappedRange>,
@@ -86,13 +86,26 @@ impl Pair {
         let simulation = simulation(release);
         let amd = Side::start(library.table(), AMD_AREAS);
         let simulated = Side::start(simulation.table(), SIMULATED_AREAS);
-        assert_eq!(amd.inventory(), simulated.inventory(), "pools of AMD's and of the simulation");
-        let memory_before = [amd.memory_left(), simulated.memory_left()];
-        let made = BTreeMap::new();
-        Self { release, library, simulation, amd, simulated, memory_before, lingered: false, made }
+        assert_eq!(
+            amd.pool_attributes(),
+            simulated.pool_attributes(),
+            "pools of AMD's runtime and of the simulation"
+        );
+        let memory_before = [amd.available_memory(), simulated.available_memory()];
+        let counts = BTreeMap::new();
+        Self {
+            release,
+            library,
+            simulation,
+            amd,
+            simulated,
+            memory_before,
+            lingered: false,
+            counts,
+        }
     }
 
-    /// Stops and restarts both.
+    /// Stops and restarts both runtimes.
     pub fn restart(&mut self) {
         let simulation = simulation(self.release);
         let (amd_area, simulated_area) = (self.amd.area, self.simulated.area);
@@ -105,27 +118,28 @@ impl Pair {
         self.simulation = simulation;
     }
 
-    /// Makes the calls of a sequence, and cleans up. Returns the first difference.
+    /// Makes the calls of a sequence, and cleans up. Calls `before` with the number of each call
+    /// first. Returns the first difference.
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
-        self.memory_before = [self.amd.memory_left(), self.simulated.memory_left()];
+        self.memory_before = [self.amd.available_memory(), self.simulated.available_memory()];
         self.lingered = false;
         let mut state = State::default();
-        let mut found = None;
+        let mut difference = None;
         for (number, call) in calls.iter().enumerate() {
             before(number);
-            found = found.or_else(|| self.step(number, call, &mut state));
+            difference = difference.or_else(|| self.step(number, call, &mut state));
         }
         // Clean up after a difference too, as far as possible.
         for (number, call) in (calls.len()..).zip(state.clean_up()) {
             before(number);
-            let difference = self.step(number, &call, &mut state);
-            found = found.or(difference);
+            let later = self.step(number, &call, &mut state);
+            difference = difference.or(later);
         }
-        self.amd.forget_descriptors();
-        self.simulated.forget_descriptors();
-        found.or_else(|| self.left_over())
+        self.amd.close_descriptors();
+        self.simulated.close_descriptors();
+        difference.or_else(|| self.difference_after_cleanup())
     }
 
     fn step(&mut self, number: usize, call: &Call, state: &mut State) -> Option<Difference> {
@@ -135,33 +149,36 @@ impl Pair {
         let amd = self.amd.perform(call);
         let simulated = self.simulated.perform(call);
         let kind = if amd.status == HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
         let after = Some((number, call.clone()));
         if amd != simulated {
-            return Some(Difference { after, what: vec![(show(&amd), show(&simulated))] });
+            return Some(Difference {
+                after,
+                values: vec![(format_outcome(&amd), format_outcome(&simulated))],
+            });
         }
-        let named_now = |name| self.amd.named_now(name).unwrap_or(name);
-        state.note(call, &amd, named_now);
+        let current_name = |name| self.amd.current_name(name).unwrap_or(name);
+        state.record(call, &amd, current_name);
         self.lingered |= self.simulation.usage().vram_lingering.iter().any(|bytes| *bytes > 0);
-        let [amd, simulated] = [0, 1].map(|side| self.shown(side, state));
-        let what = differences(&amd, &simulated);
-        (!what.is_empty()).then_some(Difference { after, what })
+        let [amd, simulated] = [0, 1].map(|side| self.observe(side, state));
+        let values = differences(&amd, &simulated);
+        (!values.is_empty()).then_some(Difference { after, values })
     }
 
-    /// Returns whether a call can be made: all of its names are valid in both runtimes with the
-    /// same meaning, and it is not excluded.
+    /// Returns whether a call can be made: its names refer to the same objects in both runtimes,
+    /// and the call is not excluded.
     fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
-        if !self.amd.understands(call) {
+        if !self.amd.has_all_names(call) {
             return false;
         }
         let stale = call.handle().is_some_and(|handle| match handle {
-            Handle::Of(name) => self.amd.named_now(name) != self.simulated.named_now(name),
+            Handle::Of(name) => self.amd.current_name(name) != self.simulated.current_name(name),
             Handle::Zero | Handle::Garbage => false,
         });
-        let much = matches!(call, Call::Create { size, .. } if *size > 64 << 20);
+        let is_large = matches!(call, Call::Create { size, .. } if *size > 64 << 20);
         let reason = if stale {
             Some("a stale handle that refers to new memory in one runtime only")
-        } else if self.lingered && much {
+        } else if self.lingered && is_large {
             Some(
                 "a large allocation while claimed memory lingers, which only the simulation counts",
             )
@@ -169,27 +186,27 @@ impl Pair {
             exclusions::reason(self.release, &self.amd, state, call)
         };
         if let Some(reason) = reason {
-            *self.made.entry(format!("excluded: {reason}")).or_default() += 1;
+            *self.counts.entry(format!("excluded: {reason}")).or_default() += 1;
         }
         reason.is_none()
     }
 
-    fn shown(&self, which: usize, state: &State) -> Shown {
-        let side = if which == 0 { &self.amd } else { &self.simulated };
+    fn observe(&self, index: usize, state: &State) -> ObservedState {
+        let side = if index == 0 { &self.amd } else { &self.simulated };
         let area = side.area;
         let access = |&point: &u64| {
             let agents = side.agents.iter();
             (point, agents.map(|agent| side.get_access(area + point, *agent)).collect())
         };
         let same_name =
-            |name: &&Name| self.amd.named_now(**name) == self.simulated.named_now(**name);
+            |name: &&Name| self.amd.current_name(**name) == self.simulated.current_name(**name);
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
         let ranges = self.comparable(observe::ranges(area, area + AREA));
-        let left = side.memory_left();
-        let used = self.memory_before[which].iter().zip(left);
-        let used = used.map(|(before, left)| *before as i64 - left as i64);
+        let available = side.available_memory();
+        let used = self.memory_before[index].iter().zip(available);
+        let used = used.map(|(before, now)| *before as i64 - now as i64);
         let memory_used = if self.lingered { vec![] } else { used.collect() };
-        Shown {
+        ObservedState {
             access: state.points.iter().map(access).collect(),
             properties: side.handle_names().filter(same_name).map(properties).collect(),
             words: observe::words(area, &ranges),
@@ -198,18 +215,18 @@ impl Pair {
         }
     }
 
-    /// From 7.2 on, a mapping without access is listed as shared; in the simulation it is still the
-    /// reservation's private mapping. The difference has no effect.
+    /// Removes a harmless difference: from 7.2 on, a mapping without access is listed as shared; in
+    /// the simulation it is still the reservation's private mapping.
     fn comparable(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
             return ranges;
         }
-        let without = |range: &mut MappedRange| {
+        let ignore_sharing = |range: &mut MappedRange| {
             if range.access.starts_with("---") {
                 range.access = "---".into();
             }
         };
-        ranges.iter_mut().for_each(without);
+        ranges.iter_mut().for_each(ignore_sharing);
         ranges.dedup_by(|next, range| {
             let joined = next.access == range.access && next.start == range.end;
             if joined {
@@ -220,56 +237,57 @@ impl Pair {
         ranges
     }
 
-    /// Returns a difference after cleanup: the simulation must have nothing left, and both must be
+    /// Returns a difference after cleanup: the simulation must have empty left, and both must be
     /// equal.
-    fn left_over(&mut self) -> Option<Difference> {
-        let mut what = Vec::new();
+    fn difference_after_cleanup(&mut self) -> Option<Difference> {
+        let mut values = Vec::new();
         let mut usage = self.simulation.usage();
-        // Lost memory is compared below.
+        // Leaked memory is compared below.
         usage.vram_used.fill(0);
-        let mut nothing = Usage::default();
-        nothing.vram_used = vec![0; self.simulated.gpus.len()];
-        nothing.vram_lingering = nothing.vram_used.clone();
-        if usage != nothing {
-            what.push((format!("{nothing:?}"), format!("{usage:?}")));
+        let mut empty = Usage::default();
+        empty.vram_used = vec![0; self.simulated.gpus.len()];
+        empty.vram_lingering = empty.vram_used.clone();
+        if usage != empty {
+            values.push((format!("{empty:?}"), format!("{usage:?}")));
         }
         let state = State::default();
-        let [amd, simulated] = [0, 1].map(|side| self.shown(side, &state));
-        what.extend(differences(&amd, &simulated));
-        for (side, shown) in [(&self.amd, &amd), (&self.simulated, &simulated)] {
-            if !shown.ranges.is_empty() {
+        let [amd, simulated] = [0, 1].map(|side| self.observe(side, &state));
+        values.extend(differences(&amd, &simulated));
+        for (side, state) in [(&self.amd, &amd), (&self.simulated, &simulated)] {
+            if !state.ranges.is_empty() {
                 observe::clear(side.area, side.area + AREA);
             }
         }
-        (!what.is_empty()).then_some(Difference { after: None, what })
+        (!values.is_empty()).then_some(Difference { after: None, values })
     }
 }
 
-fn show(outcome: &Outcome) -> String {
+fn format_outcome(outcome: &Outcome) -> String {
     format!("{:#x} {:?}", outcome.status, outcome.values)
 }
 
 /// Returns the lines that differ.
-fn differences(amd: &Shown, simulated: &Shown) -> Vec<(String, String)> {
+fn differences(amd: &ObservedState, simulated: &ObservedState) -> Vec<(String, String)> {
     fn lines<T: fmt::Debug>(kind: &str, values: &[T]) -> Vec<String> {
         values.iter().map(|value| format!("{kind} {value:x?}")).collect()
     }
-    let lines = |shown: &Shown| {
+    let lines = |state: &ObservedState| {
         [
-            lines("access", &shown.access),
-            lines("properties", &shown.properties),
-            lines("mapped", &shown.ranges),
-            lines("contents", &shown.words),
-            lines("video memory used", &shown.memory_used),
+            lines("access", &state.access),
+            lines("properties", &state.properties),
+            lines("mapped", &state.ranges),
+            lines("contents", &state.words),
+            lines("video memory used", &state.memory_used),
         ]
     };
-    let mut what = Vec::new();
+    let mut differing = Vec::new();
     for (amd, simulated) in lines(amd).into_iter().zip(lines(simulated)) {
         if amd.len() == simulated.len() {
-            what.extend(amd.into_iter().zip(simulated).filter(|(amd, simulated)| amd != simulated));
+            differing
+                .extend(amd.into_iter().zip(simulated).filter(|(amd, simulated)| amd != simulated));
         } else {
-            what.push((amd.join("; "), simulated.join("; ")));
+            differing.push((amd.join("; "), simulated.join("; ")));
         }
     }
-    what
+    differing
 }

@@ -1,8 +1,8 @@
-//! Shrinks a sequence as long as it still shows a difference.
+//! Shrinks a sequence while it still shows a difference.
 
 use crate::calls::Call;
 
-/// Removes calls, many at once and then fewer, as long as `differs` returns `true`.
+/// Removes calls, first in long runs and then in shorter ones, while `differs` returns `true`.
 pub fn shrink(mut calls: Vec<Call>, mut differs: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
     let mut length = calls.len() / 2;
     while length > 0 {

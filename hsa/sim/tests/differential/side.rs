@@ -1,4 +1,5 @@
-//! One of the two runtimes: its agents and pools, and the values of the names that sequences use.
+//! One of the two compared runtimes: its agents and pools, and its values for the names in
+//! sequences.
 // Every unsafe block here calls a function of the runtime's table with pointers to locals of the
 // right type, and with addresses that are limited to an area that no other code uses.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -30,7 +31,7 @@ pub enum Value {
     Number(u64),
     /// An offset from the start of the area.
     InArea(u64),
-    /// An address that the runtime chose. It was freed at once, with this status.
+    /// An address outside of the area. It was freed at once, with this status.
     Elsewhere {
         aligned: bool,
         freed: hsa_status_t,
@@ -95,7 +96,7 @@ impl Side {
         unsafe { (self.core.hsa_shut_down)() }
     }
 
-    /// Drops the state of the last sequence. The next one gets another area.
+    /// Drops the state of the last sequence. The next sequence gets another area.
     pub fn next_sequence(&mut self) {
         self.area += AREA;
         self.reservations.clear();
@@ -103,9 +104,9 @@ impl Side {
         self.descriptors.clear();
     }
 
-    /// Returns whether every name in a call is valid: the call that should have created it
-    /// succeeded.
-    pub fn understands(&self, call: &Call) -> bool {
+    /// Returns whether each name in a call has a value: the call that should have created the
+    /// object succeeded.
+    pub fn has_all_names(&self, call: &Call) -> bool {
         let location = |location| match location {
             Location::In(name, _) => self.reservations.contains_key(&name),
             Location::Null | Location::Area(_) => true,
@@ -124,12 +125,12 @@ impl Side {
     }
 
     /// Closes all exported descriptors.
-    pub fn forget_descriptors(&mut self) {
+    pub fn close_descriptors(&mut self) {
         self.descriptors.clear();
     }
 
-    /// Returns the object that a handle's value refers to now: values are reused.
-    pub fn named_now(&self, name: Name) -> Option<Name> {
+    /// Returns the name of the object to which a handle's value refers now. Values are reused.
+    pub fn current_name(&self, name: Name) -> Option<Name> {
         let value = self.handles.get(&name)?;
         self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)
     }
@@ -179,7 +180,7 @@ impl Side {
         }
     }
 
-    /// Performs a call whose names are all valid.
+    /// Performs a call. All of its names must have values.
     pub fn perform(&mut self, call: &Call) -> Outcome {
         let vmem = self.vmem;
         match *call {
@@ -222,7 +223,7 @@ impl Side {
             Call::GetAccess { at, agent } => self.get_access(self.address(at), self.agent(agent)),
             Call::AllowAccess { at, ref agents } => {
                 let list: Vec<_> = agents.iter().map(|agent| self.agent(*agent)).collect();
-                let allow = self.core.hsa_amd_agents_allow_access.expect("there");
+                let allow = self.core.hsa_amd_agents_allow_access.expect("in the table");
                 let (count, at) = (list.len() as u32, self.pointer(at));
                 unsafe { allow(count, list.as_ptr(), null(), at) }.into()
             }
@@ -237,14 +238,14 @@ impl Side {
                 let retain = vmem.hsa_amd_vmem_retain_alloc_handle;
                 let status = unsafe { retain(&mut handle, self.pointer(at)) };
                 let value = handle.handle;
-                let known = self.handles.iter().rev().find(|(_, other)| **other == value);
-                let value = known.map_or(Value::Number(value), |(name, _)| Value::Handle(*name));
+                let found = self.handles.iter().rev().find(|(_, other)| **other == value);
+                let value = found.map_or(Value::Number(value), |(name, _)| Value::Handle(*name));
                 Outcome { status, values: vec![value] }
             }
             Call::Properties { handle } => self.properties(handle),
             Call::PointerInfo { at } => self.pointer_info(at),
             Call::PoolFree { at } => {
-                let free = self.core.hsa_amd_memory_pool_free.expect("there");
+                let free = self.core.hsa_amd_memory_pool_free.expect("in the table");
                 unsafe { free(self.pointer(at)) }.into()
             }
             Call::Write { at, value } => {
@@ -264,7 +265,7 @@ impl Side {
             }
             Call::CopyAsync { to, from, size, gpu } => self.copy_async(to, from, size, gpu),
             Call::Fill { at, value, words } => {
-                let fill = self.core.hsa_amd_memory_fill.expect("there");
+                let fill = self.core.hsa_amd_memory_fill.expect("in the table");
                 unsafe { fill(self.pointer(at), value, words as usize) }.into()
             }
         }
@@ -291,7 +292,7 @@ impl Side {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
         }
-        // At an address that other code may use; nothing further could be compared there.
+        // Other code may use this address, so that later calls could not be compared.
         let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
         let natural = if flags & 1 == 0 { natural } else { PAGE };
         let aligned = (address.addr() as u64).is_multiple_of(natural);
@@ -341,20 +342,20 @@ impl Side {
 
     pub fn properties(&self, handle: Handle) -> Outcome {
         let (mut pool, mut memory_type) = (hsa_amd_memory_pool_t { handle: 0 }, 99);
-        let ask = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
-        let status = unsafe { ask(self.handle(handle), &mut pool, &mut memory_type) };
+        let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
+        let status = unsafe { query(self.handle(handle), &mut pool, &mut memory_type) };
         if status != OK {
             return Outcome { status, values: vec![Value::Number(memory_type.into())] };
         }
-        let pool = self.pools.iter().position(|known| known.handle == pool.handle);
+        let pool = self.pools.iter().position(|other| other.handle == pool.handle);
         Outcome { status, values: vec![Value::Index(pool), Value::Number(memory_type.into())] }
     }
 
     fn pointer_info(&self, at: Location) -> Outcome {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
-        let ask = self.core.hsa_amd_pointer_info.expect("there");
-        let status = unsafe { ask(self.pointer(at), &mut info, None, null_mut(), null_mut()) };
+        let query = self.core.hsa_amd_pointer_info.expect("in the table");
+        let status = unsafe { query(self.pointer(at), &mut info, None, null_mut(), null_mut()) };
         let owner = self.agents.iter().position(|agent| agent.handle == info.agentOwner.handle);
         let values = vec![
             Value::Number(info.type_.into()),
@@ -367,7 +368,7 @@ impl Side {
     }
 
     fn copy(&self, to: u64, from: u64, size: u64) -> hsa_status_t {
-        let copy = self.core.hsa_memory_copy.expect("there");
+        let copy = self.core.hsa_memory_copy.expect("in the table");
         let (to, from) = (without_provenance_mut(to as usize), without_provenance(from as usize));
         unsafe { copy(to, from, size as usize) }
     }
@@ -375,13 +376,13 @@ impl Side {
     fn copy_async(&self, to: Location, from: Location, size: u64, gpu: usize) -> Outcome {
         let agent = self.gpus[gpu % self.gpus.len()];
         let mut signal = hsa_signal_t { handle: 0 };
-        let create = self.core.hsa_signal_create.expect("there");
+        let create = self.core.hsa_signal_create.expect("in the table");
         assert_eq!(unsafe { create(1, 0, null(), &mut signal) }, OK, "hsa_signal_create");
-        let copy = self.core.hsa_amd_memory_async_copy.expect("there");
+        let copy = self.core.hsa_amd_memory_async_copy.expect("in the table");
         let (to, from, size) = (self.pointer(to), self.pointer(from), size as usize);
         let status = unsafe { copy(to, agent, from, agent, size, 0, null(), signal) };
-        let wait = self.core.hsa_signal_wait_scacquire.expect("there");
-        let left = if status == OK && size > 0 {
+        let wait = self.core.hsa_signal_wait_scacquire.expect("in the table");
+        let remaining = if status == OK && size > 0 {
             let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
             // A wait may return before the condition holds.
             loop {
@@ -393,16 +394,17 @@ impl Side {
         } else {
             1
         };
-        let destroy = self.core.hsa_signal_destroy.expect("there");
+        let destroy = self.core.hsa_signal_destroy.expect("in the table");
         assert_eq!(unsafe { destroy(signal) }, OK, "hsa_signal_destroy");
-        Outcome { status, values: vec![Value::Number(left as u64)] }
+        Outcome { status, values: vec![Value::Number(remaining as u64)] }
     }
 
-    /// Returns the pools in order, each with its identifying attributes.
-    pub fn inventory(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
+    /// Returns the attributes of each pool, in order.
+    pub fn pool_attributes(&self) -> Vec<[Result<u64, hsa_status_t>; 6]> {
         let pools = self.pools.iter().map(|pool| {
-            let word = |what| rig::pool_info::<u32>(&self.core, *pool, what).map(u64::from);
-            let size = |what| rig::pool_info::<u64>(&self.core, *pool, what);
+            let word =
+                |attribute| rig::pool_info::<u32>(&self.core, *pool, attribute).map(u64::from);
+            let size = |attribute| rig::pool_info::<u64>(&self.core, *pool, attribute);
             [
                 word(HSA_AMD_MEMORY_POOL_INFO_SEGMENT),
                 word(HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS),
@@ -421,10 +423,10 @@ impl Side {
     }
 
     /// Returns the available memory of each GPU.
-    pub fn memory_left(&self) -> Vec<u64> {
-        let ask = |gpu: &hsa_agent_t| {
+    pub fn available_memory(&self) -> Vec<u64> {
+        let query = |gpu: &hsa_agent_t| {
             rig::agent_info::<u64>(&self.core, *gpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL)
         };
-        self.gpus.iter().map(|gpu| ask(gpu).expect("an answer")).collect()
+        self.gpus.iter().map(|gpu| query(gpu).expect("an attribute")).collect()
     }
 }

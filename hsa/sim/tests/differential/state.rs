@@ -1,5 +1,5 @@
-//! The objects of a sequence, as recorded from its successful calls. Used for cleanup, to find the
-//! addresses to compare, and to find the memory that a GPU can access without a fault.
+//! The objects of a sequence, recorded from its successful calls. Used to clean up, and to find the
+//! addresses to compare and the memory that a GPU can access without a fault.
 
 use crate::calls::*;
 use crate::side::{Outcome, Value};
@@ -15,11 +15,11 @@ pub struct Mapping {
 
 #[derive(Debug, Default)]
 pub struct State {
-    /// Name, start in the area, and size.
+    /// Start in the area and size of each reservation.
     pub reservations: BTreeMap<Name, (u64, u64)>,
-    /// The start of every reservation so far.
+    /// The start of each reservation, including freed ones.
     starts: BTreeMap<Name, u64>,
-    /// The number of references of each handle that has any.
+    /// The number of references of each handle. Handles without references are removed.
     pub references: BTreeMap<Name, u64>,
     pub mappings: Vec<Mapping>,
     /// Addresses to compare, as offsets from the start of the area.
@@ -58,15 +58,16 @@ impl State {
     /// Returns the number of mappings that intersect a range.
     pub fn mappings_in(&self, location: Location, size: u64) -> usize {
         let Some(at) = self.in_area(location) else { return 0 };
-        let touched = |mapping: &&Mapping| {
+        let overlaps = |mapping: &&Mapping| {
             let start = self.start_of(mapping);
             start < at.saturating_add(size) && at < start.saturating_add(mapping.size)
         };
-        self.mappings.iter().filter(touched).count()
+        self.mappings.iter().filter(overlaps).count()
     }
 
-    /// Records the effect of a call. Handles are recorded under the name that their value has now.
-    pub fn note(&mut self, call: &Call, outcome: &Outcome, named_now: impl Fn(Name) -> Name) {
+    /// Records the effect of a call. `current_name` returns the name to which a handle's value
+    /// refers now.
+    pub fn record(&mut self, call: &Call, outcome: &Outcome, current_name: impl Fn(Name) -> Name) {
         if outcome.status != hsa_sys::HSA_STATUS_SUCCESS {
             return;
         }
@@ -91,7 +92,7 @@ impl State {
                 }
             }
             Call::Release { handle: Handle::Of(name) } => {
-                let name = named_now(name);
+                let name = current_name(name);
                 if let Some(references) = self.references.get_mut(&name) {
                     *references -= 1;
                     if *references == 0 {
@@ -99,7 +100,7 @@ impl State {
                     }
                 }
             }
-            Call::Map { at, size, .. } => self.mapped(at, size),
+            Call::Map { at, size, .. } => self.record_mapping(at, size),
             Call::Unmap { at, size } => {
                 let Some(start) = self.in_area(at) else { return };
                 let end = start.saturating_add(size);
@@ -112,18 +113,18 @@ impl State {
         }
     }
 
-    /// Finds a mapping by its reservation, whatever location named it.
-    fn mapped(&mut self, at: Location, size: u64) {
+    /// Records a mapping, with its location relative to its reservation.
+    fn record_mapping(&mut self, at: Location, size: u64) {
         let Some(at) = self.in_area(at) else { return };
-        let around = self.reservations.iter().find(|(_, (start, reserved))| {
+        let containing = self.reservations.iter().find(|(_, (start, reserved))| {
             *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
         });
-        let Some((&reservation, &(start, _))) = around else { return };
+        let Some((&reservation, &(start, _))) = containing else { return };
         self.mappings.push(Mapping { reservation, offset: (at - start) as i64, size });
         self.points.extend([at, at + size / 2, at + size, at + size + 1]);
     }
 
-    /// Returns the calls that undo everything.
+    /// Returns the calls that unmap, free and release all objects.
     pub fn clean_up(&self) -> Vec<Call> {
         let unmap = |mapping: &Mapping| Call::Unmap {
             at: Location::In(mapping.reservation, mapping.offset),

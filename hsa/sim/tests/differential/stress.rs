@@ -1,5 +1,5 @@
-//! Four threads make random calls on AMD's runtime over the emulated driver, each with its own
-//! reservations and handles. At the end nothing may be left.
+//! Four threads make random calls on AMD's runtime with the emulated driver, each with its own
+//! reservations and handles. At the end, nothing may be leaked.
 
 use crate::calls::{Call, Handle};
 use crate::observe;
@@ -15,27 +15,31 @@ use std::sync::RwLock;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const THREADS: u64 = 4;
-/// The start of the first thread's areas, and the distance to the next thread's.
+/// The start of the areas of the first thread.
 const FIRST: u64 = 0x0800_0000_0000;
-const APART: u64 = 0x0800_0000_0000;
+/// The distance between the areas of two threads.
+const DISTANCE: u64 = 0x0800_0000_0000;
 
 /// The number of memory ranges that the runtime may keep for reuse.
-const KEPT: usize = 16;
+const MAX_KEPT: usize = 16;
 
 /// The resources of a process, according to the kernel.
 #[derive(Debug)]
-struct Holdings {
-    /// All descriptors, including those that the emulated driver hides, without those of the store.
+struct ProcessResources {
+    /// All descriptors but those of machine memory, including descriptors that the emulated driver
+    /// hides.
     descriptors: Vec<String>,
-    /// The number of descriptors of machine memory, which the runtime keeps.
-    store: usize,
-    /// The number of shared ranges in its address space; buffers are shared memory.
+    /// The number of descriptors of machine memory, which the runtime reuses.
+    machine_memory: usize,
+    /// The number of shared ranges in the address space. Buffers are shared memory.
     shared: usize,
-    memory_left: Vec<u64>,
+    /// The available memory of each GPU.
+    available_memory: Vec<u64>,
 }
 
-/// The duration is `HSA_KFD_STRESS_SECONDS`, or ten seconds.
-pub fn survives(fixture: &Fixture) {
+/// Checks that the calls leak no resources. The duration is `HSA_KFD_STRESS_SECONDS`, or ten
+/// seconds.
+pub fn leaks_nothing(fixture: &Fixture) {
     let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(10));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = number("HSA_SIM_SEED").unwrap_or_else(fresh);
@@ -44,20 +48,21 @@ pub fn survives(fixture: &Fixture) {
     let library =
         unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
     let table = *library.table();
-    let turns = RwLock::new(());
+    let unlocked_calls = RwLock::new(());
     let run = &|thread: u64, time: Duration| {
-        let mut runner = Runner::new(&table, fixture.release(), &turns, FIRST + thread * APART);
-        let begun = Instant::now();
+        let mut runner =
+            Runner::new(&table, fixture.release(), &unlocked_calls, FIRST + thread * DISTANCE);
+        let start_time = Instant::now();
         let mut sequence = 0;
-        while begun.elapsed() < time {
+        while start_time.elapsed() < time {
             runner.run(&generator::sequence(seed ^ thread, sequence));
             sequence += 1;
         }
         (sequence, runner.end())
     };
-    // One user stays until the end, so that the runtime does not stop in between.
-    let mut side = Side::start(&table, FIRST - APART / 2);
-    let all = |time| {
+    // Keeps the runtime initialised until the end.
+    let mut side = Side::start(&table, FIRST - DISTANCE / 2);
+    let run_threads = |time| {
         std::thread::scope(|scope| {
             let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
             let threads: Vec<_> = threads.collect();
@@ -65,22 +70,25 @@ pub fn survives(fixture: &Fixture) {
         })
     };
     // Create the objects that the runtime creates once and keeps, such as queues.
-    all(time.min(Duration::from_secs(5)));
-    let before = holdings(&side);
-    let ran = all(time);
-    let after = holdings(&side);
-    let mut made = BTreeMap::new();
-    for (kind, count) in ran.iter().flat_map(|(_, made)| made) {
-        *made.entry(kind).or_insert(0) += count;
+    run_threads(time.min(Duration::from_secs(5)));
+    let before = process_resources(&side);
+    let results = run_threads(time);
+    let after = process_resources(&side);
+    let mut counts = BTreeMap::new();
+    for (kind, count) in results.iter().flat_map(|(_, counts)| counts) {
+        *counts.entry(kind).or_insert(0) += count;
     }
-    let sequences: u64 = ran.iter().map(|(sequences, _)| sequences).sum();
-    println!("{sequences} sequences: {made:#?}\n{after:?}");
+    let sequences: u64 = results.iter().map(|(sequences, _)| sequences).sum();
+    println!("{sequences} sequences: {counts:#?}\n{after:?}");
     assert_eq!(before.descriptors, after.descriptors, "descriptors, seed {seed}");
-    assert_eq!(before.memory_left, after.memory_left, "memory of the GPUs, seed {seed}");
-    // The runtime's store of signals can have grown by a few, but not with every sequence.
-    assert!(after.store <= before.store + KEPT, "{before:?} {after:?}, seed {seed}");
-    assert!(after.shared <= before.shared + KEPT, "{before:?} {after:?}, seed {seed}");
-    let areas = FIRST..FIRST + THREADS * APART;
+    assert_eq!(before.available_memory, after.available_memory, "memory of the GPUs, seed {seed}");
+    // The runtime's signals can take a few more ranges, but not more with every sequence.
+    assert!(
+        after.machine_memory <= before.machine_memory + MAX_KEPT,
+        "{before:?} {after:?}, seed {seed}"
+    );
+    assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
+    let areas = FIRST..FIRST + THREADS * DISTANCE;
     assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
     side.shut_down();
 }
@@ -89,20 +97,23 @@ pub fn survives(fixture: &Fixture) {
 struct Runner<'a> {
     side: Side,
     release: Release,
-    turns: &'a RwLock<()>,
-    /// The start of its areas.
+    /// Locked for writing during a call that the runtime does not lock, and for reading during
+    /// others.
+    unlocked_calls: &'a RwLock<()>,
+    /// The start of the thread's areas.
     start: u64,
-    made: BTreeMap<String, u64>,
+    /// The number of calls, by function and result.
+    counts: BTreeMap<String, u64>,
 }
 
 impl<'a> Runner<'a> {
-    fn new(table: &Table, release: Release, turns: &'a RwLock<()>, start: u64) -> Self {
-        let made = BTreeMap::new();
-        Self { side: Side::start(table, start), release, turns, start, made }
+    fn new(table: &Table, release: Release, unlocked_calls: &'a RwLock<()>, start: u64) -> Self {
+        let counts = BTreeMap::new();
+        Self { side: Side::start(table, start), release, unlocked_calls, start, counts }
     }
 
     fn run(&mut self, calls: &[Call]) {
-        if self.side.area + 2 * AREA > self.start + APART / 2 {
+        if self.side.area + 2 * AREA > self.start + DISTANCE / 2 {
             self.side.area = self.start;
         }
         self.side.next_sequence();
@@ -113,30 +124,30 @@ impl<'a> Runner<'a> {
         for call in state.clean_up() {
             self.step(&call, &mut state);
         }
-        self.side.forget_descriptors();
-        // NO_REGISTER leaks a part of its range.
+        self.side.close_descriptors();
+        // NO_REGISTER reservations leak a part of their range.
         if !observe::ranges(self.side.area, self.side.area + AREA).is_empty() {
             observe::clear(self.side.area, self.side.area + AREA);
         }
     }
 
     fn step(&mut self, call: &Call, state: &mut State) {
-        // Their addresses could be in holes of other threads.
+        // A huge reservation could be in the holes of other threads.
         let huge = matches!(call, Call::Reserve { size, .. } if *size > 1 << 40);
-        // From 7.2 on this leaks the memory, a known defect.
-        let lost = self.release >= Release::R7_2_4
+        // From 7.2 on, mapping at an unaligned address leaks the memory, a known defect.
+        let leaks = self.release >= Release::R7_2_4
             && matches!(call, Call::Map { at, .. }
                 if state.in_area(*at).is_some_and(|at| !at.is_multiple_of(4096)));
-        // The value may now refer to another thread's memory.
+        // The value of a released handle may now refer to another thread's memory.
         let stale = matches!(call.handle(), Some(Handle::Of(name)) if !state.is_alive(name));
-        if huge || lost || stale || !self.side.understands(call) {
+        if huge || leaks || stale || !self.side.has_all_names(call) {
             return;
         }
-        let turn = self.turns.read().expect("no panic");
+        let guard = self.unlocked_calls.read().expect("no panic");
         if exclusions::reason(self.release, &self.side, state, call).is_some() {
             return;
         }
-        // These take no lock in the runtime, so no other call may run at the same time.
+        // The runtime does not lock these calls, so that no other call may run at the same time.
         let unlocked = matches!(
             call,
             Call::Export { .. }
@@ -145,43 +156,48 @@ impl<'a> Runner<'a> {
                 | Call::Properties { .. }
         );
         let outcome = if unlocked {
-            drop(turn);
-            let _turn = self.turns.write().expect("no panic");
+            drop(guard);
+            let _guard = self.unlocked_calls.write().expect("no panic");
             self.side.perform(call)
         } else {
             let outcome = self.side.perform(call);
-            drop(turn);
+            drop(guard);
             outcome
         };
         let kind =
             if outcome.status == hsa_sys::HSA_STATUS_SUCCESS { "succeeded" } else { "failed" };
-        *self.made.entry(format!("{} {kind}", call.function())).or_default() += 1;
-        state.note(call, &outcome, |name| name);
+        *self.counts.entry(format!("{} {kind}", call.function())).or_default() += 1;
+        state.record(call, &outcome, |name| name);
     }
 
     fn end(mut self) -> BTreeMap<String, u64> {
         self.side.shut_down();
-        self.made
+        self.counts
     }
 }
 
-fn holdings(side: &Side) -> Holdings {
+fn process_resources(side: &Side) -> ProcessResources {
     let shared = observe::ranges(0, 1 << 47);
     let shared = shared.iter().filter(|range| range.access.ends_with('s')).count();
-    let (store, descriptors): (Vec<_>, _) =
-        descriptors().into_iter().partition(|target: &String| is_of_the_machine(target));
-    Holdings { descriptors, store: store.len(), shared, memory_left: side.memory_left() }
+    let (machine_memory, descriptors): (Vec<_>, _) =
+        descriptors().into_iter().partition(|target: &String| is_machine_memory(target));
+    ProcessResources {
+        descriptors,
+        machine_memory: machine_memory.len(),
+        shared,
+        available_memory: side.available_memory(),
+    }
 }
 
-/// Returns whether a descriptor is of machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
+/// Returns whether a descriptor refers to machine memory (`KFD_IOC_ALLOC_MEM_FLAGS_GTT`), which the
 /// runtime creates for its signals and queues: `/memfd:hsa-kfd:GPU:FLAGS:TOKEN`.
-fn is_of_the_machine(target: &str) -> bool {
+fn is_machine_memory(target: &str) -> bool {
     let flags = target.strip_prefix("/memfd:hsa-kfd:").and_then(|rest| rest.split(':').nth(1));
     flags.and_then(|flags| u32::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 2 != 0)
 }
 
-/// Returns the targets of the process's descriptors, in order. Another program lists them, because
-/// the emulated driver hides its own from this process; the pipes to that program are ignored.
+/// Returns the sorted targets of the process's descriptors. `ls` lists them, because the emulated
+/// driver hides its own descriptors from this process. The pipes to `ls` are ignored.
 fn descriptors() -> Vec<String> {
     let folder = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
     let mut command = std::process::Command::new("ls");

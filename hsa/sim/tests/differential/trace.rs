@@ -1,4 +1,4 @@
-//! A record that survives a crash of AMD's runtime: the current sequence and the current call.
+//! Records the current sequence and call in a file, which remains after a crash of AMD's runtime.
 
 use crate::calls::{self, Call};
 use std::fs::File;
@@ -15,14 +15,14 @@ impl Trace {
     }
 
     /// Records that a sequence begins.
-    pub fn begin(&mut self, title: &str, calls: &[Call]) {
+    pub fn begin_sequence(&mut self, title: &str, calls: &[Call]) {
         let text = format!("# at call    0 of {title}\n{}", calls::to_text(calls));
         self.0.set_len(0).expect("a file to write");
         self.write(text.as_bytes());
     }
 
-    /// Records that a call of it begins.
-    pub fn at(&mut self, number: usize) {
+    /// Records that a call of the sequence begins.
+    pub fn begin_call(&mut self, number: usize) {
         self.write(format!("# at call {number:4}").as_bytes());
     }
 

@@ -12,12 +12,12 @@ use std::process::{Command, Output};
 const WORK: &str = "HSA_SIM_WORK";
 const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
-const TRAIL: &str = "HSA_SIM_WORK_TRAIL";
+const TRACE: &str = "HSA_SIM_WORK_TRAIL";
 
-/// The start of the line in which a worker reports its calls.
-const MADE: &str = "made: ";
+/// The prefix of the line in which a worker reports its counts of calls.
+const COUNTS: &str = "calls: ";
 
-/// The work of a worker.
+/// The work of a worker process.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// `count` sequences of a seed, from `first` on.
@@ -27,15 +27,15 @@ pub enum Work {
 }
 
 impl Work {
-    /// Runs a worker. Returns its output and exit status.
-    pub fn done_by_worker(&self, fixture: &Fixture, trace: &Path) -> Output {
+    /// Runs the work in a worker process. Returns its output and exit status.
+    pub fn run_in_worker(&self, fixture: &Fixture, trace: &Path) -> Output {
         let mut command = fixture.this_program();
         self.prepare(fixture, trace, &mut command);
         command.output().expect("a process")
     }
 
     fn prepare(&self, fixture: &Fixture, trace: &Path, command: &mut Command) {
-        command.args(["works", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+        command.args(["worker_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
         command.env(
             WORK,
             match self {
@@ -45,7 +45,7 @@ impl Work {
         );
         command.env(RELEASE, fixture.release().version());
         command.env(RUNTIME, fixture.runtime());
-        command.env(TRAIL, trace);
+        command.env(TRACE, trace);
         command.env("RUST_BACKTRACE", "0");
     }
 
@@ -60,25 +60,25 @@ impl Work {
     }
 }
 
-/// Parses the calls that a worker reports.
-pub fn made(output: &Output) -> BTreeMap<String, u64> {
+/// Parses the counts of calls that a worker reports.
+pub fn counts(output: &Output) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix(MADE)).expect("what was made");
+    let line = text.lines().find_map(|line| line.strip_prefix(COUNTS)).expect("a line with counts");
     serde_json::from_str(line).expect("numbers")
 }
 
-/// Does the work that the environment specifies, if any.
-pub fn work() {
+/// Performs the work that the environment specifies, if any.
+pub fn run() {
     let Ok(work) = std::env::var(WORK) else { return };
     let variable = |name| std::env::var(name).expect("set by the parent");
     let release = variable(RELEASE).parse().expect("a release");
     let mut pair = Pair::start(release, Path::new(&variable(RUNTIME)));
-    let mut trace = Trace::new(Path::new(&variable(TRAIL)));
+    let mut trace = Trace::new(Path::new(&variable(TRACE)));
     let mut run = |pair: &mut Pair, title: &str, calls: &[calls::Call]| {
-        trace.begin(title, calls);
-        if let Some(difference) = pair.run(calls, |call| trace.at(call)) {
+        trace.begin_sequence(title, calls);
+        if let Some(difference) = pair.run(calls, |call| trace.begin_call(call)) {
             print!("\n{difference}");
-            // With leaked state the runtime might not even stop.
+            // The runtime might not stop with leaked state.
             std::process::exit(1);
         }
     };
@@ -94,7 +94,7 @@ pub fn work() {
             }
         }
     }
-    let made = serde_json::to_string(&pair.made).expect("numbers");
-    println!("\n{MADE}{made}");
+    let counts = serde_json::to_string(&pair.counts).expect("numbers");
+    println!("\n{COUNTS}{counts}");
     pair.restart();
 }

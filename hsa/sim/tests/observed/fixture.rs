@@ -1,15 +1,17 @@
-//! Three versions of AMD's runtime, as recorded.
+//! The simulation, configured as each of three versions of AMD's runtime.
 
 use crate::rig::*;
 
 pub const N: usize = 4 * MIB;
 pub const GARBAGE: u64 = 0xdead_beef_0000;
 
-/// 6.1.2, 6.4.3, 7.2.4.
+/// The configurations for 6.1.2, 6.4.3 and 7.2.4.
 pub const VERSIONS: [&str; 3] = ["era=a,extension=4", "era=a,extension=7", "era=b,extension=15"];
 
+/// A simulation of one version.
 pub struct Version {
     pub rig: Rig,
+    /// The index in [`VERSIONS`].
     pub index: usize,
 }
 
@@ -29,16 +31,18 @@ impl<T: Copy> Expected<T> for [T; 3] {
 }
 
 impl Version {
+    /// Checks the status of a call.
     #[track_caller]
-    pub fn says(&self, probe: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
+    pub fn check(&self, probe: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
         let expected = expected.of(self.index);
         assert_eq!(
             got, expected,
-            "{probe} ({}): {got:#x}, not {expected:#x}",
+            "{probe} ({}): {got:#x} instead of {expected:#x}",
             VERSIONS[self.index]
         );
     }
 
+    /// Returns read and write access of all agents.
     pub fn all(&self) -> [(hsa_agent_t, u32); 3] {
         [(self.rig.gpus[0], RW), (self.rig.gpus[1], RW), (self.rig.cpus[0], RW)]
     }
@@ -52,7 +56,7 @@ impl Version {
     }
 }
 
-/// Runs the probes for each version, in a process of its own.
+/// Runs the calls for each version, each in a separate process.
 #[track_caller]
 pub fn on_each(probes: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
@@ -68,7 +72,7 @@ pub fn status<T>(result: Result<T, hsa_status_t>) -> hsa_status_t {
     result.map_or_else(|status| status, |_| OK)
 }
 
-/// Returns permissions and KiB of the lines of `/proc/self/maps` in a range.
+/// Returns the permissions and the size in KiB of each line of `/proc/self/maps` in a range.
 pub fn maps(start: usize, size: usize) -> Vec<(String, usize)> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let line = |line: &str| {
@@ -82,6 +86,7 @@ pub fn maps(start: usize, size: usize) -> Vec<(String, usize)> {
     text.lines().filter_map(line).collect()
 }
 
-pub fn kib_present(start: usize, size: usize) -> usize {
+/// Returns how many KiB of a range are mapped.
+pub fn mapped_kib(start: usize, size: usize) -> usize {
     maps(start, size).iter().map(|(_, kib)| kib).sum()
 }

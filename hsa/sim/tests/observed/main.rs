@@ -1,6 +1,6 @@
-//! The probes that were made on AMD's own runtime, by group, and their results. Where the versions
-//! differ there are three results, for 6.1.2, 6.4.3 and 7.2.4. Where one crashed, its result is
-//! that of a runtime that checks arguments.
+//! Repeats calls that were made on AMD's own runtime, and compares the results with those recorded.
+//! If the versions differ, there are three results: for 6.1.2, 6.4.3 and 7.2.4. For a call that
+//! crashed, the expected result is that of a runtime that checks arguments.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with null pointers or pointers to locals
 
 #[path = "../rig/mod.rs"]
@@ -8,8 +8,8 @@ mod rig;
 
 mod access;
 mod addresses;
-mod end;
 mod fixture;
 mod mapping;
 mod memory;
 mod sharing;
+mod shutdown_and_fork;

@@ -1,7 +1,7 @@
-//! A started simulation with its agents and pools, and wrappers of the functions that take and
+//! A started simulation with its agents and pools, and wrappers of its functions that take and
 //! return plain values.
+// Every test program uses only a part of this module.
 #![allow(dead_code)]
-// every test program uses its own part
 // Each unsafe block below calls a function of the simulation's table with pointers to locals of the
 // right type, or with the test's own arguments.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -31,6 +31,7 @@ pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
 pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
 pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 
+/// A started simulation.
 pub struct Rig {
     pub simulation: Simulation,
     pub hsa: &'static Core,
@@ -54,12 +55,12 @@ impl Rig {
         let vmem = simulation.table().vmem.as_ref().expect("virtual memory");
         assert_eq!(unsafe { (hsa.hsa_init)() }, OK);
         let agents = agents(hsa);
-        let kind = |kind| {
-            let of_kind =
+        let of_type = |kind| {
+            let is_of_type =
                 |a: &&hsa_agent_t| agent_info::<u32>(hsa, **a, HSA_AGENT_INFO_DEVICE) == Ok(kind);
-            agents.iter().filter(of_kind).copied().collect::<Vec<_>>()
+            agents.iter().filter(is_of_type).copied().collect::<Vec<_>>()
         };
-        let (cpus, gpus) = (kind(HSA_DEVICE_TYPE_CPU), kind(HSA_DEVICE_TYPE_GPU));
+        let (cpus, gpus) = (of_type(HSA_DEVICE_TYPE_CPU), of_type(HSA_DEVICE_TYPE_GPU));
         let vram = gpus.iter().map(|gpu| pools(hsa, *gpu)[0]).collect();
         let system = pools(hsa, cpus[0])[0];
         Self { simulation, hsa, vmem, cpus, gpus, vram, system }
@@ -142,8 +143,8 @@ impl Rig {
     pub fn properties(&self, handle: u64) -> Result<(u64, hsa_amd_memory_type_t), hsa_status_t> {
         let (mut pool, mut kind) = (hsa_amd_memory_pool_t { handle: 0 }, 99);
         let handle = hsa_amd_vmem_alloc_handle_t { handle };
-        let ask = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
-        match unsafe { ask(handle, &mut pool, &mut kind) } {
+        let query = self.vmem.hsa_amd_vmem_get_alloc_properties_from_handle;
+        match unsafe { query(handle, &mut pool, &mut kind) } {
             OK => Ok((pool.handle, kind)),
             status => Err(status),
         }
@@ -191,13 +192,13 @@ impl Rig {
         &self,
         address: usize,
         size: usize,
-        wishes: &[(hsa_agent_t, hsa_access_permission_t)],
+        requests: &[(hsa_agent_t, hsa_access_permission_t)],
     ) -> hsa_status_t {
         let descriptor = |&(agent_handle, permissions): &(_, _)| hsa_amd_memory_access_desc_t {
             permissions,
             agent_handle,
         };
-        let list: Vec<_> = wishes.iter().map(descriptor).collect();
+        let list: Vec<_> = requests.iter().map(descriptor).collect();
         let set = self.vmem.hsa_amd_vmem_set_access;
         unsafe { set(without_provenance_mut(address), size, list.as_ptr(), list.len()) }
     }
@@ -215,17 +216,17 @@ impl Rig {
         }
     }
 
-    /// Reserves a range, maps a new handle of GPU 0 over all of it, and grants this access.
+    /// Reserves a range, maps a new handle of GPU 0 over all of it, and sets the requested access.
     #[track_caller]
     pub fn mapped(
         &self,
         size: usize,
-        wishes: &[(hsa_agent_t, hsa_access_permission_t)],
+        requests: &[(hsa_agent_t, hsa_access_permission_t)],
     ) -> (usize, u64) {
         let (address, handle) = (self.reserve(size), self.create(size));
         assert_eq!(self.map(address, size, handle), OK);
-        if !wishes.is_empty() {
-            assert_eq!(self.set(address, size, wishes), OK);
+        if !requests.is_empty() {
+            assert_eq!(self.set(address, size, requests), OK);
         }
         (address, handle)
     }
@@ -233,27 +234,28 @@ impl Rig {
     // --- Copies ---
 
     pub fn copy(&self, destination: usize, source: usize, size: usize) -> hsa_status_t {
-        let copy = self.hsa.hsa_memory_copy.expect("there");
+        let copy = self.hsa.hsa_memory_copy.expect("in the table");
         unsafe { copy(without_provenance_mut(destination), without_provenance(source), size) }
     }
 
     pub fn fill(&self, address: usize, value: u32, count: usize) -> hsa_status_t {
-        let fill = self.hsa.hsa_amd_memory_fill.expect("there");
+        let fill = self.hsa.hsa_amd_memory_fill.expect("in the table");
         unsafe { fill(without_provenance_mut(address), value, count) }
     }
 
-    /// Locks memory of this process for all agents, and returns the agents' address of it.
+    /// Locks memory of this process for all agents. Returns its address for agents.
     pub fn lock(&self, address: usize, size: usize) -> Result<usize, hsa_status_t> {
-        let lock = self.hsa.hsa_amd_memory_lock.expect("there");
-        let mut there = null_mut();
-        let status =
-            unsafe { lock(without_provenance_mut(address), size, null_mut(), 0, &mut there) };
-        if status == OK { Ok(there.addr()) } else { Err(status) }
+        let lock = self.hsa.hsa_amd_memory_lock.expect("in the table");
+        let mut agent_address = null_mut();
+        let status = unsafe {
+            lock(without_provenance_mut(address), size, null_mut(), 0, &mut agent_address)
+        };
+        if status == OK { Ok(agent_address.addr()) } else { Err(status) }
     }
 
     #[track_caller]
     pub fn unlock(&self, address: usize) {
-        let unlock = self.hsa.hsa_amd_memory_unlock.expect("there");
+        let unlock = self.hsa.hsa_amd_memory_unlock.expect("in the table");
         assert_eq!(unsafe { unlock(without_provenance_mut(address)) }, OK);
     }
 
@@ -265,6 +267,7 @@ impl Rig {
         value
     }
 
+    /// Writes a 64-bit number to GPU memory by a copy.
     #[track_caller]
     pub fn poke(&self, address: usize, value: u64) {
         assert_eq!(self.copy(address, (&raw const value).addr(), 8), OK);
@@ -278,7 +281,7 @@ impl Rig {
         size: usize,
     ) -> Result<usize, hsa_status_t> {
         let mut address = null_mut();
-        let allocate = self.hsa.hsa_amd_memory_pool_allocate.expect("there");
+        let allocate = self.hsa.hsa_amd_memory_pool_allocate.expect("in the table");
         match unsafe { allocate(pool, size, 0, &mut address) } {
             OK => Ok(address.addr()),
             status => Err(status),
@@ -286,12 +289,12 @@ impl Rig {
     }
 
     pub fn pool_free(&self, address: usize) -> hsa_status_t {
-        let free = self.hsa.hsa_amd_memory_pool_free.expect("there");
+        let free = self.hsa.hsa_amd_memory_pool_free.expect("in the table");
         unsafe { free(without_provenance_mut(address)) }
     }
 
     pub fn allow(&self, agents: &[hsa_agent_t], address: usize) -> hsa_status_t {
-        let allow = self.hsa.hsa_amd_agents_allow_access.expect("there");
+        let allow = self.hsa.hsa_amd_agents_allow_access.expect("in the table");
         let count = agents.len() as u32;
         unsafe { allow(count, agents.as_ptr(), null(), without_provenance(address)) }
     }
@@ -299,27 +302,28 @@ impl Rig {
     pub fn pointer_info(&self, address: usize) -> hsa_amd_pointer_info_t {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
-        let ask = self.hsa.hsa_amd_pointer_info.expect("there");
+        let query = self.hsa.hsa_amd_pointer_info.expect("in the table");
         let address = without_provenance(address);
-        assert_eq!(unsafe { ask(address, &mut info, None, null_mut(), null_mut()) }, OK);
+        assert_eq!(unsafe { query(address, &mut info, None, null_mut(), null_mut()) }, OK);
         info
     }
 
     pub fn signal(&self, value: i64) -> hsa_signal_t {
         let mut signal = hsa_signal_t { handle: 0 };
-        let create = self.hsa.hsa_signal_create.expect("there");
+        let create = self.hsa.hsa_signal_create.expect("in the table");
         assert_eq!(unsafe { create(value, 0, null(), &mut signal) }, OK);
         signal
     }
 
+    /// Waits at most ten seconds until the signal is below `value`. Returns the last value read.
     pub fn wait_below(&self, signal: hsa_signal_t, value: i64) -> i64 {
-        let wait = self.hsa.hsa_signal_wait_scacquire.expect("there");
+        let wait = self.hsa.hsa_signal_wait_scacquire.expect("in the table");
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
         // A wait may return before the condition holds, even without a timeout.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
             let now = unsafe { wait(signal, condition, value, 10_000_000_000, state) };
-            if now < value || std::time::Instant::now() >= until {
+            if now < value || std::time::Instant::now() >= deadline {
                 return now;
             }
         }
@@ -348,53 +352,53 @@ pub fn pools(hsa: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
 }
 
 /// `T` must be the attribute's type.
-pub fn agent_info<T: Default>(hsa: &Core, agent: hsa_agent_t, what: u32) -> Result<T, u32> {
+pub fn agent_info<T: Default>(hsa: &Core, agent: hsa_agent_t, attribute: u32) -> Result<T, u32> {
     let mut value = T::default();
-    match unsafe { (hsa.hsa_agent_get_info)(agent, what, (&raw mut value).cast()) } {
+    match unsafe { (hsa.hsa_agent_get_info)(agent, attribute, (&raw mut value).cast()) } {
         OK => Ok(value),
         status => Err(status),
     }
 }
 
-pub fn agent_text(hsa: &Core, agent: hsa_agent_t, what: u32) -> String {
+pub fn agent_text(hsa: &Core, agent: hsa_agent_t, attribute: u32) -> String {
     let mut text = [0u8; 64];
-    assert_eq!(unsafe { (hsa.hsa_agent_get_info)(agent, what, text.as_mut_ptr().cast()) }, OK);
-    CStr::from_bytes_until_nul(&text).expect("it ends").to_str().expect("ASCII").into()
+    assert_eq!(unsafe { (hsa.hsa_agent_get_info)(agent, attribute, text.as_mut_ptr().cast()) }, OK);
+    CStr::from_bytes_until_nul(&text).expect("a terminating zero").to_str().expect("ASCII").into()
 }
 
 /// `T` must be the attribute's type.
 pub fn pool_info<T: Default>(
     hsa: &Core,
     pool: hsa_amd_memory_pool_t,
-    what: u32,
+    attribute: u32,
 ) -> Result<T, hsa_status_t> {
     let mut value = T::default();
-    match unsafe { (hsa.hsa_amd_memory_pool_get_info)(pool, what, (&raw mut value).cast()) } {
+    match unsafe { (hsa.hsa_amd_memory_pool_get_info)(pool, attribute, (&raw mut value).cast()) } {
         OK => Ok(value),
         status => Err(status),
     }
 }
 
 /// `T` must be the attribute's type.
-pub fn system_info<T: Default>(hsa: &Core, what: u32) -> Result<T, hsa_status_t> {
+pub fn system_info<T: Default>(hsa: &Core, attribute: u32) -> Result<T, hsa_status_t> {
     let mut value = T::default();
-    match unsafe { (hsa.hsa_system_get_info)(what, (&raw mut value).cast()) } {
+    match unsafe { (hsa.hsa_system_get_info)(attribute, (&raw mut value).cast()) } {
         OK => Ok(value),
         status => Err(status),
     }
 }
 
-/// Returns a reference to memory that the CPU can access.
+/// Returns a reference to the word at an address. The CPU must have access.
 pub fn word(address: usize) -> &'static core::sync::atomic::AtomicU64 {
     unsafe { &*without_provenance::<core::sync::atomic::AtomicU64>(address) }
 }
 
-/// Reads by the CPU.
+/// Reads a word with the CPU.
 pub fn read(address: usize) -> u64 {
     word(address).load(core::sync::atomic::Ordering::SeqCst)
 }
 
-/// Writes by the CPU.
+/// Writes a word with the CPU.
 pub fn write(address: usize, value: u64) {
     word(address).store(value, core::sync::atomic::Ordering::SeqCst);
 }
@@ -413,7 +417,7 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// Runs a function in a forked child. A panic is printed and gives exit status 101.
+/// Runs a function in a forked child. After a panic, which is printed, the exit status is 101.
 pub fn in_child(work: impl FnOnce()) -> Ended {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     show_panics_of_children();
@@ -432,16 +436,16 @@ pub fn in_child(work: impl FnOnce()) -> Ended {
     }
 }
 
-/// Prints a child's panic to standard error, because the child cannot use the harness's capture.
-/// Installed before forking: in the child, the usual hook, or replacing it, could wait forever for
-/// a lock that another thread of the parent held.
+/// Makes children print panics to standard error instead of the harness's capture. Sets the hook
+/// before forking, because a child could wait forever for a lock that another thread of the parent
+/// held.
 fn show_panics_of_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let (parent, usual) = (std::process::id(), std::panic::take_hook());
+        let (parent, default_hook) = (std::process::id(), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
             if std::process::id() == parent {
-                return usual(panic);
+                return default_hook(panic);
             }
             let text = format!("in a child: {panic}\n");
             unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
@@ -449,9 +453,9 @@ fn show_panics_of_children() {
     });
 }
 
-/// Runs a function in a process of its own: this generation's changes to the address space would
-/// disturb the threads of other tests.
+/// Runs a function in a forked child, and checks that it does not panic. For functions whose
+/// changes to the address space or to descriptors would disturb other tests.
 #[track_caller]
-pub fn apart(work: impl FnOnce()) {
+pub fn succeeds_in_child(work: impl FnOnce()) {
     assert_eq!(in_child(work), Ended::Exit(0), "see standard error");
 }

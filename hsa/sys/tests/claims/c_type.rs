@@ -1,7 +1,7 @@
 //! Converts a Rust type of the bindings to C.
 //!
-//! Every part is wrapped in `__typeof__`, so that C's declarators read from left to right, and a
-//! missing name is an undeclared identifier instead of a syntax error that affects the following
+//! Every part is wrapped in `__typeof__`. C's declarators can then be written from left to right,
+//! and a missing name is an undeclared identifier, not a syntax error that affects the following
 //! lines.
 
 use super::token::Token;
@@ -81,20 +81,23 @@ pub fn named(name: &str) -> String {
     c.to_owned()
 }
 
+/// Removes and returns the first token.
 pub fn next<'a>(tokens: &mut &[Token<'a>]) -> Token<'a> {
     let (first, rest) = tokens.split_first().expect("the bindings end inside an item");
     *tokens = rest;
     first
 }
 
+/// Removes the first token if it is `token`; returns whether it was.
 pub fn skip(tokens: &mut &[Token<'_>], token: &str) -> bool {
-    let there = tokens.first() == Some(&token);
-    if there {
+    let matches = tokens.first() == Some(&token);
+    if matches {
         *tokens = &tokens[1..];
     }
-    there
+    matches
 }
 
+/// Removes the first token, which must be `token`.
 pub fn expect(tokens: &mut &[Token<'_>], token: &str) {
     let found = next(tokens);
     assert_eq!(found, token, "bindgen's output has an unexpected form");

@@ -8,22 +8,22 @@ use c_type::{expect, named, next, read, skip};
 use core::mem::offset_of;
 use token::Token;
 
-/// The checked-in bindings, regardless of those that this test was compiled with.
+/// The checked-in bindings, even if this test was compiled with generated ones.
 pub const BINDINGS: &str = include_str!("../../src/bindings.rs");
 
-/// A claim about C.
+/// A claim about a C header.
 #[derive(Debug)]
 pub struct Claim {
     /// The name in C: a constant, a type, `type.field`, or a function.
     pub subject: String,
-    /// The claim in words.
-    pub what: String,
+    /// The claim in words, without the subject.
+    pub description: String,
     /// The claim as a C expression that must be true.
     pub condition: String,
 }
 
-/// Reads all claims of the bindings. `function` returns the C expression for the type of a pointer
-/// to a function.
+/// Reads all claims of the bindings. `function` returns the C type of a pointer to the function of
+/// this name.
 pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim> {
     let tokens = token::tokens(bindings);
     let mut rest = tokens.as_slice();
@@ -61,7 +61,7 @@ fn constant(rest: &mut &[Token<'_>]) -> Claim {
     let value = next(rest);
     Claim {
         subject: name.to_owned(),
-        what: format!("is {sign}{value}"),
+        description: format!("is {sign}{value}"),
         condition: format!("{name} == {sign}{value}"),
     }
 }
@@ -70,7 +70,7 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
     let name = next(rest);
     expect(rest, "=");
     let target = read(rest);
-    // A typedef of a structure claims nothing besides its size and fields.
+    // For a typedef of a structure, only its size and fields are claimed.
     if name == target {
         return None;
     }
@@ -79,7 +79,7 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
         // omit; only its size is part of the ABI.
         return Some(Claim {
             subject: name.to_owned(),
-            what: "is as large as an unsigned int".to_owned(),
+            description: "is as large as an unsigned int".to_owned(),
             condition: format!("sizeof(__typeof__({name})) == sizeof({target})"),
         });
     }
@@ -89,27 +89,27 @@ fn alias(rest: &mut &[Token<'_>], function: &impl Fn(&str) -> String) -> Option<
     };
     Some(Claim {
         subject: subject.to_owned(),
-        what: format!("has the type {}", plain(&target)),
+        description: format!("has the type {}", without_typeof(&target)),
         condition: format!("__builtin_types_compatible_p({c}, {target})"),
     })
 }
 
 fn fields(rest: &mut &[Token<'_>], claims: &mut Vec<Claim>) {
-    let (owner, _) = place(next(rest));
+    let (owner, _) = c_owner(next(rest));
     expect(rest, "{");
     while !skip(rest, "}") {
         expect(rest, "pub");
         let field = next(rest);
         expect(rest, ":");
         if field.starts_with("__bindgen_anon_") {
-            // It has no name in C; its fields are claimed as fields of its owner.
+            // An anonymous union: its fields are claimed as fields of its owner.
             next(rest);
         } else {
             let field = c_field(field);
             let target = read(rest);
             claims.push(Claim {
                 subject: format!("{owner}.{field}"),
-                what: format!("has the type {}", plain(&target)),
+                description: format!("has the type {}", without_typeof(&target)),
                 condition: format!(
                     "__builtin_types_compatible_p(\
                      __typeof__(((__typeof__({owner}) *)0)->{field}), {target})"
@@ -127,35 +127,35 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
     let value: usize = next(rest).trim_end_matches("usize").parse().expect("a size is a number");
     if let Some(path) = text.strip_prefix("Offset of field: ") {
         let (owner, field) = path.split_once("::").expect("a field has an owner");
-        let (owner, base) = place(owner);
+        let (owner, base) = c_owner(owner);
         let field = c_field(field);
         let value = base + value;
         return Some(Claim {
             subject: format!("{owner}.{field}"),
-            what: format!("is at offset {value}"),
+            description: format!("is at offset {value}"),
             condition: format!("__builtin_offsetof(__typeof__({owner}), {field}) == {value}"),
         });
     }
-    let (what, name) = text.split_once(" of ").expect("a size is one of something");
+    let (description, name) = text.split_once(" of ").expect("a size is one of something");
     if name.contains("__bindgen_ty_") {
         // C cannot query the size of an anonymous union; the owner's size depends on it.
         return None;
     }
     let name = named(name);
-    let (what, condition) = match what {
+    let (description, condition) = match description {
         "Size" => (format!("has size {value}"), format!("sizeof(__typeof__({name})) == {value}")),
         "Alignment" => (
             format!("is aligned to {value}"),
             // GCC assumes alignment 1 for an unknown type, but rejects its size.
             format!("sizeof(__typeof__({name})) && _Alignof(__typeof__({name})) == {value}"),
         ),
-        _ => panic!("unknown claim: the {what} of {name}; add its C equivalent here"),
+        _ => panic!("unknown claim: the {description} of {name}; add its C equivalent here"),
     };
-    Some(Claim { subject: name, what, condition })
+    Some(Claim { subject: name, description, condition })
 }
 
 /// Returns the C type with the fields of a Rust type, and the offset of the first.
-fn place(owner: &str) -> (String, usize) {
+fn c_owner(owner: &str) -> (String, usize) {
     match owner {
         "hsa_amd_event_s__bindgen_ty_1" => {
             ("hsa_amd_event_t".to_owned(), offset_of!(hsa_sys::hsa_amd_event_t, __bindgen_anon_1))
@@ -172,7 +172,7 @@ fn c_field(name: &str) -> &str {
     name.strip_suffix('_').unwrap_or(name)
 }
 
-/// Removes what only the compiler needs from a C type, for messages.
-fn plain(c: &str) -> String {
+/// Removes `__typeof__` from a C type, for messages.
+fn without_typeof(c: &str) -> String {
     c.replace("__typeof__", "")
 }

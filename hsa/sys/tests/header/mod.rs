@@ -15,18 +15,19 @@ pub struct Header {
 }
 
 impl Header {
+    /// Parses the header.
     pub fn read() -> Self {
         let text = without_comments(include_str!("../../include/hsa_abi.h"));
         let text: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let text = text.join("\n");
         let mut header = Self::default();
         for declaration in declarations(&tokens(&text)) {
-            header.take(declaration);
+            header.add(declaration);
         }
         header
     }
 
-    fn take(&mut self, declaration: &[Token<'_>]) {
+    fn add(&mut self, declaration: &[Token<'_>]) {
         match declaration {
             ["typedef", "enum", "{", body @ .., "}", name] => {
                 self.types.push((*name).to_owned());
@@ -64,7 +65,7 @@ impl Header {
     }
 }
 
-/// Splits at each `;` outside of brackets.
+/// Splits tokens at each `;` outside of brackets.
 fn declarations<'a, 't>(tokens: &'a [Token<'t>]) -> Vec<&'a [Token<'t>]> {
     let mut depth = 0;
     tokens

@@ -1,30 +1,30 @@
-//! Builds libraries with chosen exports with the C compiler.
+//! Builds shared libraries with chosen exports, with the C compiler.
 
 use crate::compiler;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The result of every stub's `hsa_init`, which identifies it.
-pub const ANSWER: u32 = 4711;
+/// The result of all functions of a stub.
+pub const RESULT: u32 = 4711;
 
 /// Builds the shared library `file`, which exports exactly these functions.
-pub fn make<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
+pub fn build<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
     use std::io::Write as _;
     let source: String = functions
         .into_iter()
-        .map(|name| format!("unsigned {name}(void) {{ return {ANSWER}u; }}\n"))
+        .map(|name| format!("unsigned {name}(void) {{ return {RESULT}u; }}\n"))
         .collect();
     std::fs::create_dir_all(folder(&file)).expect("the temporary folder is writable");
-    let mut cc = compiler::command()
+    let mut compiler = compiler::command()
         .args(["-shared", "-fPIC", "-x", "c", "-", "-o"])
         .arg(&file)
         .stdin(Stdio::piped())
         .spawn()
         .expect("a C compiler, $CC or cc");
-    let mut input = cc.stdin.take().expect("it was piped");
+    let mut input = compiler.stdin.take().expect("a pipe");
     input.write_all(source.as_bytes()).expect("the compiler reads its input");
     drop(input);
-    assert!(cc.wait().expect("the compiler ends").success(), "cannot compile:\n{source}");
+    assert!(compiler.wait().expect("the compiler ends").success(), "cannot compile:\n{source}");
     file
 }
 

@@ -1,11 +1,11 @@
-//! Checks claims with a C compiler and given headers.
+//! Checks claims about headers with a C compiler.
 
 use crate::claims::Claim;
 use crate::compiler;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// The file's name in the compiler's messages.
+/// The name of the source file, also in the compiler's messages.
 const SOURCE: &str = "claims.c";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,49 +18,49 @@ pub enum Verdict {
     Absent,
 }
 
-/// The result of one line; of several messages the greatest counts.
+/// The compiler's result for a line. Of several messages, the greatest result counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Answer {
-    Silence,
-    NotUnderstood,
+enum LineResult {
+    Accepted,
+    UnknownMessage,
     Failed,
-    /// A line with an unknown name was not checked, whatever other messages it has.
-    Unknown,
+    /// The line has an unknown name, so that it was not checked.
+    UnknownName,
 }
 
 /// Checks every claim after `includes`; `folders` are searched first.
 ///
-/// Each claim is compiled twice, as it is and negated, so that a missing message is not taken for
-/// agreement: a line that the compiler did not reach would have none both times.
-pub fn judge(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
-    let affirmed = ask(includes, folders, claims, "");
-    let denied = ask(includes, folders, claims, "!");
-    let verdict = |index: usize| match (affirmed.answers[index], denied.answers[index]) {
-        (Answer::Silence, Answer::Failed) => Verdict::Agrees,
-        (Answer::Failed, Answer::Silence) => Verdict::Differs,
-        (Answer::Unknown, Answer::Unknown) => Verdict::Absent,
+/// Each claim is compiled twice, as it is and negated. So a line that the compiler has skipped, and
+/// that has no message either time, is not taken for agreement.
+pub fn check(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
+    let plain = compile(includes, folders, claims, "");
+    let negated = compile(includes, folders, claims, "!");
+    let verdict = |index: usize| match (plain.results[index], negated.results[index]) {
+        (LineResult::Accepted, LineResult::Failed) => Verdict::Agrees,
+        (LineResult::Failed, LineResult::Accepted) => Verdict::Differs,
+        (LineResult::UnknownName, LineResult::UnknownName) => Verdict::Absent,
         contradiction => panic!(
             "the compiler contradicts itself {contradiction:?} over {:?}:\n{}\n{}",
-            claims[index], affirmed.messages, denied.messages
+            claims[index], plain.messages, negated.messages
         ),
     };
     (0..claims.len()).map(verdict).collect()
 }
 
-struct Asked {
-    answers: Vec<Answer>,
+struct Compilation {
+    results: Vec<LineResult>,
     messages: String,
 }
 
-fn ask(includes: &[&str], folders: &[&Path], claims: &[Claim], sign: &str) -> Asked {
+fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], sign: &str) -> Compilation {
     let mut source = "#include <stddef.h>\n#include <stdint.h>\n".to_owned();
     for include in includes {
-        writeln!(source, "#include <{include}>").expect("a string takes all");
+        writeln!(source, "#include <{include}>").expect("a string can be written");
     }
     let first = source.lines().count() + 1;
     for Claim { condition, .. } in claims {
         writeln!(source, "_Static_assert({sign}({condition}), \"claim\");")
-            .expect("a string takes all");
+            .expect("a string can be written");
     }
     let work = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(work.path().join(SOURCE), source).expect("the temporary folder is writable");
@@ -76,36 +76,36 @@ fn ask(includes: &[&str], folders: &[&Path], claims: &[Claim], sign: &str) -> As
     let output = command.output().expect("a C compiler, $CC or cc");
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
 
-    let mut answers = vec![Answer::Silence; claims.len()];
-    for (line, said) in errors(&messages) {
+    let mut results = vec![LineResult::Accepted; claims.len()];
+    for (line, result) in errors(&messages) {
         let index = line.and_then(|line| line.checked_sub(first)).filter(|i| *i < claims.len());
         let Some(index) = index else {
             panic!("the compiler could not read the headers of {folders:?}:\n{messages}")
         };
-        answers[index] = answers[index].max(said);
+        results[index] = results[index].max(result);
     }
-    let odd = answers.iter().position(|answer| *answer == Answer::NotUnderstood);
-    if let Some(index) = odd {
+    let unknown = results.iter().position(|result| *result == LineResult::UnknownMessage);
+    if let Some(index) = unknown {
         panic!("unknown compiler message about {:?}:\n{messages}", claims[index]);
     }
-    let failed = answers.iter().any(|answer| *answer != Answer::Silence);
+    let failed = results.iter().any(|result| *result != LineResult::Accepted);
     assert_eq!(!output.status.success(), failed, "an error without a line:\n{messages}");
-    Asked { answers, messages }
+    Compilation { results, messages }
 }
 
 /// Returns every error, with its line in the source if known.
-fn errors(messages: &str) -> impl Iterator<Item = (Option<usize>, Answer)> {
+fn errors(messages: &str) -> impl Iterator<Item = (Option<usize>, LineResult)> {
     messages.lines().filter_map(|message| {
         let error = message.split_once(" error: ");
-        let (place, text) = error.or_else(|| message.split_once(" fatal error: "))?;
-        let place = place.strip_prefix(SOURCE).and_then(|place| place.strip_prefix(':'));
-        let line = place.and_then(|place| place.split(':').next()?.parse().ok());
-        Some((line, meaning(text)))
+        let (position, text) = error.or_else(|| message.split_once(" fatal error: "))?;
+        let position = position.strip_prefix(SOURCE).and_then(|rest| rest.strip_prefix(':'));
+        let line = position.and_then(|rest| rest.split(':').next()?.parse().ok());
+        Some((line, parse_error(text)))
     })
 }
 
-/// Matches the messages of GCC and Clang, old and new.
-fn meaning(error: &str) -> Answer {
+/// Parses an error message of any version of GCC or Clang.
+fn parse_error(error: &str) -> LineResult {
     const FAILED: [&str; 2] = ["static assertion failed", "static_assert failed"];
     const UNKNOWN: [&str; 5] = [
         "undeclared",
@@ -116,11 +116,11 @@ fn meaning(error: &str) -> Answer {
         "expression in static assertion is not constant",
     ];
     if UNKNOWN.iter().any(|words| error.contains(words)) {
-        Answer::Unknown
+        LineResult::UnknownName
     } else if FAILED.iter().any(|words| error.contains(words)) {
-        Answer::Failed
+        LineResult::Failed
     } else {
-        Answer::NotUnderstood
+        LineResult::UnknownMessage
     }
 }
 

@@ -1,0 +1,19 @@
+//! Waits for a child process with a timeout.
+
+use std::io;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+const POLLING_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until a child process ends. Returns `None` if it still runs after `timeout`; the caller
+/// must then kill it.
+pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait()? {
+            None if start.elapsed() <= timeout => std::thread::sleep(POLLING_INTERVAL),
+            status => return Ok(status),
+        }
+    }
+}
