@@ -48,7 +48,7 @@ structs! {
     }
     EventId: 8 { event_id: u32, pad: u32 }
     WaitEvents: 24 { events: u64, count: u32, all: u32, timeout: u32, result: u32 }
-    /// A signal's age is in the first eight bytes, the description of a fault in the first 32.
+    /// In C, the first 32 bytes are a union: a signal's age, or the description of a fault.
     EventData: 48 { age: u64, fault: [u64; 3], extension: u64, event_id: u32, pad: u32 }
     ScratchBacking: 16 { address: u64, gpu_id: u32, pad: u32 }
     TrapHandler: 24 { handler: u64, memory: u64, gpu_id: u32, pad: u32 }
