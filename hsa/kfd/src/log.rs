@@ -141,7 +141,7 @@ impl Log {
     }
 
     /// Logs a request that is not emulated.
-    pub(crate) fn not_emulated(&self, what: Arguments<'_>) {
+    pub(crate) fn unknown(&self, what: Arguments<'_>) {
         self.line(format_args!("NOT EMULATED: {what}"));
     }
 

@@ -92,7 +92,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
-        driver.log.not_emulated(format_args!("GEM_VA with synchronisation objects = EINVAL"));
+        driver.log.unknown(format_args!("GEM_VA with synchronisation objects = EINVAL"));
         return Err(EINVAL);
     }
     if !(MAP..=REPLACE).contains(&va.operation) {

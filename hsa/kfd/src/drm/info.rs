@@ -37,7 +37,7 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
         DEVICE => user::write_struct(address, room, &device(profile)),
         MEMORY => user::write_struct(address, room, &memory(gpu, profile)),
         query => {
-            driver.log.not_emulated(format_args!("INFO query {query:#x} = EINVAL"));
+            driver.log.unknown(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)
         }
     }

@@ -138,9 +138,7 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
 fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
     let name = name.map_or("", |known| known.1);
-    driver
-        .log
-        .not_emulated(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
+    driver.log.unknown(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
     Err(EINVAL)
 }
 

@@ -52,7 +52,7 @@ pub(crate) unsafe fn map(
         Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
         Some(Window::Events) => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
         None => {
-            driver.log.not_emulated(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
+            driver.log.unknown(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
             return Err(EFAULT);
         }
     };

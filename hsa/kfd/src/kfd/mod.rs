@@ -102,6 +102,6 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
 fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'K');
     let name = name.map_or("", |known| known.1);
-    driver.log.not_emulated(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
+    driver.log.unknown(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

@@ -24,7 +24,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         AQL => Kind::Aql,
         SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
         kind => {
-            driver.log.not_emulated(format_args!("a queue of type {kind} = EINVAL"));
+            driver.log.unknown(format_args!("a queue of type {kind} = EINVAL"));
             return Err(EINVAL);
         }
     };
@@ -62,7 +62,7 @@ pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     }
     let ring = driver.process.queues.ring(update.queue_id)?;
     if update.ring_base != 0 && update.ring_base != ring.base {
-        driver.log.not_emulated(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
+        driver.log.unknown(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
         return Err(EINVAL);
     }
     let runs = update.percentage & 0xff != 0 && update.ring_base != 0 && update.ring_size != 0;

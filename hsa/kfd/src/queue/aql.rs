@@ -62,15 +62,13 @@ pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
             if !blit::run(driver, memory, (kernel, arguments), grid)? {
-                driver
-                    .log
-                    .not_emulated(format_args!("kernel {kernel:#x} completes without running"));
+                driver.log.unknown(format_args!("kernel {kernel:#x} completes without running"));
             }
         }
         VENDOR => {
-            driver.log.not_emulated(format_args!("vendor packet of format {}", packet[2]));
+            driver.log.unknown(format_args!("vendor packet of format {}", packet[2]));
         }
-        kind => driver.log.not_emulated(format_args!("packet of type {kind}")),
+        kind => driver.log.unknown(format_args!("packet of type {kind}")),
     }
     // Tells the queue's owner that the packet can be overwritten.
     let invalid = [INVALID, 0];

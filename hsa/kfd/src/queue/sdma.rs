@@ -107,7 +107,7 @@ pub(super) fn step(
         }
         (CACHE, _) => 5,
         _ => {
-            driver.log.not_emulated(format_args!("DMA packet {:#010x}", words[0]));
+            driver.log.unknown(format_args!("DMA packet {:#010x}", words[0]));
             return Err(Fault { address: ring.base + ring.at % ring.size, error: EINVAL });
         }
     };
