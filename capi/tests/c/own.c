@@ -207,7 +207,7 @@ static void growable(size_t granule) {
   EXPECT_FAILURE(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
 }
 
-/* Shares page 9 of `buffer`, index is mapped, with another buffer. */
+/* Shares page 9 of `buffer`, which is mapped, with another buffer. */
 static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
   hsavmm_paged_t other;
   void *target;
