@@ -22,8 +22,8 @@ pub fn init() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints, once in a process, that no runtime could be opened, because the program may ignore errors or
-/// print only their numbers. `HSA_VMM_LOG=off` prevents it.
+/// Prints, once in a process, that no runtime could be opened: the program may ignore errors or print
+/// only their numbers. `HSA_VMM_LOG=off` disables the message.
 pub fn print_open_failure(failure: &Failure) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");

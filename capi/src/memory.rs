@@ -384,7 +384,7 @@ mod tests {
     use hsa_vmm::simulation::{Config, FaultPlan};
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
 
-    /// Three GPUs, and memory of the first.
+    /// Returns a runtime with three GPUs, and memory of the first.
     fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
         let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
         let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();

@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// The size of the intermediate buffer of a copy.
 const BUFFER_SIZE: usize = 4 << 20;
 
-/// The direction of a copy (`hipMemcpyKind`): whether destination and source are device memory.
+/// Returns whether destination and source of a `hipMemcpyKind` are device memory; `None` for
+/// `hipMemcpyDefault`.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
         0 => Ok(Some((false, false))),

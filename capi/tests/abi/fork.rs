@@ -3,7 +3,7 @@
 use crate::headers::functions;
 use crate::program::{Language, Program, expect_success};
 
-/// The number of forks; 400 by default.
+/// Returns the number of forks; 400 by default.
 fn forks() -> String {
     std::env::var("HSA_VMM_FORKS").unwrap_or_else(|_| "400".to_owned())
 }

@@ -32,8 +32,8 @@ const FLAGS: [(u32, &str); 4] = [
 ];
 
 /// Prints an error to standard error; ignores failures.
-pub(crate) fn print_error(what: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "hsa-kfd: {what}");
+pub(crate) fn print_error(message: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
 }
 
 impl Log {
@@ -141,8 +141,8 @@ impl Log {
     }
 
     /// Logs a request that is not emulated.
-    pub(crate) fn unknown(&self, what: Arguments<'_>) {
-        self.line(format_args!("NOT EMULATED: {what}"));
+    pub(crate) fn unknown(&self, request: Arguments<'_>) {
+        self.line(format_args!("NOT EMULATED: {request}"));
     }
 
     /// Writes one line, in a single write so that lines of several threads do not mix.

@@ -40,9 +40,9 @@ impl Request {
         self.code >> 31 & 1 != 0
     }
 
-    /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that the caller's
-    /// struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd and the
-    /// DRM core.
+    /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that
+    /// the caller's struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd
+    /// and the DRM core.
     pub(crate) fn execute<T: Plain, C: Clone + Send + 'static>(
         self,
         driver: &Driver,

@@ -9,7 +9,7 @@ use libc::EMFILE;
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
 /// Returns whether a descriptor is a render node.
 fn is_render(descriptor: i32) -> bool {
@@ -38,13 +38,13 @@ fn duplicated_descriptors_are_devices() {
         for copy in copies {
             assert!(is_render(copy), "{copy}");
             let copy = Gpu { drm: copy, ..gpu };
-            copy.gem_va(gem, MAP, AT, MIB).unwrap();
-            copy.gem_va(gem, UNMAP, AT, MIB).unwrap();
+            copy.gem_va(gem, MAP, ADDRESS, MIB).unwrap();
+            copy.gem_va(gem, UNMAP, ADDRESS, MIB).unwrap();
             close(copy.drm).unwrap();
         }
         // The process's page table outlives its file.
         gpu.free(handle).unwrap();
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();
         assert_eq!(page_tables().0.len(), 1);
     });

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 const READ: u64 = 2;
 
 fn with_plan(name: &str, plan: &str, body: impl FnOnce()) {
@@ -40,17 +40,17 @@ fn page_table_faults_change_entries() {
         let (_, gem) = memory(gpu);
         let (map, unmap) =
             (|at| gpu.gem_va(gem, MAP, at, 2 * MIB), |at| gpu.gem_va(gem, UNMAP, at, 2 * MIB));
-        map(AT).unwrap();
+        map(ADDRESS).unwrap();
         assert_eq!(page_tables().0.len(), 0, "lost");
-        map(AT).unwrap();
-        unmap(AT).unwrap();
+        map(ADDRESS).unwrap();
+        unmap(ADDRESS).unwrap();
         assert_eq!(page_tables().0.len(), 1, "the entry stays");
-        unmap(AT).unwrap();
-        assert_eq!(unmap(AT), Err(ENOENT));
-        map_to_read(gpu, gem, AT).unwrap();
-        map(AT + 16 * MIB).unwrap();
-        map(AT + 32 * MIB).unwrap();
-        map(AT + 48 * MIB).unwrap();
+        unmap(ADDRESS).unwrap();
+        assert_eq!(unmap(ADDRESS), Err(ENOENT));
+        map_to_read(gpu, gem, ADDRESS).unwrap();
+        map(ADDRESS + 16 * MIB).unwrap();
+        map(ADDRESS + 32 * MIB).unwrap();
+        map(ADDRESS + 48 * MIB).unwrap();
         let (tables, _) = page_tables();
         let ends = ["offset 0x0 rw-", "offset 0x0 r-x", "offset 0x0 rwx", "offset 0x1000 rwx"];
         for (line, end) in tables.iter().zip(ends) {
@@ -128,7 +128,7 @@ fn late_fault_delays_the_call() {
         || {
             let gpu = Gpu::open();
             let (handle, gem) = memory(gpu);
-            gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+            gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
             assert_eq!(page_tables().0.len(), 0);
             let began = Instant::now();
             let wait = |condition: &dyn Fn() -> bool| {

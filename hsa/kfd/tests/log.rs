@@ -9,7 +9,7 @@ use libc::EBUSY;
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
 /// Runs a test's body in a child process and returns the log; `None` in the child.
 fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
@@ -88,7 +88,7 @@ fn page_tables_are_written_at_exit() {
     let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
     under("page_tables_are_written_at_exit", &[("HSA_KFD_PAGE_TABLES", name)], || {
         let gpu = Gpu::open();
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();
     });
     if inside {
@@ -99,7 +99,7 @@ fn page_tables_are_written_at_exit() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("process "), "{text}");
     assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mappings");
-    assert!(lines[2].starts_with(&format!("  {AT:#018x} size 0x100000 buffer ")), "{text}");
+    assert!(lines[2].starts_with(&format!("  {ADDRESS:#018x} size 0x100000 buffer ")), "{text}");
     assert!(lines[2].ends_with(" offset 0x0 rw-"), "{text}");
     assert_eq!(lines[3..], ["buffers 1, descriptors 0"]);
 }

@@ -9,7 +9,7 @@ use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY}
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
 #[test]
 fn mappings_appear_in_the_page_table() {
@@ -20,18 +20,18 @@ fn mappings_appear_in_the_page_table() {
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
         close(descriptor).unwrap();
-        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
-        assert_eq!(gpu.gem_va(gem, MAP, AT + MIB, MIB), Err(EINVAL), "an overlap");
+        gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, MAP, ADDRESS + MIB, MIB), Err(EINVAL), "an overlap");
         let (mappings, last) = page_tables();
         assert_eq!((mappings.len(), last.as_str()), (1, "buffers 1, descriptors 1"));
-        let start = format!("  {AT:#018x} size 0x200000 buffer ");
+        let start = format!("  {ADDRESS:#018x} size 0x200000 buffer ");
         assert!(mappings[0].starts_with(&start), "{mappings:?}");
         assert!(mappings[0].ends_with(" of gpu 0 offset 0x0 rwx"), "{mappings:?}");
-        gpu.gem_va(gem, UNMAP, AT, 2 * MIB).unwrap();
-        assert_eq!(gpu.gem_va(gem, UNMAP, AT, 2 * MIB), Err(ENOENT));
+        gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB), Err(ENOENT));
         assert_eq!(page_tables().0.len(), 0);
         // Closing the last handle removes its mappings.
-        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+        gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
         gpu.gem_close(gem).unwrap();
         assert_eq!(gpu.gem_close(gem), Err(EINVAL));
         assert_eq!(page_tables().0.len(), 0);
@@ -104,7 +104,7 @@ fn errors_match_the_kernel() {
         assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
         assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
         assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
         // On failure, the number of processed GPUs is returned.

@@ -68,10 +68,10 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The virtual machine did not boot, or ended before the program.
-    #[error("the virtual machine ended before the program ({status}){}", with_log(log))]
+    #[error("the virtual machine ended before the program ({accelerator}){}", with_log(log))]
     Lost {
-        /// The accelerator.
-        status: String,
+        /// QEMU's accelerator.
+        accelerator: String,
         /// The last lines of QEMU's output and of the kernel's log.
         log: String,
     },
@@ -211,7 +211,7 @@ impl Machine {
                     let console = fs::read(job.console()).unwrap_or_default();
                     let log =
                         last_lines(&format!("{errors}\n{}", String::from_utf8_lossy(&console)));
-                    return Err(RunError::Lost { status: accelerator.to_string(), log });
+                    return Err(RunError::Lost { accelerator: accelerator.to_string(), log });
                 }
                 End::TimeOut => return Err(RunError::TimeOut(self.time_limit)),
                 End::Signal(number) => return Ok(Outcome { status: SIGNALLED + number }),
@@ -221,7 +221,7 @@ impl Machine {
                 }
             }
         }
-        Err(RunError::Lost { status: "no accelerator".to_owned(), log: String::new() })
+        Err(RunError::Lost { accelerator: "no accelerator".to_owned(), log: String::new() })
     }
 
     /// Copies the coverage and the kernel's log to the configured files.

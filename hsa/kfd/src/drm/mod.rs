@@ -134,7 +134,7 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
     run(driver, file, request)
 }
 
-/// DRM returns `EINVAL` for unknown calls.
+/// Rejects a call that is not emulated: DRM returns `EINVAL` for unknown calls.
 fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
     let name = name.map_or("", |known| known.1);

@@ -91,7 +91,7 @@ pub(crate) mod flags {
     pub(crate) const EXECUTABLE: u32 = 1 << 30;
     pub(crate) const WRITABLE: u32 = 1 << 31;
 
-    /// The names of the bits.
+    /// Formats the names of the set bits.
     pub(crate) fn show(flags: u32) -> String {
         super::bits(
             flags,

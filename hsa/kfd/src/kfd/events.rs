@@ -211,7 +211,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
 }
 
 impl Events {
-    /// Waits; returns the result and the indices of the signalled events.
+    /// Waits for events; returns the result and the indices of the events whose data changed.
     fn wait(
         &self,
         data: &mut [EventData],

@@ -99,6 +99,7 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
     run(driver, request)
 }
 
+/// Rejects a call that is not emulated: amdkfd returns `ENOTTY` for unknown calls.
 fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'K');
     let name = name.map_or("", |known| known.1);

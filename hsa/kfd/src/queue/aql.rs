@@ -70,7 +70,7 @@ pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<
         }
         kind => driver.log.unknown(format_args!("packet of type {kind}")),
     }
-    // Tells the queue's owner that the packet can be overwritten.
+    // Informs the queue's owner that it can overwrite the packet.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;

@@ -1,10 +1,10 @@
 //! The copy and fill kernels of AMD's runtime.
 //!
-//! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within
-//! one GPU. The emulation recognises them by two properties, and performs the copy or fill itself.
-//! First, the runtime assembled the kernel object: up to 6.4 it has a header of the first code format,
-//! which compilers no longer emit; in 7.x its descriptor declares no arguments although it has some. Second, the
-//! arguments have the shape of a copy or fill that fits the number of work items. Other kernels are
+//! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The
+//! emulation recognises them by two properties, and performs the copy or fill itself. First, the
+//! runtime assembled the kernel object: up to 6.4 it has a header of the first code format, which
+//! compilers no longer emit; in 7.x its descriptor declares no arguments although it has some. Second,
+//! the arguments have the form of a copy or fill that fits the number of work items. Other kernels do
 //! not run.
 
 use super::engine;

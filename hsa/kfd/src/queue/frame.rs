@@ -84,7 +84,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    /// The permissions of the page at an address, if anything is mapped there.
+    /// Returns the permissions of the page at an address, if it is mapped.
     fn permissions(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().find_map(|line| {

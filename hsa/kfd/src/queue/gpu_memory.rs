@@ -137,9 +137,9 @@ impl GpuMemory {
         let Some(buffer) = &entry.buffer else {
             let address = at;
             user::get::<u64>(address).map_err(fault)?;
-            // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory which
-            // the GPU is changing crashes here; on hardware the GPU would fault. The program's own
-            // accesses to this number are atomic, too.
+            // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory
+            // that the GPU is changing crashes here; on hardware the GPU would fault. The program
+            // also accesses this number atomically.
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
