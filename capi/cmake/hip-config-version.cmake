@@ -1,4 +1,4 @@
-# The interface of HIP 7.2, which has what HIP 6 has of virtual memory.
+# The interface of HIP 7.2, which includes HIP 6's functions for virtual memory.
 set(PACKAGE_VERSION "@HIP_VERSION@")
 set(PACKAGE_VERSION_COMPATIBLE TRUE)
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)

@@ -1,5 +1,5 @@
-# Compatible: a version that is not older, with the same first number, and before 1.0 the same
-# second one.
+# Compatible if the installed version is not older, has the same major number and, before 1.0, the same
+# minor number.
 set(PACKAGE_VERSION "@VERSION@")
 string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" _numbers "${PACKAGE_VERSION}")
 set(_major "${CMAKE_MATCH_1}")

@@ -33,7 +33,7 @@ int main(void) {
   CHECK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
   printf("granule: %zu bytes\n", granule);
 
-  /* Addresses for four granules, and memory for one, mapped at the first and at the third. */
+  /* Reserve addresses for four granules, and map one granule of memory at the first and the third. */
   void *start;
   hipMemGenericAllocationHandle_t handle;
   CHECK(hipMemAddressReserve(&start, 4 * granule, 0, NULL, 0));
@@ -53,7 +53,7 @@ int main(void) {
   CHECK(hipMemcpyDtoH(text, third, 21));
   printf("read at the third: \"%s\"\n", text);
 
-  /* A call that crashes HIP is an error here, with a reason. */
+  /* This call crashes HIP. Here it returns an error with a message. */
   if (hipMemUnmap(start, granule / 2) != hipSuccess)
     printf("refused: %s\n", hsavmm_last_message());
 

@@ -1,5 +1,5 @@
-// A vector that grows in place: addresses are reserved once, memory is mapped as needed, and
-// pointers stay valid.
+// A buffer that grows in place: it reserves addresses once and maps memory as needed, so that pointers
+// stay valid.
 //
 //   c++ -std=c++17 growing.cpp $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
 #include <hip/hip_runtime.h>
@@ -14,21 +14,21 @@ static void check(hipError_t error) {
   if (error != hipSuccess) throw std::runtime_error(hsavmm_last_message());
 }
 
-class Growing {
+class GrowingBuffer {
 public:
-  Growing(int device, size_t most) : access_{{hipMemLocationTypeDevice, device},
+  GrowingBuffer(int device, size_t maximum) : access_{{hipMemLocationTypeDevice, device},
                                              hipMemAccessFlagsProtReadWrite} {
     prop_.type = hipMemAllocationTypePinned;
     prop_.location = access_.location;
     check(hipMemGetAllocationGranularity(&granule_, &prop_,
                                          hipMemAllocationGranularityRecommended));
-    reserved_ = (most + granule_ - 1) / granule_ * granule_;
+    reserved_ = (maximum + granule_ - 1) / granule_ * granule_;
     check(hipMemAddressReserve(&start_, reserved_, 0, nullptr, 0));
   }
-  Growing(const Growing &) = delete;
-  Growing &operator=(const Growing &) = delete;
-  ~Growing() {
-    // The mappings are adjacent, so that one call unmaps all of them.
+  GrowingBuffer(const GrowingBuffer &) = delete;
+  GrowingBuffer &operator=(const GrowingBuffer &) = delete;
+  ~GrowingBuffer() {
+    // The mappings are adjacent, so one call unmaps all of them.
     hipError_t error = mapped_ == 0 ? hipSuccess : hipMemUnmap(start_, mapped_);
     if (error == hipSuccess) error = hipMemAddressFree(start_, reserved_);
     if (error != hipSuccess) std::fprintf(stderr, "%s\n", hsavmm_last_message());
@@ -41,7 +41,7 @@ public:
       check(hipMemCreate(&handle, granule_, &prop_, 0));
       check(hipMemMap(end, granule_, 0, handle, 0));
       mapped_ += granule_;
-      // Mapped memory lives until it is unmapped.
+      // The mapping keeps the memory until it is unmapped.
       check(hipMemRelease(handle));
       check(hipMemSetAccess(end, granule_, &access_, 1));
     }
@@ -59,7 +59,7 @@ private:
 int main() {
   try {
     {
-      Growing buffer(0, size_t(64) << 20);
+      GrowingBuffer buffer(0, size_t(64) << 20);
       std::vector<int> numbers(1 << 20), back(1 << 20);
       for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = int(i);
       size_t bytes = numbers.size() * sizeof(int);

@@ -1,6 +1,6 @@
 /*
- * What libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors, exact
- * addresses, revocation of a GPU's access, and the state of the library.
+ * The functions that libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors,
+ * exact addresses, revocation of a GPU's access, and the state of the library.
  *
  * Functions return HIP's error codes. HIP's own functions: <hip/hip_runtime_api.h>.
  */
@@ -14,16 +14,17 @@ extern "C" {
 #endif
 
 /* ---- Before the first call ----------------------------------------------------------------- */
-/* Once a runtime is open these return hipErrorSetOnActiveProcess. */
+/* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
 
-/* Sets the runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it; "auto"
- * for the default: what HSA_VMM_RUNTIME names, else AMD's from the usual directories. The caller must
- * trust the file: its constructors run with the program's rights. A program that runs with more rights than
- * its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM and HSA_VMM_LOG. */
+/* Sets the runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it;
+ * "auto" for the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual
+ * directories. The caller must trust the file: its constructors run with the program's privileges. A
+ * program that runs with more privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME,
+ * ROCM_PATH, HSA_SIM and HSA_VMM_LOG. */
 hipError_t hsavmm_use_runtime(const char *path);
 
-/* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs). hipErrorInvalidValue
- * if the configuration is invalid; hsavmm_last_message() says why. */
+/* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs).
+ * hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the release of HIP whose error codes are returned where releases differ: 6 or 7. The default is
@@ -34,7 +35,7 @@ hipError_t hsavmm_use_profile(int profile);
 
 typedef struct hsavmm_runtime_info {
   int is_simulation;
-  int virtual_memory; /* whether runtime and driver have it */
+  int virtual_memory; /* whether the runtime and the driver support it */
   unsigned int extension_major;
   unsigned int extension_minor;
   int profile; /* 6 or 7 */
@@ -43,15 +44,15 @@ typedef struct hsavmm_runtime_info {
 
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
-/* Returns the message of this thread's last failed call: the function, the argument and its value, what
- * to do. "" before the first failure; never null. The thread's next failed call overwrites it. */
+/* Returns the message of this thread's last failed call: the function, the argument, its value and a
+ * remedy. "" before the first failure; never null. The thread's next failed call overwrites it. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
   size_t reservations; /* not freed */
   size_t handles;      /* referenced or mapped */
   size_t mappings;
-  size_t quarantined; /* ranges never used again: the runtime failed, and the rollback failed too */
+  size_t quarantined; /* ranges that are never used again, because a call and its rollback failed */
 } hsavmm_usage;
 
 hipError_t hsavmm_count(hsavmm_usage *usage);
@@ -62,10 +63,11 @@ typedef struct hsavmm_quarantined {
   char reason[240];
 } hsavmm_quarantined;
 
-/* Lists the quarantined ranges. `*count` is the capacity of `list`, and is set to their number. */
+/* Lists the quarantined ranges. `*count` is the capacity of `list`; the call sets it to the number of
+ * ranges. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the invariants of the library's state; hipErrorUnknown means a defect of the library. */
+/* Checks the invariants of the library's state; returns hipErrorUnknown if the library has a defect. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */
@@ -77,19 +79,20 @@ hipError_t hsavmm_reserve_at(void *ptr, size_t size);
  * permission is only recorded, as for GPUs: AMD's driver maps everything readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
-/* Revokes access to a run of whole mappings, of GPUs too. The mappings are unmapped for a moment, so no
- * agent may be using them. The contents stay. */
+/* Revokes access to a range of whole, adjacent mappings, also that of GPUs. The mappings are unmapped for
+ * a moment, so no agent may use them during the call. The contents are kept. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
 /* ---- Many at once -------------------------------------------------------------------------- */
-/* All of a list, or none. The ranges may be in several reservations and in any order, and must not
- * overlap. Adjacent ranges take one call of the runtime where it allows that. A list has at most 65,536
- * elements. Unlike hipMemSetAccess these grant the host nothing that is not named. */
+/* Each function performs all operations of a list, or none. The ranges may be in several reservations
+ * and in any order, and must not overlap. Where possible, adjacent ranges take one call of the
+ * runtime. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
+ * access only if `desc` names it. */
 
 typedef struct hsavmm_mapping {
   void *ptr;
   size_t size;
-  hipMemGenericAllocationHandle_t handle; /* whose first `size` bytes appear there */
+  hipMemGenericAllocationHandle_t handle; /* its first `size` bytes are mapped at `ptr` */
 } hsavmm_mapping;
 
 typedef struct hsavmm_range {
@@ -97,49 +100,51 @@ typedef struct hsavmm_range {
   size_t size;
 } hsavmm_range;
 
-/* hipMemMap of each, and hipMemSetAccess of all; no agent has access if `desc_count` is 0. */
+/* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
-/* Each is a run of whole mappings. */
+/* Each range must consist of whole, adjacent mappings. */
 hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
                                   const hipMemAccessDesc *desc, size_t desc_count);
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
 /* ---- Areas --------------------------------------------------------------------------------- */
-/* Memory by a few flags, as in AML. An area itself has no memory; sizes may be any. */
+/* Memory with properties set by a few flags, as in AML. An area itself has no memory. Any size is
+ * valid. */
 
 /* A number that is checked in every call, not a pointer. */
 typedef struct hsavmm_area *hsavmm_area_t;
 
 #define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
-#define HSAVMM_AREA_HOST 0x1    /* the host's */
+#define HSAVMM_AREA_HOST 0x1    /* the host's memory */
 #define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
 #define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, passed to each mmap */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
 /* A negative `device` is the current one. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* `host` is null, except for areas that map existing memory: that memory must not be freed until it is
- * unmapped. */
+/* `host` is null, except for areas that map existing memory. The caller must not free that memory until
+ * it is unmapped. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
-/* The device's address of memory that begins at `ptr`: the same, except for mapped host memory. */
+/* Returns the device's address of memory that starts at `ptr`. It differs from `ptr` only for mapped host
+ * memory. */
 hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
 hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
-/* hipErrorIllegalState while some of its memory is mapped. */
+/* Returns hipErrorIllegalState while memory of the area is mapped. */
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
- * memory that is added later. hipMemcpy and the like work on their addresses. Buffers are numbers, as
- * areas are. */
+ * memory that is added later. Copies and fills accept their addresses. Like areas, buffers are
+ * numbers. */
 
-/* Grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
+/* A buffer that grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
 
 hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
-/* All or nothing. The contents of what is added are undefined. */
+/* Resizes the buffer; if the call fails, nothing has changed. Added memory has undefined contents. */
 hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
-/* Applies also to memory that is added later. */
+/* Also applies to memory that is added later. */
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
 hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
@@ -148,22 +153,22 @@ hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation
 hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
 
-/* Pages that are mapped and unmapped one by one or in runs, as a KV cache needs. */
+/* A buffer whose pages are mapped and unmapped separately or in ranges, as a KV cache needs. */
 typedef struct hsavmm_paged *hsavmm_paged_t;
 
 #define HSAVMM_PAGED_ZERO 0x1 /* pages without memory read as zeros */
 
-/* `page` is in bytes; 0 is the recommended granularity. */
+/* `page` is the size of a page in bytes; 0 selects the recommended granularity. */
 hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capacity, size_t page,
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
-/* Maps the memory of pages also at pages of `destination` (or of `buffer`) that are not mapped. Both
- * are the same memory; access is that of each buffer. The memory is released with its last page. */
+/* Also maps the memory of pages at unmapped pages of `destination`, which may be `buffer`. Each page has
+ * the access of its own buffer. The memory is released when its last page is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
                                     hsavmm_paged_t destination, size_t destination_first);
-/* The number of pages, of all buffers, with the memory of this page: 1 if it is not shared, 0 if it is
- * not mapped. */
+/* Returns the number of pages, in all buffers, that map the memory of this page: 1 if it is not shared, 0
+ * if it is not mapped. */
 hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *users);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
@@ -172,22 +177,22 @@ hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *loca
 hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 
-/* Releases its memory and keeps its addresses. */
+/* A buffer that can release its memory while it keeps its addresses. */
 typedef struct hsavmm_pausable *hsavmm_pausable_t;
 
 hipError_t hsavmm_pausable_create(hsavmm_pausable_t *buffer, int device, size_t size);
-/* `save`: whether the contents are kept, in the host's memory. */
+/* Releases the memory. If `save` is not 0, the host's memory keeps the contents. */
 hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
-/* A paused buffer is revoked when it resumes. */
+/* Takes effect when a paused buffer resumes. */
 hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                   size_t count);
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 
-/* The same memory, mapped `times` times in a row. */
+/* A buffer whose memory is mapped `times` times in a row. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
 /* `size` is rounded up to the granule. */
@@ -200,10 +205,10 @@ hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 
 /* ---- The end ------------------------------------------------------------------------------- */
 
-/* Frees everything and stops the runtime, after the calls in progress have ended. Everything that was
- * reserved, mapped or allocated is freed; the next call opens a runtime again. After an export by
- * hipIpcGetMemHandle by dma-buf, AMD's runtime up to 7.2 is not stopped: stopping it can crash
- * (docs/defects.md, ipc_server_outlives_stop). */
+/* Frees everything that was reserved, mapped or allocated, and stops the runtime, after the running calls
+ * have ended. The next call opens a runtime again. If hipIpcGetMemHandle has exported a dma-buf, AMD's
+ * runtime up to 7.2 is not stopped, because that can crash (docs/defects.md,
+ * ipc_server_outlives_stop). */
 hipError_t hsavmm_shut_down(void);
 
 #ifdef __cplusplus

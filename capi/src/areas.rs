@@ -1,11 +1,11 @@
 //! Areas (`hsavmm_area_…`).
 
-use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
 use crate::objects::{Object, OpenArea, invalid_number};
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
@@ -20,17 +20,17 @@ unsafe extern "C" fn hsavmm_area_create(
     device: c_int,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hsavmm_area_create", || {
+    run("hsavmm_area_create", || {
         not_null("area", area)?;
         let process = process()?;
         let agent = process.devices.agent(if device < 0 { current() } else { device })?;
         let flags = AreaFlags::from_bits_retain(flags);
-        let made = match process.vmm() {
+        let new_area = match process.vmm() {
             Ok(vmm) => Area::new(vmm, agent, flags),
             Err(_) => Area::without_vmm(&process.runtime, agent, flags),
         }?;
-        let object = Object::Area(Arc::new(OpenArea::new(made)));
-        // SAFETY: as lib.rs says of pointers for results.
+        let object = Object::Area(Arc::new(OpenArea::new(new_area)));
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("area", area, process.objects.insert(object)) }
     })
 }
@@ -42,7 +42,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
     size: usize,
     host: *mut c_void,
 ) -> hipError_t {
-    answer("hsavmm_area_mmap", || {
+    run("hsavmm_area_mmap", || {
         not_null("ptr", ptr)?;
         let open = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
@@ -57,7 +57,7 @@ unsafe extern "C" fn hsavmm_area_mmap(
             return Err(invalid_number());
         }
         mapped.memory.insert(at.get(), memory);
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
@@ -68,44 +68,44 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
     device_ptr: *mut *mut c_void,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hsavmm_area_device_pointer", || {
+    run("hsavmm_area_device_pointer", || {
         let open = process()?.objects.area(area)?;
         let mapped = open.mapped();
-        let found = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("device_ptr", device_ptr, found.device_address().as_ptr()) }
+        let memory = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("device_ptr", device_ptr, memory.device_address().as_ptr()) }
     })
 }
 
-fn not_of_area() -> Refusal {
-    Refusal::value("ptr", "is not the start of memory of this area")
+fn not_of_area() -> Failure {
+    Failure::value("ptr", "is not the start of memory of this area")
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipError_t {
-    answer("hsavmm_area_munmap", || {
+    run("hsavmm_area_munmap", || {
         let open = process()?.objects.area(area)?;
         let at = address(ptr).get();
         let mut mapped = open.mapped_mut();
         let memory = mapped.memory.remove(&at).ok_or_else(not_of_area)?;
         memory.munmap().map_err(|Rejected { value: memory, error }| {
             mapped.memory.insert(at, memory);
-            Refusal::from(error)
+            Failure::from(error)
         })
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
-    answer("hsavmm_area_destroy", || {
+    run("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
         // Locked until the area is removed, so that no other thread maps its memory meanwhile.
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {
-            let words = format!("{count} of its allocations are still mapped");
-            return Err(Refusal::new(errors::ILLEGAL_STATE, words));
+            let message = format!("{count} of its allocations are still mapped");
+            return Err(Failure::new(errors::ILLEGAL_STATE, message));
         }
         process.objects.remove(area)?;
         mapped.destroyed = true;

@@ -1,7 +1,7 @@
 //! Copies and fills in a stream, which are complete when they return, and copies of rectangles.
 
-use crate::answer::{Refusal, answer};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::streams::stream;
 use crate::transfer::{copy, set};
 use crate::types::{hipError_t, hipStream_t};
@@ -14,11 +14,11 @@ macro_rules! copies {
             destination: *mut c_void,
             source: *const c_void,
             size: usize,
-            on: hipStream_t,
+            raw: hipStream_t,
         ) -> hipError_t {
-            answer(stringify!($function), || {
-                stream(on)?;
-                // SAFETY: as lib.rs says of pointers to bytes.
+            run(stringify!($function), || {
+                stream(raw)?;
+                // SAFETY: lib.rs states the rules for pointers to bytes.
                 unsafe { copy(destination, source, size, $kind) }
             })
         })+
@@ -37,11 +37,11 @@ unsafe extern "C" fn hipMemcpyAsync(
     source: *const c_void,
     size: usize,
     kind: c_int,
-    on: hipStream_t,
+    raw: hipStream_t,
 ) -> hipError_t {
-    answer("hipMemcpyAsync", || {
-        stream(on)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
+    run("hipMemcpyAsync", || {
+        stream(raw)?;
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { copy(destination, source, size, kind) }
     })
 }
@@ -53,14 +53,14 @@ unsafe extern "C" fn hipMemcpyPeerAsync(
     source: *const c_void,
     source_device: c_int,
     size: usize,
-    on: hipStream_t,
+    raw: hipStream_t,
 ) -> hipError_t {
-    answer("hipMemcpyPeerAsync", || {
-        stream(on)?;
+    run("hipMemcpyPeerAsync", || {
+        stream(raw)?;
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { copy(destination, source, size, 3) }
     })
 }
@@ -70,51 +70,51 @@ unsafe extern "C" fn hipMemsetAsync(
     destination: *mut c_void,
     value: c_int,
     size: usize,
-    on: hipStream_t,
+    raw: hipStream_t,
 ) -> hipError_t {
-    answer("hipMemsetAsync", || {
-        stream(on)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
+    run("hipMemsetAsync", || {
+        stream(raw)?;
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { set(destination, &[value as u8], size) }
     })
 }
 
-/// Rows of bytes: where they begin, and the distance from one to the next.
+/// Rows of bytes: the address of the first, and the distance between the starts of two rows (pitch).
 type Rows<P> = (P, usize);
 
 /// Copies `height` rows of `width` bytes.
 ///
 /// # Safety
-/// The program's own memory must hold all rows; at the destination, writable.
+/// The program's own memory must contain all rows, and must be writable at the destination.
 unsafe fn copy_rows(
     (destination, destination_pitch): Rows<*mut c_void>,
     (source, source_pitch): Rows<*const c_void>,
     (width, height): (usize, usize),
     kind: c_int,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     for (argument, pitch) in
         [("destination_pitch", destination_pitch), ("source_pitch", source_pitch)]
     {
         if pitch < width {
             let problem = format!("({pitch}) is less than the width ({width})");
-            return Err(Refusal {
+            return Err(Failure {
                 code: crate::errors::INVALID_PITCH_VALUE,
-                ..Refusal::value(argument, problem)
+                ..Failure::value(argument, problem)
             });
         }
-        // The last address is computed here, so that the additions below cannot overflow.
+        // Checked here, so that the additions below cannot overflow.
         if pitch.checked_mul(height).is_none_or(|size| size > isize::MAX as usize) {
-            return Err(Refusal::value(argument, "and the height exceed the address space"));
+            return Err(Failure::value(argument, "and the height exceed the address space"));
         }
     }
     if width == destination_pitch && width == source_pitch {
-        // SAFETY: as the caller says; the rows follow one another.
+        // SAFETY: the caller guarantees it; the rows are contiguous.
         return unsafe { copy(destination, source, width * height, kind) };
     }
     for row in 0..height {
         let to = destination.wrapping_byte_add(row * destination_pitch);
         let from = source.wrapping_byte_add(row * source_pitch);
-        // SAFETY: as the caller says of each row.
+        // SAFETY: the caller guarantees it for each row.
         unsafe { copy(to, from, width, kind) }?;
     }
     Ok(())
@@ -130,9 +130,9 @@ unsafe extern "C" fn hipMemcpy2D(
     height: usize,
     kind: c_int,
 ) -> hipError_t {
-    answer("hipMemcpy2D", || {
+    run("hipMemcpy2D", || {
         let (to, from) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: as lib.rs says of pointers to bytes.
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { copy_rows(to, from, (width, height), kind) }
     })
 }
@@ -146,12 +146,12 @@ unsafe extern "C" fn hipMemcpy2DAsync(
     width: usize,
     height: usize,
     kind: c_int,
-    on: hipStream_t,
+    raw: hipStream_t,
 ) -> hipError_t {
-    answer("hipMemcpy2DAsync", || {
-        stream(on)?;
+    run("hipMemcpy2DAsync", || {
+        stream(raw)?;
         let (to, from) = ((destination, destination_pitch), (source, source_pitch));
-        // SAFETY: as lib.rs says of pointers to bytes.
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { copy_rows(to, from, (width, height), kind) }
     })
 }

@@ -1,8 +1,8 @@
 //! Batches (`hsavmm_map_many` and related functions).
 
-use crate::answer::{Refusal, answer};
-use crate::pointers::{address, take_each};
+use crate::pointers::{address, read_each};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemAccessDesc, hipMemGenericAllocationHandle_t};
 use crate::virtual_memory::{access_list, handle};
 use core::ffi::c_void;
@@ -29,10 +29,10 @@ pub struct Range {
 /// Reads an array of ranges.
 ///
 /// # Safety
-/// `ranges` is null or points at `count` readable ranges.
-unsafe fn runs(ranges: *const Range, count: usize) -> Result<Vec<(Address, usize)>, Refusal> {
-    // SAFETY: as the caller says.
-    let ranges = unsafe { take_each("ranges", ranges, count) }?;
+/// `ranges` is null or points to `count` readable ranges.
+unsafe fn to_ranges(ranges: *const Range, count: usize) -> Result<Vec<(Address, usize)>, Failure> {
+    // SAFETY: the caller guarantees it.
+    let ranges = unsafe { read_each("ranges", ranges, count) }?;
     Ok(ranges.into_iter().map(|range| (address(range.ptr), range.size)).collect())
 }
 
@@ -43,20 +43,20 @@ unsafe extern "C" fn hsavmm_map_many(
     desc: *const hipMemAccessDesc,
     desc_count: usize,
 ) -> hipError_t {
-    answer("hsavmm_map_many", || {
+    run("hsavmm_map_many", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: C promises `count` of them.
-        let mappings = unsafe { take_each("mappings", mappings, count) }?;
-        let new = |one: Mapping| NewMapping {
-            address: address(one.ptr),
-            size: one.size,
-            handle: handle(one.handle),
+        // SAFETY: the header requires `count` elements.
+        let mappings = unsafe { read_each("mappings", mappings, count) }?;
+        let convert = |mapping: Mapping| NewMapping {
+            address: address(mapping.ptr),
+            size: mapping.size,
+            handle: handle(mapping.handle),
         };
-        let mappings: Vec<NewMapping> = mappings.into_iter().map(new).collect();
+        let mappings: Vec<NewMapping> = mappings.into_iter().map(convert).collect();
         let access = match desc_count {
             0 => Vec::new(),
-            // SAFETY: C promises `desc_count` of them.
+            // SAFETY: the header requires `desc_count` elements.
             count => unsafe { access_list(&process, desc, count) }?,
         };
         Ok(vmm.map_many(&mappings, &access)?)
@@ -70,21 +70,21 @@ unsafe extern "C" fn hsavmm_set_access_many(
     desc: *const hipMemAccessDesc,
     desc_count: usize,
 ) -> hipError_t {
-    answer("hsavmm_set_access_many", || {
+    run("hsavmm_set_access_many", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: C promises `count` and `desc_count` of them.
-        let (runs, access) =
-            unsafe { (runs(ranges, count)?, access_list(&process, desc, desc_count)?) };
-        Ok(vmm.set_access_many(&runs, &access)?)
+        // SAFETY: the header requires `count` and `desc_count` elements.
+        let (ranges, access) =
+            unsafe { (to_ranges(ranges, count)?, access_list(&process, desc, desc_count)?) };
+        Ok(vmm.set_access_many(&ranges, &access)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_unmap_many(ranges: *const Range, count: usize) -> hipError_t {
-    answer("hsavmm_unmap_many", || {
-        // SAFETY: C promises `count` of them.
-        let runs = unsafe { runs(ranges, count) }?;
-        Ok(process()?.vmm()?.unmap_many(&runs)?)
+    run("hsavmm_unmap_many", || {
+        // SAFETY: the header requires `count` elements.
+        let ranges = unsafe { to_ranges(ranges, count) }?;
+        Ok(process()?.vmm()?.unmap_many(&ranges)?)
     })
 }

@@ -1,10 +1,10 @@
 //! Buffers (`hsavmm_growable_…`, `hsavmm_paged_…`, `hsavmm_pausable_…`, `hsavmm_ring_…`).
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::objects::{Object, lock};
-use crate::pointers::{not_null, take_each, write_out};
+use crate::pointers::{not_null, read_each, write_out};
 use crate::process::{Process, process};
+use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Range;
@@ -12,37 +12,37 @@ use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
-/// Creates a buffer in a device's memory and writes its number.
-fn make(
+/// Creates a buffer in a device's memory, and writes its number to `to`.
+fn create(
     to: *mut *mut c_void,
     device: c_int,
-    act: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, Error>,
-) -> Result<(), Refusal> {
+    build: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, Error>,
+) -> Result<(), Failure> {
     not_null("buffer", to)?;
     let process = process()?;
     let properties = AllocationProperties::on(process.devices.agent(device)?);
-    let object = act(process.vmm()?, &properties)?;
-    // SAFETY: as lib.rs says of pointers for results.
+    let object = build(process.vmm()?, &properties)?;
+    // SAFETY: lib.rs states the rules for result pointers.
     unsafe { write_out("buffer", to, process.objects.insert(object)) }
 }
 
 /// Reads the agents of an array of locations.
 ///
 /// # Safety
-/// `locations` is null or has `count`.
+/// `locations` is null or points to `count` readable locations.
 unsafe fn agents(
     process: &Process,
     locations: *const hipMemLocation,
     count: usize,
-) -> Result<Vec<AgentId>, Refusal> {
-    // SAFETY: as the caller says.
-    let locations = unsafe { take_each("locations", locations, count) }?;
+) -> Result<Vec<AgentId>, Failure> {
+    // SAFETY: the caller guarantees it.
+    let locations = unsafe { read_each("locations", locations, count) }?;
     process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)
 }
 
-/// Defines the two access functions of each kind of buffer.
+/// Defines the two access functions of each type of buffer.
 macro_rules! access_functions {
-    ($($kind:ident, $one:path: $grant:ident $revoke:ident;)+) => {$(
+    ($($kind:ident, $borrow:path: $grant:ident $revoke:ident;)+) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $grant(
             buffer: *mut c_void,
@@ -50,14 +50,14 @@ macro_rules! access_functions {
             count: usize,
             flags: c_uint,
         ) -> hipError_t {
-            answer(stringify!($grant), || {
+            run(stringify!($grant), || {
                 let process = process()?;
                 let buffer = process.objects.$kind(buffer)?;
-                // SAFETY: C promises `count` locations.
+                // SAFETY: the header requires `count` elements.
                 let agents = unsafe { agents(&process, locations, count) }?;
-                let none = || Refusal::value("flags", format_args!("({flags}) are invalid"));
-                let access = Access::from_bits(flags).ok_or_else(none)?;
-                Ok($one(&buffer).grant(&agents, access)?)
+                let invalid = || Failure::value("flags", format_args!("({flags}) are invalid"));
+                let access = Access::from_bits(flags).ok_or_else(invalid)?;
+                Ok($borrow(&buffer).grant(&agents, access)?)
             })
         }
 
@@ -67,12 +67,12 @@ macro_rules! access_functions {
             locations: *const hipMemLocation,
             count: usize,
         ) -> hipError_t {
-            answer(stringify!($revoke), || {
+            run(stringify!($revoke), || {
                 let process = process()?;
                 let buffer = process.objects.$kind(buffer)?;
-                // SAFETY: C promises `count` locations.
+                // SAFETY: the header requires `count` elements.
                 let agents = unsafe { agents(&process, locations, count) }?;
-                Ok($one(&buffer).revoke(&agents)?)
+                Ok($borrow(&buffer).revoke(&agents)?)
             })
         }
     )+};
@@ -88,13 +88,13 @@ access_functions! {
 /// Writes a buffer's address and size; either pointer may be null.
 ///
 /// # Safety
-/// As lib.rs says of pointers for results.
+/// The rules for result pointers in lib.rs apply.
 unsafe fn write_range(
     ptr: *mut *mut c_void,
     size: *mut usize,
     range: (Address, usize),
-) -> Result<(), Refusal> {
-    // SAFETY: as the caller says.
+) -> Result<(), Failure> {
+    // SAFETY: the caller guarantees it.
     unsafe {
         if !ptr.is_null() {
             write_out("ptr", ptr, range.0.as_ptr())?;
@@ -103,11 +103,11 @@ unsafe fn write_range(
     }
 }
 
-/// Destroys a buffer with its memory, if the number is of this kind of buffer.
+/// Destroys a buffer and its memory, if the number is that of a buffer of this type.
 fn destroy<T>(
     number: *mut c_void,
-    find: impl FnOnce(&Process) -> Result<T, Refusal>,
-) -> Result<(), Refusal> {
+    find: impl FnOnce(&Process) -> Result<T, Failure>,
+) -> Result<(), Failure> {
     let process = process()?;
     find(&process)?;
     process.objects.remove(number).map(|_| ())
@@ -119,17 +119,17 @@ unsafe extern "C" fn hsavmm_growable_reserve(
     device: c_int,
     maximum: usize,
 ) -> hipError_t {
-    answer("hsavmm_growable_reserve", || {
-        make(buffer, device, |vmm, properties| {
-            let made = GrowableBuffer::builder(maximum).reserve(vmm, properties)?;
-            Ok(Object::Growable(Arc::new(Mutex::new(made))))
+    run("hsavmm_growable_reserve", || {
+        create(buffer, device, |vmm, properties| {
+            let new_buffer = GrowableBuffer::builder(maximum).reserve(vmm, properties)?;
+            Ok(Object::Growable(Arc::new(Mutex::new(new_buffer))))
         })
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_growable_resize(buffer: *mut c_void, size: usize) -> hipError_t {
-    answer("hsavmm_growable_resize", || {
+    run("hsavmm_growable_resize", || {
         let buffer = process()?.objects.growable(buffer)?;
         Ok(lock(&buffer).resize(size)?)
     })
@@ -141,18 +141,18 @@ unsafe extern "C" fn hsavmm_growable_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer("hsavmm_growable_place", || {
+    run("hsavmm_growable_place", || {
         let buffer = process()?.objects.growable(buffer)?;
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_range(ptr, size, range) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_growable_destroy(buffer: *mut c_void) -> hipError_t {
-    answer("hsavmm_growable_destroy", || destroy(buffer, |it| it.objects.growable(buffer)))
+    run("hsavmm_growable_destroy", || destroy(buffer, |process| process.objects.growable(buffer)))
 }
 
 /// `HSAVMM_PAGED_ZERO`.
@@ -166,11 +166,11 @@ unsafe extern "C" fn hsavmm_paged_reserve(
     page: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hsavmm_paged_reserve", || {
+    run("hsavmm_paged_reserve", || {
         if flags & !ZERO_PAGE != 0 {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }
-        make(buffer, device, |vmm, properties| {
+        create(buffer, device, |vmm, properties| {
             let mut options = PagedBuffer::builder(capacity);
             if page != 0 {
                 options = options.with_page_size(page);
@@ -183,21 +183,19 @@ unsafe extern "C" fn hsavmm_paged_reserve(
     })
 }
 
-fn pages(first: usize, count: usize) -> Result<Range<usize>, Refusal> {
-    let overflow = || Refusal::value("count", "exceeds the pages of the buffer");
+fn pages(first: usize, count: usize) -> Result<Range<usize>, Failure> {
+    let overflow = || Failure::value("count", "exceeds the pages of the buffer");
     Ok(first..first.checked_add(count).ok_or_else(overflow)?)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_map(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
-    answer("hsavmm_paged_map", || {
-        Ok(process()?.objects.paged(buffer)?.map(pages(first, count)?)?)
-    })
+    run("hsavmm_paged_map", || Ok(process()?.objects.paged(buffer)?.map(pages(first, count)?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_unmap(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
-    answer("hsavmm_paged_unmap", || {
+    run("hsavmm_paged_unmap", || {
         Ok(process()?.objects.paged(buffer)?.unmap(pages(first, count)?)?)
     })
 }
@@ -210,10 +208,11 @@ extern "C" fn hsavmm_paged_share_pages(
     destination: *mut c_void,
     destination_first: usize,
 ) -> hipError_t {
-    answer("hsavmm_paged_share_pages", || {
+    run("hsavmm_paged_share_pages", || {
         let process = process()?;
-        let (here, there) = (process.objects.paged(buffer)?, process.objects.paged(destination)?);
-        Ok(here.share_pages(pages(first, count)?, &there, destination_first)?)
+        let (source, target) =
+            (process.objects.paged(buffer)?, process.objects.paged(destination)?);
+        Ok(source.share_pages(pages(first, count)?, &target, destination_first)?)
     })
 }
 
@@ -223,11 +222,11 @@ unsafe extern "C" fn hsavmm_paged_page_users(
     page: usize,
     users: *mut usize,
 ) -> hipError_t {
-    answer("hsavmm_paged_page_users", || {
+    run("hsavmm_paged_page_users", || {
         not_null("users", users)?;
-        let found = process()?.objects.paged(buffer)?.page_users(page)?;
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("users", users, found) }
+        let number = process()?.objects.paged(buffer)?.page_users(page)?;
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("users", users, number) }
     })
 }
 
@@ -238,9 +237,9 @@ unsafe extern "C" fn hsavmm_paged_place(
     page: *mut usize,
     count: *mut usize,
 ) -> hipError_t {
-    answer("hsavmm_paged_place", || {
+    run("hsavmm_paged_place", || {
         let buffer = process()?.objects.paged(buffer)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe {
             write_range(ptr, page, (buffer.address(), buffer.page_size()))?;
             if count.is_null() { Ok(()) } else { write_out("count", count, buffer.pages()) }
@@ -250,7 +249,7 @@ unsafe extern "C" fn hsavmm_paged_place(
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_paged_destroy(buffer: *mut c_void) -> hipError_t {
-    answer("hsavmm_paged_destroy", || destroy(buffer, |it| it.objects.paged(buffer)))
+    run("hsavmm_paged_destroy", || destroy(buffer, |process| process.objects.paged(buffer)))
 }
 
 #[unsafe(no_mangle)]
@@ -259,17 +258,17 @@ unsafe extern "C" fn hsavmm_pausable_create(
     device: c_int,
     size: usize,
 ) -> hipError_t {
-    answer("hsavmm_pausable_create", || {
-        make(buffer, device, |vmm, properties| {
-            let made = PausableBuffer::create(vmm, size, properties)?;
-            Ok(Object::Pausable(Arc::new(Mutex::new(made))))
+    run("hsavmm_pausable_create", || {
+        create(buffer, device, |vmm, properties| {
+            let new_buffer = PausableBuffer::create(vmm, size, properties)?;
+            Ok(Object::Pausable(Arc::new(Mutex::new(new_buffer))))
         })
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipError_t {
-    answer("hsavmm_pausable_pause", || {
+    run("hsavmm_pausable_pause", || {
         let buffer = process()?.objects.pausable(buffer)?;
         let contents = if save != 0 { Contents::Save } else { Contents::Drop };
         Ok(lock(&buffer).pause(contents)?)
@@ -278,7 +277,7 @@ extern "C" fn hsavmm_pausable_pause(buffer: *mut c_void, save: c_int) -> hipErro
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_resume(buffer: *mut c_void) -> hipError_t {
-    answer("hsavmm_pausable_resume", || {
+    run("hsavmm_pausable_resume", || {
         let buffer = process()?.objects.pausable(buffer)?;
         Ok(lock(&buffer).resume()?)
     })
@@ -290,18 +289,18 @@ unsafe extern "C" fn hsavmm_pausable_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer("hsavmm_pausable_place", || {
+    run("hsavmm_pausable_place", || {
         let buffer = process()?.objects.pausable(buffer)?;
         let buffer = lock(&buffer);
         let range = (buffer.address(), buffer.size());
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_range(ptr, size, range) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_pausable_destroy(buffer: *mut c_void) -> hipError_t {
-    answer("hsavmm_pausable_destroy", || destroy(buffer, |it| it.objects.pausable(buffer)))
+    run("hsavmm_pausable_destroy", || destroy(buffer, |process| process.objects.pausable(buffer)))
 }
 
 #[unsafe(no_mangle)]
@@ -311,10 +310,10 @@ unsafe extern "C" fn hsavmm_ring_map(
     size: usize,
     times: usize,
 ) -> hipError_t {
-    answer("hsavmm_ring_map", || {
-        make(buffer, device, |vmm, properties| {
-            let made = RingBuffer::create(vmm, size, times, properties)?;
-            Ok(Object::Ring(Arc::new(made)))
+    run("hsavmm_ring_map", || {
+        create(buffer, device, |vmm, properties| {
+            let new_buffer = RingBuffer::create(vmm, size, times, properties)?;
+            Ok(Object::Ring(Arc::new(new_buffer)))
         })
     })
 }
@@ -325,14 +324,14 @@ unsafe extern "C" fn hsavmm_ring_place(
     ptr: *mut *mut c_void,
     size: *mut usize,
 ) -> hipError_t {
-    answer("hsavmm_ring_place", || {
+    run("hsavmm_ring_place", || {
         let buffer = process()?.objects.ring(buffer)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_range(ptr, size, (buffer.address(), buffer.size())) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_ring_destroy(buffer: *mut c_void) -> hipError_t {
-    answer("hsavmm_ring_destroy", || destroy(buffer, |it| it.objects.ring(buffer)))
+    run("hsavmm_ring_destroy", || destroy(buffer, |process| process.objects.ring(buffer)))
 }

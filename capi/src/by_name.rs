@@ -1,8 +1,8 @@
 //! Look-up of functions by name.
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::pointers::{text, write_out};
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int, c_ulonglong, c_void};
 
@@ -14,7 +14,7 @@ macro_rules! functions {
             }
         }
 
-        fn named(name: &str) -> Option<*mut c_void> {
+        fn find(name: &str) -> Option<*mut c_void> {
             match name {
                 $(stringify!($function) => Some(declared::$function as *mut c_void),)+
                 _ => None,
@@ -57,23 +57,23 @@ functions! {
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 
-/// Finds a function; the name is null or ends in a zero. HIP's header gives some functions of HIP 6 and 7
-/// another name, by which programs do not ask.
+/// Finds a function. HIP's header renames some functions to names with a version, but programs look up
+/// the name without it.
 ///
 /// # Safety
-/// As lib.rs says of pointers.
+/// The rules for pointers in lib.rs apply.
 unsafe fn look_up(
     symbol: *const c_char,
     function: *mut *mut c_void,
     result: *mut c_int,
-) -> Result<(), Refusal> {
-    // SAFETY: as the caller says.
+) -> Result<(), Failure> {
+    // SAFETY: the caller guarantees it.
     unsafe {
         let name = text("symbol", symbol)?;
         write_out("function", function, core::ptr::null_mut())?;
         let found = match name {
-            "hipGetDeviceProperties" => named("hipGetDevicePropertiesR0600"),
-            name => named(name),
+            "hipGetDeviceProperties" => find("hipGetDevicePropertiesR0600"),
+            name => find(name),
         };
         if !result.is_null() {
             write_out("result", result, if found.is_some() { FOUND } else { NOT_FOUND })?;
@@ -81,8 +81,8 @@ unsafe fn look_up(
         match found {
             Some(address) => write_out("function", function, address),
             None => {
-                let words = format!("function `{name}` not found");
-                Err(Refusal::new(errors::NOT_FOUND, words))
+                let message = format!("function `{name}` not found");
+                Err(Failure::new(errors::NOT_FOUND, message))
             }
         }
     }
@@ -96,8 +96,8 @@ unsafe extern "C" fn hipGetProcAddress(
     _flags: u64,
     result: *mut c_int,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers.
-    answer("hipGetProcAddress", || unsafe { look_up(symbol, function, result) })
+    // SAFETY: lib.rs states the rules for pointers.
+    run("hipGetProcAddress", || unsafe { look_up(symbol, function, result) })
 }
 
 #[unsafe(no_mangle)]
@@ -107,6 +107,6 @@ unsafe extern "C" fn hipGetDriverEntryPoint(
     _flags: c_ulonglong,
     result: *mut c_int,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers.
-    answer("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, result) })
+    // SAFETY: lib.rs states the rules for pointers.
+    run("hipGetDriverEntryPoint", || unsafe { look_up(symbol, function, result) })
 }

@@ -1,27 +1,27 @@
-//! Contexts: each device has one, its primary context. What holds for a device as a whole.
+//! Contexts (each device has one, its primary context), and calls on a whole device.
 
-use crate::answer::{Refusal, answer};
 use crate::devices::{current, make_current};
 use crate::errors;
 use crate::objects::{Object, lock};
 use crate::pointers::write_out;
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::types::{hipCtx_t, hipDevice_t, hipError_t};
 use core::ffi::{c_int, c_uint};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The device's context: its number, counted from 1.
+/// Returns a device's context, which is the device's number, counted from 1.
 fn context(device: c_int) -> hipCtx_t {
     (device as usize + 1) as hipCtx_t
 }
 
 /// Returns the device of a context that [`context`] returned.
-fn device(context: hipCtx_t) -> Result<c_int, Refusal> {
-    let refused = || Refusal::new(errors::INVALID_CONTEXT, "`context` is not a device's context");
-    let number = (context as usize).checked_sub(1).ok_or_else(refused)?;
-    let device = c_int::try_from(number).map_err(|_| refused())?;
-    process()?.devices.agent(device).map_err(|_| refused())?;
+fn device(context: hipCtx_t) -> Result<c_int, Failure> {
+    let invalid = || Failure::new(errors::INVALID_CONTEXT, "`context` is not a device's context");
+    let number = (context as usize).checked_sub(1).ok_or_else(invalid)?;
+    let device = c_int::try_from(number).map_err(|_| invalid())?;
+    process()?.devices.agent(device).map_err(|_| invalid())?;
     Ok(device)
 }
 
@@ -30,9 +30,9 @@ unsafe extern "C" fn hipDevicePrimaryCtxRetain(
     to: *mut hipCtx_t,
     device: hipDevice_t,
 ) -> hipError_t {
-    answer("hipDevicePrimaryCtxRetain", || {
+    run("hipDevicePrimaryCtxRetain", || {
         process()?.devices.agent(device)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("context", to, context(device)) }
     })
 }
@@ -40,22 +40,22 @@ unsafe extern "C" fn hipDevicePrimaryCtxRetain(
 #[unsafe(no_mangle)]
 extern "C" fn hipDevicePrimaryCtxRelease(device: hipDevice_t) -> hipError_t {
     // The context exists as long as the runtime is open.
-    answer("hipDevicePrimaryCtxRelease", || process()?.devices.agent(device).map(drop))
+    run("hipDevicePrimaryCtxRelease", || process()?.devices.agent(device).map(drop))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipCtxGetCurrent(to: *mut hipCtx_t) -> hipError_t {
-    answer("hipCtxGetCurrent", || {
-        process()?.devices.any()?;
-        // SAFETY: as lib.rs says of pointers for results.
+    run("hipCtxGetCurrent", || {
+        process()?.devices.require()?;
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("context", to, context(current())) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipCtxSetCurrent(context: hipCtx_t) -> hipError_t {
-    answer("hipCtxSetCurrent", || {
-        process()?.devices.any()?;
+    run("hipCtxSetCurrent", || {
+        process()?.devices.require()?;
         if !context.is_null() {
             make_current(device(context)?);
         }
@@ -65,28 +65,28 @@ extern "C" fn hipCtxSetCurrent(context: hipCtx_t) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipCtxGetDevice(to: *mut hipDevice_t) -> hipError_t {
-    answer("hipCtxGetDevice", || {
-        process()?.devices.any()?;
-        // SAFETY: as lib.rs says of pointers for results.
+    run("hipCtxGetDevice", || {
+        process()?.devices.require()?;
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device", to, current()) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipCtxSynchronize() -> hipError_t {
-    answer("hipCtxSynchronize", || process()?.devices.any())
+    run("hipCtxSynchronize", || process()?.devices.require())
 }
 
-/// The flags of each device. Kept, as in HIP, from before the runtime is open.
+/// The flags of each device. As in HIP, they do not depend on an open runtime.
 static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 
 #[unsafe(no_mangle)]
 extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
-    answer("hipSetDeviceFlags", || {
-        process()?.devices.any()?;
-        // At most one way to wait, hipDeviceMapHost, hipDeviceLmemResizeToMax.
+    run("hipSetDeviceFlags", || {
+        process()?.devices.require()?;
+        // At most one waiting mode; hipDeviceMapHost, hipDeviceLmemResizeToMax.
         if flags & !0x1f != 0 || !matches!(flags & 0x7, 0 | 1 | 2 | 4) {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }
         lock(&FLAGS).insert(current(), flags);
         Ok(())
@@ -95,17 +95,17 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceFlags(flags: *mut c_uint) -> hipError_t {
-    answer("hipGetDeviceFlags", || {
-        process()?.devices.any()?;
-        let set = lock(&FLAGS).get(&current()).copied().unwrap_or(0);
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("flags", flags, set) }
+    run("hipGetDeviceFlags", || {
+        process()?.devices.require()?;
+        let stored = lock(&FLAGS).get(&current()).copied().unwrap_or(0);
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("flags", flags, stored) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceReset() -> hipError_t {
-    answer("hipDeviceReset", || {
+    run("hipDeviceReset", || {
         let process = process()?;
         let device = current();
         process.devices.agent(device)?;

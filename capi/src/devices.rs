@@ -1,10 +1,10 @@
 //! The visible GPUs by number, and the current device of a thread.
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::pointers::{write_out, write_text};
 use crate::process::process;
 use crate::properties::Architecture;
+use crate::status::{Failure, run};
 use crate::types::{
     LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
     hipDevice_t, hipError_t, hipMemLocation, hipUUID,
@@ -25,23 +25,23 @@ pub struct Devices {
 }
 
 /// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list
-/// ends at its first invalid entry, as in HIP. `HIP_VISIBLE_DEVICES` counts the devices that
-/// `ROCR_VISIBLE_DEVICES` leaves. AMD's runtime applies the latter itself; for the simulation it is
-/// applied here.
+/// ends at its first invalid entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count
+/// the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies the latter itself; this
+/// function applies it for the simulation.
 pub fn visible(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
     if is_simulated && let Some(list) = variable("ROCR_VISIBLE_DEVICES") {
-        gpus = listed(&gpus, &list);
+        gpus = select(&gpus, &list);
     }
     let of_hip = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
     if let Some(list) = of_hip.iter().find_map(|name| variable(name)) {
-        gpus = listed(&gpus, &list);
+        gpus = select(&gpus, &list);
     }
     Devices { gpus: gpus.into_iter().map(Agent::id).collect() }
 }
 
-fn listed<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
+fn select<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
     let mut chosen: Vec<&Agent> = Vec::new();
     for word in list.split(',').map(str::trim) {
         let found = match word.parse::<usize>() {
@@ -61,21 +61,21 @@ impl Devices {
         self.gpus.iter().copied()
     }
 
-    /// Fails if there is no device.
-    pub fn any(&self) -> Result<(), Refusal> {
+    /// Returns an error if there is no device.
+    pub fn require(&self) -> Result<(), Failure> {
         match self.gpus.first() {
             Some(_) => Ok(()),
-            None => Err(Refusal::new(errors::NO_DEVICE, "no GPU found, or none is visible")),
+            None => Err(Failure::new(errors::NO_DEVICE, "no GPU found, or none is visible")),
         }
     }
 
     /// Returns the agent of a number.
-    pub fn agent(&self, device: c_int) -> Result<AgentId, Refusal> {
-        self.any()?;
+    pub fn agent(&self, device: c_int) -> Result<AgentId, Failure> {
+        self.require()?;
         let agent = usize::try_from(device).ok().and_then(|index| self.gpus.get(index));
         agent.copied().ok_or_else(|| {
             let count = self.gpus.len();
-            Refusal::new(
+            Failure::new(
                 errors::INVALID_DEVICE,
                 format_args!("invalid device {device}: the number of devices is {count}"),
             )
@@ -84,54 +84,54 @@ impl Devices {
 
     /// Returns the number of an agent; -1 if it is not a visible GPU.
     pub fn number(&self, agent: AgentId) -> c_int {
-        let place = self.gpus.iter().position(|gpu| *gpu == agent);
-        place.and_then(|place| c_int::try_from(place).ok()).unwrap_or(-1)
+        let index = self.gpus.iter().position(|gpu| *gpu == agent);
+        index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
     }
 
-    /// Returns the agents of some locations.
+    /// Returns the agent of each location; errors are those of `at`.
     pub fn at_each(
         &self,
         runtime: &Runtime,
         locations: &[hipMemLocation],
-        wrong: hipError_t,
-    ) -> Result<Vec<AgentId>, Refusal> {
-        locations.iter().map(|&location| self.at(runtime, location, wrong)).collect()
+        invalid: hipError_t,
+    ) -> Result<Vec<AgentId>, Failure> {
+        locations.iter().map(|&location| self.at(runtime, location, invalid)).collect()
     }
 
-    /// Returns the agent of a location. `wrong` is the error for an invalid device, in which HIP's
-    /// calls differ.
+    /// Returns the agent of a location. `invalid` is the error for an invalid device, which
+    /// differs between HIP's calls.
     pub fn at(
         &self,
         runtime: &Runtime,
         location: hipMemLocation,
-        wrong: hipError_t,
-    ) -> Result<AgentId, Refusal> {
+        invalid: hipError_t,
+    ) -> Result<AgentId, Failure> {
         match location.kind {
             LOCATION_DEVICE => {
-                self.agent(location.id).map_err(|refusal| Refusal { code: wrong, ..refusal })
+                self.agent(location.id).map_err(|failure| Failure { code: invalid, ..failure })
             }
             LOCATION_HOST | LOCATION_HOST_NUMA_CURRENT => Ok(runtime.host().id()),
             LOCATION_HOST_NUMA => {
-                let is_it = |agent: &&Agent| {
+                let is_node = |agent: &&Agent| {
                     agent.kind() == AgentKind::Cpu
                         && agent.numa_node.map(i64::from) == Some(i64::from(location.id))
                 };
-                let found = runtime.agents().iter().find(is_it).map(Agent::id);
+                let found = runtime.agents().iter().find(is_node).map(Agent::id);
                 found.ok_or_else(|| {
-                    Refusal::value(
+                    Failure::value(
                         "location.id",
                         format_args!("({}) is not a NUMA node", location.id),
                     )
                 })
             }
-            kind => Err(Refusal::value("location.type", format_args!("({kind}) is invalid"))),
+            kind => Err(Failure::value("location.type", format_args!("({kind}) is invalid"))),
         }
     }
 }
 
-/// Makes a device the current one of this thread.
+/// Makes a device the current device of this thread.
 pub fn make_current(device: c_int) {
-    // In an exiting thread nothing reads it.
+    // An exiting thread does not read it again.
     let _ = CURRENT.try_with(|current| current.set(device));
 }
 
@@ -142,11 +142,11 @@ pub fn current() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipInit(flags: c_uint) -> hipError_t {
-    answer("hipInit", || {
+    run("hipInit", || {
         if flags != 0 {
-            return Err(Refusal::value("flags", "must be 0"));
+            return Err(Failure::value("flags", "must be 0"));
         }
-        process()?.devices.any()
+        process()?.devices.require()
     })
 }
 
@@ -155,23 +155,23 @@ const VERSION: c_int = 70_200_000;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDriverGetVersion(version: *mut c_int) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDriverGetVersion", || unsafe { write_out("version", version, VERSION) })
+    // SAFETY: lib.rs states the rules for result pointers.
+    run("hipDriverGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipRuntimeGetVersion(version: *mut c_int) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers for results.
-    answer("hipRuntimeGetVersion", || unsafe { write_out("version", version, VERSION) })
+    // SAFETY: lib.rs states the rules for result pointers.
+    run("hipRuntimeGetVersion", || unsafe { write_out("version", version, VERSION) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
-    answer("hipGetDeviceCount", || {
-        // SAFETY: as lib.rs says of pointers for results.
+    run("hipGetDeviceCount", || {
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("count", count, 0) }?;
         let process = process()?;
-        process.devices.any()?;
+        process.devices.require()?;
         let number = process.devices.gpus.len().try_into().unwrap_or(c_int::MAX);
         // SAFETY: as before.
         unsafe { write_out("count", count, number) }
@@ -180,16 +180,16 @@ unsafe extern "C" fn hipGetDeviceCount(count: *mut c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDevice(device: *mut c_int) -> hipError_t {
-    answer("hipGetDevice", || {
-        process()?.devices.any()?;
-        // SAFETY: as lib.rs says of pointers for results.
+    run("hipGetDevice", || {
+        process()?.devices.require()?;
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device", device, current()) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
-    answer("hipSetDevice", || {
+    run("hipSetDevice", || {
         process()?.devices.agent(device)?;
         make_current(device);
         Ok(())
@@ -198,20 +198,23 @@ extern "C" fn hipSetDevice(device: c_int) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGet(device: *mut hipDevice_t, ordinal: c_int) -> hipError_t {
-    answer("hipDeviceGet", || {
+    run("hipDeviceGet", || {
         process()?.devices.agent(ordinal)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device", device, ordinal) }
     })
 }
 
 /// Runs a function with the agent of a device.
-pub fn of<T>(device: c_int, act: impl FnOnce(&Agent) -> Result<T, Refusal>) -> Result<T, Refusal> {
+pub fn with_agent<T>(
+    device: c_int,
+    act: impl FnOnce(&Agent) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let process = process()?;
     let id = process.devices.agent(device)?;
     match process.runtime.agent(id) {
         Some(agent) => act(agent),
-        None => Err(Refusal::new(errors::INVALID_DEVICE, "the runtime does not know the device")),
+        None => Err(Failure::new(errors::INVALID_DEVICE, "the runtime does not know the device")),
     }
 }
 
@@ -221,16 +224,16 @@ unsafe extern "C" fn hipDeviceGetName(
     length: c_int,
     device: hipDevice_t,
 ) -> hipError_t {
-    answer("hipDeviceGetName", || {
-        of(device, |agent| {
+    run("hipDeviceGetName", || {
+        with_agent(device, |agent| {
             let text = if agent.product.is_empty() { agent.name() } else { &agent.product };
-            // SAFETY: as lib.rs says of pointers for results.
+            // SAFETY: lib.rs states the rules for result pointers.
             unsafe { write_text("name", name, length, text) }
         })
     })
 }
 
-/// Returns HIP's sixteen bytes: the digits after `GPU-`, as text.
+/// Returns a GPU's UUID as in HIP: the sixteen digits after `GPU-`, as text.
 pub fn device_uuid(agent: &Agent) -> hipUUID {
     let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
     let mut bytes = [0; 16];
@@ -242,9 +245,9 @@ pub fn device_uuid(agent: &Agent) -> hipUUID {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut hipUUID, device: hipDevice_t) -> hipError_t {
-    answer("hipDeviceGetUuid", || {
-        of(device, |agent| {
-            // SAFETY: as lib.rs says of pointers for results.
+    run("hipDeviceGetUuid", || {
+        with_agent(device, |agent| {
+            // SAFETY: lib.rs states the rules for result pointers.
             unsafe { write_out("uuid", uuid, device_uuid(agent)) }
         })
     })
@@ -256,17 +259,17 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
     length: c_int,
     device: c_int,
 ) -> hipError_t {
-    answer("hipDeviceGetPCIBusId", || {
-        of(device, |agent| match agent.pci {
-            // SAFETY: as lib.rs says of pointers for results.
+    run("hipDeviceGetPCIBusId", || {
+        with_agent(device, |agent| match agent.pci {
+            // SAFETY: lib.rs states the rules for result pointers.
             Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
-            None => Err(Refusal::not_supported("a device without a PCI address")),
+            None => Err(Failure::not_supported("a device without a PCI address")),
         })
     })
 }
 
-/// Returns the memory of a device in bytes.
-pub fn memory_of(agent: &Agent) -> usize {
+/// Returns the size of a device's memory in bytes.
+pub fn memory_size(agent: &Agent) -> usize {
     let pools = agent.pools.iter().filter(|pool| pool.holds_handles());
     let sizes = pools.map(|pool| pool.size);
     sizes.max().or_else(|| agent.pools.iter().map(|pool| pool.size).max()).unwrap_or(0)
@@ -274,24 +277,24 @@ pub fn memory_of(agent: &Agent) -> usize {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceTotalMem(bytes: *mut usize, device: hipDevice_t) -> hipError_t {
-    answer("hipDeviceTotalMem", || {
-        // SAFETY: as lib.rs says of pointers for results.
-        of(device, |agent| unsafe { write_out("bytes", bytes, memory_of(agent)) })
+    run("hipDeviceTotalMem", || {
+        // SAFETY: lib.rs states the rules for result pointers.
+        with_agent(device, |agent| unsafe { write_out("bytes", bytes, memory_size(agent)) })
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetAttribute(
     value: *mut c_int,
-    which: c_int,
+    requested: c_int,
     device: c_int,
 ) -> hipError_t {
-    answer("hipDeviceGetAttribute", || {
+    run("hipDeviceGetAttribute", || {
         let has_vmm = process()?.has_vmm();
-        of(device, |agent| {
+        with_agent(device, |agent| {
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
             let pci = agent.pci;
-            let answer = match which {
+            let result = match requested {
                 // Devices access hipHostMalloc's memory at the same address.
                 attribute::CAN_MAP_HOST_MEMORY
                 | attribute::MANAGED_MEMORY
@@ -316,7 +319,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 | attribute::MEMORY_CLOCK_RATE
                 | attribute::HDP_MEM_FLUSH_CNTL
                 | attribute::HDP_REG_FLUSH_CNTL => {
-                    return Err(Refusal::not_supported("an attribute that is not about memory management"));
+                    return Err(Failure::not_supported("an attribute that is not about memory management"));
                 }
                 attribute::INTEGRATED => c_int::from(agent.integrated),
                 attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {
@@ -326,7 +329,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::PCI_DEVICE_ID => pci.map_or(0, |pci| c_int::from(pci.device)),
                 attribute::PCI_DOMAIN_ID => pci.map_or(0, |pci| number(pci.domain)),
                 attribute::TOTAL_GLOBAL_MEM => {
-                    c_int::try_from(memory_of(agent)).unwrap_or(c_int::MAX)
+                    c_int::try_from(memory_size(agent)).unwrap_or(c_int::MAX)
                 }
                 attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
                     c_int::from(has_vmm && agent.vmem_pool().is_some())
@@ -342,11 +345,11 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::PCI_CHIP_ID => number(agent.chip),
                 other => {
                     let problem = format!("({other}) is not supported");
-                    return Err(Refusal::value("attribute", problem));
+                    return Err(Failure::value("attribute", problem));
                 }
             };
-            // SAFETY: as lib.rs says of pointers for results.
-            unsafe { write_out("value", value, answer) }
+            // SAFETY: lib.rs states the rules for result pointers.
+            unsafe { write_out("value", value, result) }
         })
     })
 }
@@ -357,51 +360,51 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
     device: c_int,
     peer: c_int,
 ) -> hipError_t {
-    answer("hipDeviceCanAccessPeer", || {
+    run("hipDeviceCanAccessPeer", || {
         let owner = process()?.devices.agent(peer)?;
-        // SAFETY: as lib.rs says of pointers for results.
-        of(device, |agent| unsafe {
+        // SAFETY: lib.rs states the rules for result pointers.
+        with_agent(device, |agent| unsafe {
             write_out("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
         })
     })
 }
 
-/// Returns the devices of a peer call: the current one, and the agent of the other.
-fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Refusal> {
+/// Returns the agents of a peer call: the current device, and the peer that owns the memory.
+fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
-    let (here, there) = (process.devices.agent(current())?, process.devices.agent(peer)?);
+    let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
     if flags != 0 {
-        return Err(Refusal::value("flags", "must be 0"));
+        return Err(Failure::value("flags", "must be 0"));
     }
-    if here == there {
-        return Err(Refusal::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));
+    if user == owner {
+        return Err(Failure::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));
     }
-    match process.runtime.agent(here).is_some_and(|agent| agent.reaches(there)) {
-        true => Ok((here, there)),
+    match process.runtime.agent(user).is_some_and(|agent| agent.reaches(owner)) {
+        true => Ok((user, owner)),
         false => {
-            let words = "the current device cannot access the other's memory";
-            Err(Refusal::new(errors::PEER_ACCESS_UNSUPPORTED, words))
+            let message = "the current device cannot access the other's memory";
+            Err(Failure::new(errors::PEER_ACCESS_UNSUPPORTED, message))
         }
     }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
-    answer("hipDeviceEnablePeerAccess", || {
-        let (here, there) = peers(peer, flags)?;
-        process()?.allocations.enable(there, here)
+    run("hipDeviceEnablePeerAccess", || {
+        let (user, owner) = peers(peer, flags)?;
+        process()?.allocations.enable(owner, user)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
-    answer("hipDeviceDisablePeerAccess", || {
-        let (here, there) = peers(peer, 0)?;
-        process()?.allocations.disable(there, here)
+    run("hipDeviceDisablePeerAccess", || {
+        let (user, owner) = peers(peer, 0)?;
+        process()?.allocations.disable(owner, user)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceSynchronize() -> hipError_t {
-    answer("hipDeviceSynchronize", || process()?.devices.any())
+    run("hipDeviceSynchronize", || process()?.devices.require())
 }

@@ -1,20 +1,20 @@
 //! HIP's errors: numbers, names and descriptions.
 
-use crate::answer::{Refusal, answer};
 use crate::pointers::write_out;
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{CStr, c_char};
 
 macro_rules! errors {
-    ($($constant:ident = $code:literal, $name:literal, $words:literal;)+) => {
-        $(#[allow(dead_code, reason = "the list is HIP's, whole")]
+    ($($constant:ident = $code:literal, $name:literal, $description:literal;)+) => {
+        $(#[allow(dead_code, reason = "a complete list of HIP's errors")]
         pub const $constant: hipError_t = $code;)+
 
-        /// Returns name and description of an error; for an unknown number those of "unknown
+        /// Returns the name and description of an error. An unknown number has those of "unknown
         /// error".
         fn entry(error: hipError_t) -> (&'static CStr, &'static CStr) {
             match error {
-                $($code => ($name, $words),)+
+                $($code => ($name, $description),)+
                 _ => (c"hipErrorUnknown", c"unknown error"),
             }
         }
@@ -88,22 +88,22 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorName", || unsafe { write_out("to", to, known(error)?.0.as_ptr()) })
+    // SAFETY: lib.rs states the rules for result pointers.
+    run("hipDrvGetErrorName", || unsafe { write_out("to", to, known_entry(error)?.0.as_ptr()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers for results.
-    answer("hipDrvGetErrorString", || unsafe { write_out("to", to, known(error)?.1.as_ptr()) })
+    // SAFETY: lib.rs states the rules for result pointers.
+    run("hipDrvGetErrorString", || unsafe { write_out("to", to, known_entry(error)?.1.as_ptr()) })
 }
 
-/// Unlike the two above, these reject unknown numbers.
-fn known(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Refusal> {
+/// Returns the name and description of an error; rejects unknown numbers.
+fn known_entry(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Failure> {
     match entry(error) {
         (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {
-            Err(Refusal::value("error", "is not a HIP error"))
+            Err(Failure::value("error", "is not a HIP error"))
         }
-        known => Ok(known),
+        entry => Ok(entry),
     }
 }

@@ -1,10 +1,10 @@
 //! HIP's functions for IPC.
 
-use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::memory::Opened;
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
 use hsa_vmm::error::Rejected;
@@ -16,12 +16,12 @@ unsafe extern "C" fn hipIpcGetMemHandle(
     handle: *mut hipIpcMemHandle_t,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hipIpcGetMemHandle", || {
+    run("hipIpcGetMemHandle", || {
         let process = process()?;
         not_null("handle", handle)?;
-        let made = process.ipc(current())?.get_mem_handle(address(ptr))?;
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: made.to_bytes() }) }
+        let exported = process.ipc(current())?.get_mem_handle(address(ptr))?;
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("handle", handle, hipIpcMemHandle_t { reserved: exported.to_bytes() }) }
     })
 }
 
@@ -31,38 +31,38 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     handle: hipIpcMemHandle_t,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipIpcOpenMemHandle", || {
+    run("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
         // HIP requires this flag, and its tests check it.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
-            return Err(Refusal::value("flags", problem));
+            return Err(Failure::value("flags", problem));
         }
         let handle = IpcHandle::from_bytes(&handle.reserved);
         let device = current();
         let ipc = process.ipc(device)?;
-        // Locked during the call, so that no other thread closes the memory before it is entered.
+        // Locked during the call, so that no other thread closes the memory before it is recorded.
         let mut opened = process.allocations.opened();
         let memory = OpenedMemory::open(ipc, &handle)?;
         let at = memory.address();
-        let nothing = || Opened { device, memory: Vec::new() };
-        opened.entry(at.get()).or_insert_with(nothing).memory.push(Arc::new(memory));
-        // SAFETY: as lib.rs says of pointers for results.
+        let empty = || Opened { device, memory: Vec::new() };
+        opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
-    answer("hipIpcCloseMemHandle", || {
+    run("hipIpcCloseMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
         let mut opened = process.allocations.opened();
         // As in HIP, any address inside closes the opened memory.
-        let around = opened.range_mut(..=address(ptr).get()).next_back();
-        let around = around.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
-        let Some((&at, entry)) = around else {
+        let entry = opened.range_mut(..=address(ptr).get()).next_back();
+        let entry = entry.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
+        let Some((&at, entry)) = entry else {
             // The library's error describes the address.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
@@ -70,12 +70,12 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         if entry.memory.is_empty() {
             opened.remove(&at);
         }
-        // A copy by another thread keeps it open until it ends.
+        // A running copy of another thread keeps the memory open until the copy ends.
         match last.map(Arc::try_unwrap) {
             Some(Ok(memory)) => memory.close().map_err(|Rejected { value: memory, error }| {
-                let nothing = || Opened { device, memory: Vec::new() };
-                opened.entry(at).or_insert_with(nothing).memory.push(Arc::new(memory));
-                Refusal::from(error)
+                let empty = || Opened { device, memory: Vec::new() };
+                opened.entry(at).or_insert_with(empty).memory.push(Arc::new(memory));
+                Failure::from(error)
             }),
             _ => Ok(()),
         }

@@ -3,7 +3,7 @@
 //! `include/hip/hip_runtime_api.h` and `include/hsavmm.h` document the functions; [`hsa_vmm`]
 //! implements them. This crate only converts arguments, results and errors.
 //!
-//! * `types`: C's types, as HIP lays them out. `answer`: error numbers, messages and panics.
+//! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics.
 //! * `process`: the runtime of a C program. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
@@ -11,12 +11,11 @@
 //!   numbers.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
-//! many bytes. Null, handles and addresses of this library are checked.
+//! many bytes. The functions check for null, and check handles and addresses of this library.
 
 #![allow(non_camel_case_types, non_snake_case)]
 #![allow(clippy::missing_safety_doc, reason = "the headers document it for all functions")]
 
-mod answer;
 mod areas;
 mod asynchronous;
 mod batches;
@@ -36,6 +35,7 @@ mod process;
 mod properties;
 mod queries;
 mod registered;
+mod status;
 mod streams;
 mod transfer;
 mod types;

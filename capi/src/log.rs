@@ -1,18 +1,18 @@
 //! The library's log on standard error, which `HSA_VMM_LOG` enables for C programs.
 
-use crate::answer::Refusal;
 use crate::errors;
+use crate::status::Failure;
 use hsa_vmm::runtime::{environment_variable, printable};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
 /// Starts the log once; keeps an existing logger of a Rust program.
-pub fn begin() -> Result<(), Refusal> {
+pub fn init() -> Result<(), Failure> {
     // The log contains addresses, which a privileged program must not disclose to its caller.
     let Some(level) = environment_variable("HSA_VMM_LOG") else { return Ok(()) };
     let level = level.to_string_lossy();
-    let level: LevelFilter = level.parse().map_err(|_| refused(&level))?;
+    let level: LevelFilter = level.parse().map_err(|_| invalid_level(&level))?;
     // Fails if a logger is set already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
@@ -22,9 +22,9 @@ pub fn begin() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Prints, once in a process, that no runtime could be opened: the program may ignore errors, or print a
-/// number only. `HSA_VMM_LOG=off` silences it.
-pub fn not_opened(refusal: &Refusal) {
+/// Prints, once in a process, that no runtime could be opened: the program may ignore errors or print
+/// only their numbers. `HSA_VMM_LOG=off` disables the message.
+pub fn print_open_failure(failure: &Failure) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
     if is_off || PRINTED.swap(true, Ordering::Relaxed) {
@@ -35,7 +35,7 @@ pub fn not_opened(refusal: &Refusal) {
     } else {
         ""
     };
-    let text = printable(&refusal.words).into_owned();
+    let text = printable(&failure.message).into_owned();
     // Standard error may be closed.
     let _ = writeln!(io::stderr(), "libhsavmm: no runtime: {text}{hint}");
 }
@@ -55,9 +55,9 @@ impl Write for Escaped {
     }
 }
 
-fn refused(level: &str) -> Refusal {
-    let words = format!(
+fn invalid_level(level: &str) -> Failure {
+    let message = format!(
         "HSA_VMM_LOG: invalid level {level:?}: expected off, error, warn, info, debug or trace"
     );
-    Refusal::new(errors::NOT_INITIALIZED, words)
+    Failure::new(errors::NOT_INITIALIZED, message)
 }

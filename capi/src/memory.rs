@@ -1,11 +1,11 @@
 //! `hipMalloc` and related functions.
 
-use crate::answer::{Refusal, answer};
-use crate::devices::{current, memory_of};
+use crate::devices::{current, memory_size};
 use crate::errors;
 use crate::objects::lock;
 use crate::pointers::{address, write_out};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::streams::stream;
 use crate::types::{hipError_t, hipStream_t};
 use core::ffi::{c_int, c_uint, c_void};
@@ -16,7 +16,7 @@ use hsa_vmm::{Address, Agent, AgentId, PoolMemory};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Memory that the program has allocated.
+/// An allocation of the program.
 #[derive(Debug)]
 pub struct Held {
     pub memory: PoolMemory,
@@ -32,23 +32,23 @@ pub enum Kind {
     Managed,
 }
 
-/// Opened memory of another process.
+/// Memory of another process, which this process has opened.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The device that opened it first.
+    /// The device that opened the memory first.
     pub device: c_int,
     /// One value for each open; never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
 impl Opened {
-    /// The size in bytes, to the end of the allocation.
+    /// Returns the size in bytes, to the end of the allocation.
     pub fn size(&self) -> usize {
         self.memory.first().map_or(0, |memory| memory.size())
     }
 }
 
-/// All allocated and all opened memory, by address.
+/// All allocated and opened memory, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
     held: Mutex<BTreeMap<usize, Arc<Held>>>,
@@ -57,8 +57,8 @@ pub struct Allocations {
     peers: Mutex<Vec<(AgentId, AgentId)>>,
 }
 
-/// Finds the entry of a map that contains an address; returns its start, too.
-fn around<T: Clone>(
+/// Finds the entry of a map that contains an address; also returns the entry's start.
+fn entry_at<T: Clone>(
     map: &BTreeMap<usize, T>,
     at: usize,
     size: impl Fn(&T) -> usize,
@@ -75,12 +75,12 @@ fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
 impl Allocations {
     /// Finds the allocation that contains an address.
     pub fn at(&self, at: Address) -> Option<Arc<Held>> {
-        around(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
+        entry_at(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
     /// Finds the opened memory that contains an address, and the device that opened it.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
-        let (_, opened) = around(&lock(&self.opened), at.get(), Opened::size)?;
+        let (_, opened) = entry_at(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
     }
 
@@ -89,11 +89,11 @@ impl Allocations {
     }
 
     /// Grants `user` access to all present and future memory of `owner`.
-    pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
+    pub fn enable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         if peers.contains(&(owner, user)) {
-            let words = "peer access is already enabled";
-            return Err(Refusal::new(errors::PEER_ACCESS_ALREADY_ENABLED, words));
+            let message = "peer access is already enabled";
+            return Err(Failure::new(errors::PEER_ACCESS_ALREADY_ENABLED, message));
         }
         let before = peers.clone();
         peers.push((owner, user));
@@ -101,11 +101,11 @@ impl Allocations {
     }
 
     /// Revokes access that `enable` has granted.
-    pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Refusal> {
+    pub fn disable(&self, owner: AgentId, user: AgentId) -> Result<(), Failure> {
         let mut peers = lock(&self.peers);
         let Some(index) = peers.iter().position(|pair| *pair == (owner, user)) else {
-            let words = "peer access is not enabled";
-            return Err(Refusal::new(errors::PEER_ACCESS_NOT_ENABLED, words));
+            let message = "peer access is not enabled";
+            return Err(Failure::new(errors::PEER_ACCESS_NOT_ENABLED, message));
         };
         let before = peers.clone();
         peers.swap_remove(index);
@@ -120,23 +120,23 @@ impl Allocations {
         owner: AgentId,
         peers: &mut Vec<(AgentId, AgentId)>,
         before: Vec<(AgentId, AgentId)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Failure> {
         let held = lock(&self.held);
         let allow = |peers: &[(AgentId, AgentId)]| {
             let users = users(peers, owner);
-            let mut theirs = held.values().filter(|held| held.is_of(owner));
-            theirs.try_for_each(|held| held.memory.allow(&users))
+            let mut owned = held.values().filter(|held| held.belongs_to(owner));
+            owned.try_for_each(|held| held.memory.allow(&users))
         };
         allow(peers).map_err(|error| {
             *peers = before;
             // If the rollback fails, one agent has too much or too little access; no memory is
             // lost.
             let _ = allow(peers);
-            Refusal::from(error)
+            Failure::from(error)
         })
     }
 
-    fn insert(&self, held: Held) -> Result<*mut c_void, Refusal> {
+    fn insert(&self, held: Held) -> Result<*mut c_void, Failure> {
         let peers = lock(&self.peers);
         if held.kind == Kind::Device {
             let users = users(&peers, held.memory.agent());
@@ -150,33 +150,33 @@ impl Allocations {
     }
 
     /// Frees the allocation that starts at an address, if `fits` accepts it.
-    fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
+    fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
         let mut map = lock(&self.held);
         let held = match map.get(&at.get()) {
             Some(held) if fits(held.kind) => held.clone(),
-            Some(_) => return Err(Refusal::value("ptr", "was allocated by another call")),
-            None => return Err(Refusal::value("ptr", "is not the start of an allocation")),
+            Some(_) => return Err(Failure::value("ptr", "was allocated by another call")),
+            None => return Err(Failure::value("ptr", "is not the start of an allocation")),
         };
-        // A running copy of another thread delays the release until it ends.
+        // A running copy of another thread delays the release until the copy ends.
         map.remove(&at.get());
         drop(map);
         let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
         memory.free().map_err(|Rejected { value: memory, error }| {
             let held = Held { memory, kind, flags, device };
             lock(&self.held).insert(at.get(), Arc::new(held));
-            Refusal::from(error)
+            Failure::from(error)
         })
     }
 }
 
 impl Allocations {
-    /// Frees all memory of a device, and of the host that was allocated for it.
-    pub fn free_all_of(&self, device: c_int) -> Result<(), Refusal> {
+    /// Frees all memory of a device, and all host memory that was allocated for the device.
+    pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
         let starts: Vec<usize> = lock(&self.held)
             .iter()
             .filter_map(|(&start, held)| (held.device == device).then_some(start))
             .collect();
-        // Another thread may free some of it meanwhile.
+        // Another thread may free an allocation meanwhile.
         for start in starts.into_iter().map(Address::new) {
             if self.at(start).is_some() {
                 self.free(start, |_| true)?;
@@ -187,7 +187,7 @@ impl Allocations {
 }
 
 impl Held {
-    fn is_of(&self, owner: AgentId) -> bool {
+    fn belongs_to(&self, owner: AgentId) -> bool {
         self.kind == Kind::Device && self.memory.agent() == owner
     }
 }
@@ -196,10 +196,10 @@ impl Held {
 fn allocate_on_device(
     ptr: *mut *mut c_void,
     size: usize,
-    device: impl FnOnce() -> Result<c_int, Refusal>,
+    device: impl FnOnce() -> Result<c_int, Failure>,
     (flags, pool): (c_uint, PoolFlags),
-) -> Result<(), Refusal> {
-    // SAFETY: as lib.rs says of pointers for results.
+) -> Result<(), Failure> {
+    // SAFETY: lib.rs states the rules for result pointers.
     unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
     let device = device()?;
@@ -207,11 +207,11 @@ fn allocate_on_device(
     if size == 0 {
         return Ok(());
     }
-    let has_pool = |agent: &Agent| agent.pools.iter().any(|other| other.flags.contains(pool));
+    let has_pool = |agent: &Agent| agent.pools.iter().any(|existing| existing.flags.contains(pool));
     if !process.runtime.agent(agent).is_some_and(has_pool) {
-        let words =
+        let message =
             format!("{} memory on this device", pool.words().collect::<Vec<_>>().join(", "));
-        return Err(Refusal::not_supported(words));
+        return Err(Failure::not_supported(message));
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;
     let held = Held { memory, kind: Kind::Device, flags, device };
@@ -223,16 +223,16 @@ const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMalloc(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    answer("hipMalloc", || allocate_on_device(ptr, size, || Ok(current()), COARSE))
+    run("hipMalloc", || allocate_on_device(ptr, size, || Ok(current()), COARSE))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMallocAsync(
     ptr: *mut *mut c_void,
     size: usize,
-    on: hipStream_t,
+    raw: hipStream_t,
 ) -> hipError_t {
-    answer("hipMallocAsync", || allocate_on_device(ptr, size, || Ok(stream(on)?.device), COARSE))
+    run("hipMallocAsync", || allocate_on_device(ptr, size, || Ok(stream(raw)?.device), COARSE))
 }
 
 #[unsafe(no_mangle)]
@@ -241,14 +241,14 @@ unsafe extern "C" fn hipExtMallocWithFlags(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipExtMallocWithFlags", || {
+    run("hipExtMallocWithFlags", || {
         let pool = match flags {
             0 => PoolFlags::COARSE_GRAINED,
             1 => PoolFlags::FINE_GRAINED,
-            2 => return Err(Refusal::not_supported("signal memory")),
-            3 => return Err(Refusal::not_supported("uncached memory")),
-            4 => return Err(Refusal::not_supported("contiguous memory")),
-            _ => return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid"))),
+            2 => return Err(Failure::not_supported("signal memory")),
+            3 => return Err(Failure::not_supported("uncached memory")),
+            4 => return Err(Failure::not_supported("contiguous memory")),
+            _ => return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid"))),
         };
         allocate_on_device(ptr, size, || Ok(current()), (flags, pool))
     })
@@ -260,11 +260,11 @@ fn allocate_on_host(
     size: usize,
     kind: Kind,
     flags: c_uint,
-) -> Result<(), Refusal> {
-    // SAFETY: as lib.rs says of pointers for results.
+) -> Result<(), Failure> {
+    // SAFETY: lib.rs states the rules for result pointers.
     unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
     let process = process()?;
-    process.devices.any()?;
+    process.devices.require()?;
     if size == 0 {
         return Ok(());
     }
@@ -276,13 +276,13 @@ fn allocate_on_host(
     unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
 
-/// The valid flags of `hipHostMalloc`; all of them give the same kind of memory here.
+/// The valid flags of `hipHostMalloc`, which have no effect here.
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Refusal> {
+fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
     let both = 0x4000_0000 | 0x8000_0000;
     if flags & !HOST_FLAGS != 0 || flags & both == both {
-        return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+        return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
     }
     allocate_on_host(ptr, size, Kind::Host, flags)
 }
@@ -293,17 +293,17 @@ unsafe extern "C" fn hipHostMalloc(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipHostMalloc", || host_malloc(ptr, size, flags))
+    run("hipHostMalloc", || host_malloc(ptr, size, flags))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostAlloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t {
-    answer("hipHostAlloc", || host_malloc(ptr, size, flags))
+    run("hipHostAlloc", || host_malloc(ptr, size, flags))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMallocHost(ptr: *mut *mut c_void, size: usize) -> hipError_t {
-    answer("hipMallocHost", || host_malloc(ptr, size, 0))
+    run("hipMallocHost", || host_malloc(ptr, size, 0))
 }
 
 #[unsafe(no_mangle)]
@@ -312,22 +312,22 @@ unsafe extern "C" fn hipMallocManaged(
     size: usize,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipMallocManaged", || {
+    run("hipMallocManaged", || {
         if flags != 1 && flags != 2 {
             let problem = format!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
-            return Err(Refusal::value("flags", problem));
+            return Err(Failure::value("flags", problem));
         }
         if size == 0 {
-            return Err(Refusal::value("size", "is 0"));
+            return Err(Failure::value("size", "is 0"));
         }
         allocate_on_host(ptr, size, Kind::Managed, flags)
     })
 }
 
 /// Frees memory of a kind that `fits` accepts; does nothing for null.
-fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal> {
+fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
     let process = process()?;
-    process.devices.any()?;
+    process.devices.require()?;
     if ptr.is_null() {
         return Ok(());
     }
@@ -336,55 +336,55 @@ fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Refusal
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    // Memory of the host, too, as in HIP: rocSHMEM frees it so.
-    answer("hipFree", || free(ptr, |_| true))
+    // Also frees host memory, as in HIP; rocSHMEM relies on it.
+    run("hipFree", || free(ptr, |_| true))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipFreeAsync(ptr: *mut c_void, on: hipStream_t) -> hipError_t {
-    answer("hipFreeAsync", || {
-        stream(on)?;
+extern "C" fn hipFreeAsync(ptr: *mut c_void, raw: hipStream_t) -> hipError_t {
+    run("hipFreeAsync", || {
+        stream(raw)?;
         free(ptr, |kind| kind == Kind::Device)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipHostFree(ptr: *mut c_void) -> hipError_t {
-    answer("hipHostFree", || free(ptr, |kind| kind == Kind::Host))
+    run("hipHostFree", || free(ptr, |kind| kind == Kind::Host))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFreeHost(ptr: *mut c_void) -> hipError_t {
-    answer("hipFreeHost", || free(ptr, |kind| kind == Kind::Host))
+    run("hipFreeHost", || free(ptr, |kind| kind == Kind::Host))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipError_t {
-    answer("hipMemGetInfo", || {
+    run("hipMemGetInfo", || {
         let process = process()?;
         let agent = process.devices.agent(current())?;
-        let all = process.runtime.agent(agent).map_or(0, memory_of);
-        let Some(left) = process.runtime.memory_left(agent) else {
-            return Err(Refusal::not_supported("querying free memory on this runtime"));
+        let size = process.runtime.agent(agent).map_or(0, memory_size);
+        let Some(available) = process.runtime.memory_left(agent) else {
+            return Err(Failure::not_supported("querying free memory on this runtime"));
         };
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe {
-            write_out("total", total, all)?;
-            write_out("free", free, left)
+            write_out("total", total, size)?;
+            write_out("free", free, available)
         }
     })
 }
 
 #[cfg(all(test, feature = "simulation"))]
 mod tests {
-    //! Tests of peer access, which C cannot query.
+    //! Tests of peer access, which C programs cannot query.
 
     use super::{Allocations, Held, Kind};
     use crate::errors;
     use hsa_vmm::simulation::{Config, FaultPlan};
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
 
-    /// Three GPUs, and memory of the first.
+    /// Returns a runtime with three GPUs, and memory of the first.
     fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
         let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
         let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn granting_a_peer_keeps_other_grants() {
         let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
-        let others = allocate(&runtime, &allocations, gpus[1]);
+        let foreign = allocate(&runtime, &allocations, gpus[1]);
         let open = |at| open_to(&allocations, at, &gpus);
         assert_eq!(open(before), [true, false, false]);
         allocations.enable(gpus[0], gpus[1]).unwrap();
@@ -421,7 +421,7 @@ mod tests {
         for at in [before, after, last] {
             assert_eq!(open(at), [true, false, true]);
         }
-        assert_eq!(open(others), [false, true, false], "memory of another owner is not affected");
+        assert_eq!(open(foreign), [false, true, false], "memory of another owner is not affected");
         let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
         let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();

@@ -1,9 +1,9 @@
 //! The areas, buffers, streams and events of a C program, identified by numbers that are never reused in
 //! a process.
 
-use crate::answer::Refusal;
 use crate::errors;
 use crate::events::Event;
+use crate::status::Failure;
 use crate::streams::Stream;
 use core::ffi::c_void;
 use hsa_vmm::area::{AreaFlags, AreaMemory};
@@ -28,7 +28,7 @@ pub struct MappedByArea {
     pub destroyed: bool,
 }
 
-/// Where an address is in the memory of an area.
+/// The position of an address in the memory of an area.
 #[derive(Clone, Debug)]
 pub struct InArea {
     pub area: Arc<OpenArea>,
@@ -56,7 +56,7 @@ impl OpenArea {
         self.mapped.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether both the host and a device can use the memory.
+    /// Returns whether both the host and a device can use the memory.
     pub fn is_shared_with_host(&self) -> bool {
         self.area.flags().intersects(AreaFlags::HOST | AreaFlags::UNIFIED | AreaFlags::MAPPED)
     }
@@ -65,7 +65,7 @@ impl OpenArea {
     fn find(self: &Arc<Self>, at: Address) -> Option<InArea> {
         let mapped = self.mapped();
         let existing = self.area.flags().maps_existing_memory();
-        let found = |begin: Address, start, memory: &AreaMemory<'_>, is_own| {
+        let position = |begin: Address, start, memory: &AreaMemory<'_>, is_own| {
             let offset = at.get().checked_sub(begin.get())?;
             let (area, size) = (self.clone(), memory.size());
             (offset < memory.allocated_size()).then_some(InArea {
@@ -78,7 +78,7 @@ impl OpenArea {
         };
         let before = mapped.memory.range(..=at.get()).next_back();
         let by_host =
-            before.and_then(|(&start, memory)| found(memory.address(), start, memory, existing));
+            before.and_then(|(&start, memory)| position(memory.address(), start, memory, existing));
         // Only memory of the program can have another address on the device.
         if by_host.is_some() || !existing {
             return by_host;
@@ -86,7 +86,7 @@ impl OpenArea {
         mapped
             .memory
             .iter()
-            .find_map(|(&start, memory)| found(memory.device_address(), start, memory, false))
+            .find_map(|(&start, memory)| position(memory.device_address(), start, memory, false))
     }
 }
 
@@ -102,8 +102,8 @@ pub enum Object {
     Event(Arc<Event>),
 }
 
-/// The next number, per process, so that numbers from before a shut-down stay invalid. HIP gives 1 and 2
-/// a meaning as streams.
+/// The next number, per process, so that numbers from before a shut-down stay invalid. HIP uses 1 and 2
+/// for special streams.
 static NEXT: AtomicU64 = AtomicU64::new(16);
 
 /// All objects of one runtime.
@@ -117,10 +117,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub fn invalid_number() -> Refusal {
-    let words =
+/// Returns the error for an invalid number of an object.
+pub fn invalid_number() -> Failure {
+    let message =
         "invalid object number: it was destroyed, is of another kind, or was never returned";
-    Refusal::new(errors::INVALID_HANDLE, words)
+    Failure::new(errors::INVALID_HANDLE, message)
 }
 
 impl Objects {
@@ -132,13 +133,13 @@ impl Objects {
     }
 
     /// Finds the object of a number.
-    pub fn get(&self, number: *mut c_void) -> Result<Object, Refusal> {
+    pub fn get(&self, number: *mut c_void) -> Result<Object, Failure> {
         lock(&self.by_number).get(&(number as u64)).cloned().ok_or_else(invalid_number)
     }
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<InArea> {
-        // An area's lock is taken without this one: `hsavmm_area_destroy` takes them in that order.
+        // Lock areas without holding this lock: `hsavmm_area_destroy` locks the area first.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {
@@ -149,13 +150,13 @@ impl Objects {
         areas.iter().find_map(|area| area.find(at))
     }
 
-    /// Removes the objects that `belongs` selects.
-    pub fn remove_all(&self, belongs: impl Fn(&Object) -> bool) {
-        lock(&self.by_number).retain(|_, object| !belongs(object));
+    /// Removes the objects that `selects` accepts.
+    pub fn remove_all(&self, selects: impl Fn(&Object) -> bool) {
+        lock(&self.by_number).retain(|_, object| !selects(object));
     }
 
     /// Removes an object and returns it.
-    pub fn remove(&self, number: *mut c_void) -> Result<Object, Refusal> {
+    pub fn remove(&self, number: *mut c_void) -> Result<Object, Failure> {
         lock(&self.by_number).remove(&(number as u64)).ok_or_else(invalid_number)
     }
 }
@@ -163,7 +164,7 @@ impl Objects {
 macro_rules! kinds {
     ($($method:ident: $variant:ident($kind:ty);)+) => {
         impl Objects {
-            $(pub fn $method(&self, number: *mut c_void) -> Result<Arc<$kind>, Refusal> {
+            $(pub fn $method(&self, number: *mut c_void) -> Result<Arc<$kind>, Failure> {
                 match self.get(number)? {
                     Object::$variant(object) => Ok(object),
                     _ => Err(invalid_number()),

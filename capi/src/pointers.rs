@@ -1,33 +1,33 @@
 //! Checked access to C's pointers.
 
-use crate::answer::Refusal;
+use crate::status::Failure;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use hsa_vmm::Address;
 
-/// Writes a result.
+/// Writes a result through a pointer.
 ///
 /// # Safety
 /// `to` is null or writable.
-pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Refusal> {
+pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Failure> {
     not_null(argument, to)?;
-    // SAFETY: not null, so writable as the caller says. Not aligned if C was careless.
+    // SAFETY: not null, so the caller guarantees that it is writable. It may be misaligned.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }
 
-/// Reads an argument.
+/// Reads an argument through a pointer.
 ///
 /// # Safety
 /// `from` is null or readable.
-pub unsafe fn take<T: Copy>(argument: &str, from: *const T) -> Result<T, Refusal> {
+pub unsafe fn read<T: Copy>(argument: &str, from: *const T) -> Result<T, Failure> {
     not_null(argument, from)?;
-    // SAFETY: not null, so readable as the caller says.
+    // SAFETY: not null, so the caller guarantees that it is readable.
     Ok(unsafe { from.read_unaligned() })
 }
 
 /// Reads a number at an address that may be invalid; `None` if it is not mapped or not readable. The
 /// kernel copies, so that no access of this process faults.
-pub fn readable(from: *const c_int) -> Option<c_int> {
+pub fn try_read(from: *const c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let size = size_of::<c_int>();
     let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
@@ -37,41 +37,40 @@ pub fn readable(from: *const c_int) -> Option<c_int> {
     (usize::try_from(copied) == Ok(size)).then_some(value)
 }
 
-/// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so that such a count is
-/// invalid.
+/// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so such a count is invalid.
 ///
 /// # Safety
-/// `from` is null or `count` are readable.
-pub unsafe fn take_each<T: Copy>(
+/// `from` is null or points to `count` readable values.
+pub unsafe fn read_each<T: Copy>(
     argument: &str,
     from: *const T,
     count: usize,
-) -> Result<Vec<T>, Refusal> {
+) -> Result<Vec<T>, Failure> {
     not_null(argument, from)?;
     if count > 1 << 16 {
-        return Err(Refusal::value("count", format_args!("({count}) is too many")));
+        return Err(Failure::value("count", format_args!("({count}) is too many")));
     }
-    // SAFETY: not null, so all of them are readable as the caller says.
+    // SAFETY: not null, so the caller guarantees that all are readable.
     Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
 }
 
-pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Refusal> {
-    if pointer.is_null() { Err(Refusal::value(argument, "is null")) } else { Ok(()) }
+pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
+    if pointer.is_null() { Err(Failure::value(argument, "is null")) } else { Ok(()) }
 }
 
 /// Reads a C string.
 ///
 /// # Safety
 /// `text` is null or ends in a zero.
-pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Refusal> {
+pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Failure> {
     not_null(argument, text)?;
-    // SAFETY: not null, so it ends in a zero as the caller says.
+    // SAFETY: not null, so the caller guarantees that it ends in a zero.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Refusal::value(argument, "is not UTF-8"))
+    text.to_str().map_err(|_| Failure::value(argument, "is not UTF-8"))
 }
 
-/// Cuts a text to a length, at a character boundary.
-fn beginning(text: &str, room: usize) -> &str {
+/// Truncates a text to `room` bytes, at a character boundary.
+fn truncate(text: &str, room: usize) -> &str {
     let end = (0..=text.len().min(room)).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
@@ -79,7 +78,7 @@ fn beginning(text: &str, room: usize) -> &str {
 /// Cuts a text to the size of an array and pads it with zeros.
 pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
-    for (to, from) in room.iter_mut().zip(beginning(text, ROOM.saturating_sub(1)).bytes()) {
+    for (to, from) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {
         *to = from as c_char;
     }
     room
@@ -94,13 +93,13 @@ pub unsafe fn write_text(
     to: *mut c_char,
     length: i32,
     text: &str,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     not_null(argument, to)?;
     let Some(room) = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)) else {
-        return Err(Refusal::value("length", "leaves no room for a text"));
+        return Err(Failure::value("length", "leaves no room for a text"));
     };
-    let bytes = beginning(text, room).as_bytes();
-    // SAFETY: room for `length` bytes as the caller says, which is at least one more than these.
+    let bytes = truncate(text, room).as_bytes();
+    // SAFETY: the caller guarantees room for `length` bytes, at least one more than these.
     unsafe {
         core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len());
         to.add(bytes.len()).write(0);
@@ -115,14 +114,14 @@ pub fn address(pointer: *const c_void) -> Address {
 
 #[cfg(test)]
 mod tests {
-    use super::{c_char, cut, readable};
+    use super::{c_char, cut, try_read};
 
     #[test]
     fn unmapped_address_is_not_read() {
         let number = 42;
-        assert_eq!(readable(&number), Some(42));
-        assert_eq!(readable(0x1_0000 as *const _), None);
-        assert_eq!(readable((usize::MAX - 1) as *const _), None);
+        assert_eq!(try_read(&number), Some(42));
+        assert_eq!(try_read(0x1_0000 as *const _), None);
+        assert_eq!(try_read((usize::MAX - 1) as *const _), None);
     }
 
     #[test]

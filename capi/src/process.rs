@@ -1,11 +1,11 @@
-//! The runtime of a C program: configured before the first call, which opens it.
+//! The runtime of a C program, which the first call opens.
 
-use crate::answer::Refusal;
 use crate::devices::{Devices, visible};
 use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
 use crate::registered::Registered;
+use crate::status::Failure;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The configuration that a program can set before its first call.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct Settings {
     pub runtime: Backend,
     /// `None`: the value of `HSA_VMM_PROFILE`, else the newest.
     pub profile: Option<HipProfile>,
@@ -22,9 +22,9 @@ pub struct Choice {
 
 #[derive(Clone, Debug, Default)]
 pub enum Backend {
-    /// The value of `HSA_VMM_RUNTIME`, else AMD's from the usual folders.
+    /// The runtime that `HSA_VMM_RUNTIME` names, else AMD's from the usual folders.
     #[default]
-    Usual,
+    Automatic,
     File(String),
     /// The simulation, with a configuration in the form of `HSA_SIM`.
     Simulation(String),
@@ -44,30 +44,30 @@ pub struct Process {
 
 #[derive(Debug, Default)]
 struct State {
-    choice: Choice,
+    settings: Settings,
     open: Option<Arc<Process>>,
 }
 
 static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Serialises opening, which is slow, so that `STATE` is not locked meanwhile.
+/// Serialises opening. It is slow, and `STATE` is not locked meanwhile.
 static OPENING: Mutex<()> = Mutex::new(());
-/// The profile of error numbers; that of the open runtime, if any.
+/// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
 /// The process that opens or has opened the runtime; 0 if none is open. Checked before any lock is
-/// taken: in a forked child, a lock can be held by a thread that does not exist there.
+/// taken: in a forked child, a thread that does not exist there can hold a lock.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-fn not_forked() -> Result<(), Refusal> {
+fn check_not_forked() -> Result<(), Failure> {
     match OWNER.load(Ordering::Acquire) {
         0 => Ok(()),
         owner if owner == std::process::id() => Ok(()),
         owner => {
-            let words = format!(
-                "this process was forked from process {owner} after that had opened the runtime, \
+            let message = format!(
+                "this process was forked from process {owner} after that process had opened the runtime, \
                  which a fork does not survive; fork first, or start a new program"
             );
-            Err(Refusal::new(errors::NOT_INITIALIZED, words))
+            Err(Failure::new(errors::NOT_INITIALIZED, message))
         }
     }
 }
@@ -80,11 +80,11 @@ pub fn profile() -> HipProfile {
     }
 }
 
-fn is_open() -> Option<Arc<Process>> {
+fn open_process() -> Option<Arc<Process>> {
     STATE.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
 }
 
-fn opening() -> MutexGuard<'static, ()> {
+fn lock_opening() -> MutexGuard<'static, ()> {
     OPENING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -94,21 +94,21 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
 }
 
 /// Returns the process's runtime; opens it on first use. Fails in a forked child.
-pub fn process() -> Result<Arc<Process>, Refusal> {
-    not_forked()?;
-    if let Some(process) = is_open() {
+pub fn process() -> Result<Arc<Process>, Failure> {
+    check_not_forked()?;
+    if let Some(process) = open_process() {
         return Ok(process);
     }
-    // Checked before the first lock, and again in case a shut-down ended meanwhile.
+    // Set before the first lock, and again after it, because a shut-down may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
-    let _alone = opening();
+    let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);
-    if let Some(process) = is_open() {
+    if let Some(process) = open_process() {
         return Ok(process);
     }
-    let choice = with_state(|state| state.choice.clone());
-    let opened = Process::open(&choice).inspect_err(|refusal| {
-        crate::log::not_opened(refusal);
+    let settings = with_state(|state| state.settings.clone());
+    let opened = Process::open(&settings).inspect_err(|failure| {
+        crate::log::print_open_failure(failure);
         OWNER.store(0, Ordering::Release);
     });
     let process = Arc::new(opened?);
@@ -117,44 +117,44 @@ pub fn process() -> Result<Arc<Process>, Refusal> {
 }
 
 /// Changes the configuration; fails once a runtime is open.
-pub fn choose(change: impl FnOnce(&mut Choice)) -> Result<(), Refusal> {
-    not_forked()?;
-    let _alone = opening();
+pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
+    check_not_forked()?;
+    let _opening = lock_opening();
     with_state(|state| match state.open {
         None => {
-            change(&mut state.choice);
+            change(&mut state.settings);
             Ok(())
         }
         Some(_) => {
-            let words = "a runtime is open already; choose before the first call, or call \
+            let message = "a runtime is open already; choose before the first call, or call \
                          hsavmm_shut_down()";
-            Err(Refusal::new(errors::SET_ON_ACTIVE_PROCESS, words))
+            Err(Failure::new(errors::SET_ON_ACTIVE_PROCESS, message))
         }
     })
 }
 
-/// Frees everything as soon as running calls have ended. Fails in a forked child.
-pub fn shut_down() -> Result<(), Refusal> {
-    not_forked()?;
-    let _alone = opening();
+/// Closes the runtime; everything is freed when the running calls have ended. Fails in a forked child.
+pub fn shut_down() -> Result<(), Failure> {
+    check_not_forked()?;
+    let _opening = lock_opening();
     let process = with_state(|state| state.open.take());
-    // Dropped without the lock: this unmaps and frees memory.
+    // Dropped without the lock, because this unmaps and frees memory.
     drop(process);
     OWNER.store(0, Ordering::Release);
     Ok(())
 }
 
 impl Process {
-    fn open(choice: &Choice) -> Result<Self, Refusal> {
-        crate::log::begin()?;
-        let profile = match choice.profile {
+    fn open(settings: &Settings) -> Result<Self, Failure> {
+        crate::log::init()?;
+        let profile = match settings.profile {
             Some(profile) => profile,
-            None => profile_by_environment()?,
+            None => profile_from_environment()?,
         };
-        let runtime = match &choice.runtime {
-            Backend::Usual => Runtime::load().map_err(not_opened)?,
+        let runtime = match &settings.runtime {
+            Backend::Automatic => Runtime::load().map_err(open_failure)?,
             // SAFETY: the caller of hsavmm_use_runtime() vouches for the file (hsavmm.h).
-            Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(not_opened)?,
+            Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(open_failure)?,
             Backend::Simulation(configuration) => simulated(configuration)?,
         };
         let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
@@ -167,18 +167,18 @@ impl Process {
         Ok(Self { runtime, devices, allocations, registered, objects, vmm, ipc })
     }
 
-    /// Virtual-memory management, if the runtime supports it.
-    pub fn vmm(&self) -> Result<&Vmm, Refusal> {
-        self.devices.any()?;
-        self.vmm.as_ref().map_err(|error| Refusal::from(error.clone()))
+    /// Returns virtual memory management, if the runtime supports it.
+    pub fn vmm(&self) -> Result<&Vmm, Failure> {
+        self.devices.require()?;
+        self.vmm.as_ref().map_err(|error| Failure::from(error.clone()))
     }
 
     pub fn has_vmm(&self) -> bool {
         self.vmm.is_ok()
     }
 
-    /// IPC, for a device and its peers.
-    pub fn ipc(&self, device: i32) -> Result<&Ipc, Refusal> {
+    /// Returns IPC for a device and its peers.
+    pub fn ipc(&self, device: i32) -> Result<&Ipc, Failure> {
         let agent = self.devices.agent(device)?;
         let slot = &self.ipc[device as usize];
         match slot.get() {
@@ -192,36 +192,36 @@ impl Process {
 }
 
 #[cfg(feature = "simulation")]
-fn simulated(configuration: &str) -> Result<Runtime, Refusal> {
+fn simulated(configuration: &str) -> Result<Runtime, Failure> {
     let configuration = configuration.parse::<hsa_vmm::simulation::Config>();
-    let refused = |error| Refusal::new(errors::NOT_INITIALIZED, error);
-    Runtime::simulated(configuration.map_err(refused)?).map_err(not_opened)
+    let invalid = |error| Failure::new(errors::NOT_INITIALIZED, error);
+    Runtime::simulated(configuration.map_err(invalid)?).map_err(open_failure)
 }
 
 #[cfg(not(feature = "simulation"))]
-fn simulated(_: &str) -> Result<Runtime, Refusal> {
+fn simulated(_: &str) -> Result<Runtime, Failure> {
     let reason = "libhsavmm was built without the feature `simulation`";
-    Err(Refusal::new(errors::NOT_INITIALIZED, reason))
+    Err(Failure::new(errors::NOT_INITIALIZED, reason))
 }
 
-fn profile_by_environment() -> Result<HipProfile, Refusal> {
+fn profile_from_environment() -> Result<HipProfile, Failure> {
     match std::env::var("HSA_VMM_PROFILE") {
         Ok(name) => {
-            let refused = |error| Refusal::new(errors::NOT_INITIALIZED, error);
+            let invalid = |error| Failure::new(errors::NOT_INITIALIZED, error);
             name.parse().map_err(|error: hsa_vmm::hip::UnknownProfile| {
-                refused(format!("HSA_VMM_PROFILE: {error}"))
+                invalid(format!("HSA_VMM_PROFILE: {error}"))
             })
         }
         Err(_) => Ok(HipProfile::default()),
     }
 }
 
-/// Returns "no device" for a runtime that does not start, as HIP does.
-fn not_opened(error: Error) -> Refusal {
+/// Converts the error of opening a runtime: "no device" if it does not start, as in HIP.
+fn open_failure(error: Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,
         ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
     };
-    Refusal::new(code, error)
+    Failure::new(code, error)
 }

@@ -1,29 +1,29 @@
 //! `hipDeviceProp_t`, in the layout of HIP 6 and 7.
 
-use crate::answer::answer;
-use crate::devices::{device_uuid, memory_of, of};
+use crate::devices::{device_uuid, memory_size, with_agent};
 use crate::pointers::{cut, write_out};
 use crate::process::process;
+use crate::status::run;
 use crate::types::{hipError_t, hipUUID};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use hsa_vmm::Agent;
 
-/// What the name of a GPU's architecture says about it (`gfx942`, `gfx1100`).
+/// The properties in the name of a GPU's architecture (`gfx942`, `gfx1100`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Architecture {
     pub major: c_int,
     pub minor: c_int,
-    /// The threads that run in step; 0 if the name is unknown.
+    /// The number of threads that execute in lockstep; 0 if the name is unknown.
     pub warp_size: c_int,
 }
 
 impl Architecture {
     pub fn of(agent: &Agent) -> Self {
-        Self::named(agent.name())
+        Self::parse(agent.name())
     }
 
-    /// The last two digits are the minor number and the stepping; the stepping is hexadecimal.
-    fn named(name: &str) -> Self {
+    /// Parses a name, whose last two digits are the minor number and the (hexadecimal) stepping.
+    fn parse(name: &str) -> Self {
         let parsed = || {
             let digits = name.strip_prefix("gfx")?;
             let (major, rest) = digits.split_at_checked(digits.len().checked_sub(2)?)?;
@@ -35,7 +35,7 @@ impl Architecture {
     }
 }
 
-/// The members that this library sets are named as in HIP; the others are 0, and grouped.
+/// Members that this library sets have HIP's names. All other members are 0, and are grouped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct hipDeviceProp_t {
@@ -108,11 +108,11 @@ fn properties(agent: &Agent) -> hipDeviceProp_t {
     let isa = agent.isas.first().and_then(|isa| isa.rsplit_once("--")).map(|(_, name)| name);
     let Architecture { major, minor, warp_size } = Architecture::of(agent);
     // SAFETY: all members are integers, arrays of them and pointers, for which 0 is valid.
-    let nothing: hipDeviceProp_t = unsafe { core::mem::zeroed() };
+    let zeros: hipDeviceProp_t = unsafe { core::mem::zeroed() };
     hipDeviceProp_t {
         name: cut(product),
         uuid: device_uuid(agent),
-        totalGlobalMem: memory_of(agent),
+        totalGlobalMem: memory_size(agent),
         warpSize: warp_size,
         major,
         minor,
@@ -127,16 +127,16 @@ fn properties(agent: &Agent) -> hipDeviceProp_t {
         hostRegisterSupported: 1,
         gcnArchName: cut(isa.unwrap_or(agent.name())),
         isLargeBar: c_int::from(agent.large_bar),
-        ..nothing
+        ..zeros
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDevicePropertiesR0600(prop: *mut c_void, device: c_int) -> hipError_t {
-    answer("hipGetDeviceProperties", || {
-        process()?.devices.any()?;
-        // SAFETY: as lib.rs says of pointers for results.
-        of(device, |agent| unsafe { write_out("prop", prop.cast(), properties(agent)) })
+    run("hipGetDeviceProperties", || {
+        process()?.devices.require()?;
+        // SAFETY: lib.rs states the rules for result pointers.
+        with_agent(device, |agent| unsafe { write_out("prop", prop.cast(), properties(agent)) })
     })
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use super::Architecture;
 
     #[test]
-    fn architecture_is_read_from_its_name() {
+    fn parse_reads_architecture_names() {
         let expected = [
             ("gfx942", (9, 4, 64)),
             ("gfx90a", (9, 0, 64)),
@@ -155,7 +155,7 @@ mod tests {
             ("something", (0, 0, 0)),
         ];
         for (name, numbers) in expected {
-            let Architecture { major, minor, warp_size } = Architecture::named(name);
+            let Architecture { major, minor, warp_size } = Architecture::parse(name);
             assert_eq!((major, minor, warp_size), numbers, "{name}");
         }
     }

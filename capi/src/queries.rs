@@ -1,11 +1,11 @@
 //! Queries of pointers.
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::memory::{Held, Kind};
-use crate::pointers::{address, not_null, take, write_out};
+use crate::pointers::{address, not_null, read, write_out};
 use crate::process::{Process, process};
 use crate::registered;
+use crate::status::{Failure, run};
 use crate::types::{
     MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
     hipPointerAttribute_t, pointer_attribute,
@@ -16,7 +16,7 @@ use hsa_vmm::ipc::OpenedMemory;
 use hsa_vmm::vmm::Location;
 use std::sync::Arc;
 
-/// The kind of memory at an address.
+/// The memory at an address.
 enum Found {
     Held(Arc<Held>),
     Opened(c_int, Arc<OpenedMemory>),
@@ -63,7 +63,7 @@ impl Found {
             kind: MEMORY_DEVICE,
             device,
             device_pointer: pointer,
-            ..NOTHING
+            ..UNREGISTERED
         };
         let on_host = |kind, device| hipPointerAttribute_t {
             kind,
@@ -78,7 +78,7 @@ impl Found {
                 ..on_host(MEMORY_HOST, found.device)
             },
             Self::Held(held) => {
-                let answer = match held.kind {
+                let attributes = match held.kind {
                     Kind::Device => on_device(held.device),
                     Kind::Host => on_host(MEMORY_HOST, held.device),
                     Kind::Managed => hipPointerAttribute_t {
@@ -86,14 +86,14 @@ impl Found {
                         ..on_host(MEMORY_MANAGED, held.device)
                     },
                 };
-                hipPointerAttribute_t { allocation_flags: held.flags, ..answer }
+                hipPointerAttribute_t { allocation_flags: held.flags, ..attributes }
             }
         }
     }
 }
 
-/// The attributes of memory that is not this library's.
-const NOTHING: hipPointerAttribute_t = hipPointerAttribute_t {
+/// The attributes of memory that does not belong to this library.
+const UNREGISTERED: hipPointerAttribute_t = hipPointerAttribute_t {
     kind: MEMORY_UNREGISTERED,
     device: -2,
     device_pointer: core::ptr::null_mut(),
@@ -102,8 +102,8 @@ const NOTHING: hipPointerAttribute_t = hipPointerAttribute_t {
     allocation_flags: 0,
 };
 
-fn not_of_this_library() -> Refusal {
-    Refusal::value("ptr", "is not memory of this library")
+fn unknown_memory() -> Failure {
+    Failure::value("ptr", "is not memory of this library")
 }
 
 #[unsafe(no_mangle)]
@@ -111,12 +111,12 @@ unsafe extern "C" fn hipPointerGetAttributes(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const c_void,
 ) -> hipError_t {
-    answer("hipPointerGetAttributes", || {
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("attributes", attributes, NOTHING) }?;
+    run("hipPointerGetAttributes", || {
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("attributes", attributes, UNREGISTERED) }?;
         let process = process()?;
-        process.devices.any()?;
-        let found = process.find(address(ptr)).ok_or_else(not_of_this_library)?;
+        process.devices.require()?;
+        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
         // SAFETY: as before.
         unsafe { write_out("attributes", attributes, found.attributes(ptr)) }
     })
@@ -128,39 +128,39 @@ unsafe extern "C" fn hipPointerGetAttribute(
     attribute: c_uint,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hipPointerGetAttribute", || {
+    run("hipPointerGetAttribute", || {
         not_null("data", data)?;
         let process = process()?;
-        process.devices.any()?;
-        let found = process.find(address(ptr)).ok_or_else(not_of_this_library)?;
-        let all = found.attributes(ptr);
+        process.devices.require()?;
+        let found = process.find(address(ptr)).ok_or_else(unknown_memory)?;
+        let result = found.attributes(ptr);
         let (start, size) = found.range();
-        // SAFETY: as lib.rs says of pointers for results; the types are those that HIP documents.
+        // SAFETY: lib.rs states the rules for result pointers; the types are those that HIP documents.
         unsafe {
             match attribute {
-                pointer_attribute::MEMORY_TYPE => write_out("data", data.cast(), all.kind),
+                pointer_attribute::MEMORY_TYPE => write_out("data", data.cast(), result.kind),
                 pointer_attribute::DEVICE_POINTER => {
-                    write_out("data", data.cast(), all.device_pointer)
+                    write_out("data", data.cast(), result.device_pointer)
                 }
                 pointer_attribute::HOST_POINTER => {
-                    if all.host_pointer.is_null() {
-                        return Err(Refusal::value("ptr", "is not memory of the host"));
+                    if result.host_pointer.is_null() {
+                        return Err(Failure::value("ptr", "is not memory of the host"));
                     }
-                    write_out("data", data.cast(), all.host_pointer)
+                    write_out("data", data.cast(), result.host_pointer)
                 }
                 // Every copy is synchronous.
                 pointer_attribute::SYNC_MEMOPS => write_out::<c_int>("data", data.cast(), 1),
                 pointer_attribute::IS_MANAGED => {
-                    write_out("data", data.cast::<bool>(), all.is_managed != 0)
+                    write_out("data", data.cast::<bool>(), result.is_managed != 0)
                 }
-                pointer_attribute::DEVICE_ORDINAL => write_out("data", data.cast(), all.device),
+                pointer_attribute::DEVICE_ORDINAL => write_out("data", data.cast(), result.device),
                 pointer_attribute::RANGE_START_ADDR => {
                     write_out::<*mut c_void>("data", data.cast(), start.as_ptr())
                 }
                 pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size),
                 pointer_attribute::MAPPED => write_out("data", data.cast::<bool>(), true),
-                1..=17 => Err(Refusal::not_supported(format_args!("attribute {attribute}"))),
-                other => Err(Refusal::value("attribute", format_args!("({other}) is invalid"))),
+                1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
+                other => Err(Failure::value("attribute", format_args!("({other}) is invalid"))),
             }
         }
     })
@@ -172,17 +172,17 @@ unsafe extern "C" fn hipPointerSetAttribute(
     attribute: c_uint,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hipPointerSetAttribute", || {
+    run("hipPointerSetAttribute", || {
         let process = process()?;
-        process.devices.any()?;
-        process.find(address(ptr)).ok_or_else(not_of_this_library)?;
+        process.devices.require()?;
+        process.find(address(ptr)).ok_or_else(unknown_memory)?;
         if attribute != pointer_attribute::SYNC_MEMOPS {
             let problem = format!("({attribute}) cannot be set");
-            return Err(Refusal::value("attribute", problem));
+            return Err(Failure::value("attribute", problem));
         }
-        // SAFETY: as lib.rs says of pointers; HIP's value is an `int`.
-        match unsafe { take("value", value.cast::<c_int>()) }? {
-            0 => Err(Refusal::not_supported("copies that are not synchronous")),
+        // SAFETY: lib.rs states the rules for pointers; HIP's value is an `int`.
+        match unsafe { read("value", value.cast::<c_int>()) }? {
+            0 => Err(Failure::not_supported("copies that are not synchronous")),
             _ => Ok(()),
         }
     })
@@ -194,16 +194,16 @@ unsafe extern "C" fn hipMemGetAddressRange(
     size: *mut usize,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hipMemGetAddressRange", || {
+    run("hipMemGetAddressRange", || {
         let process = process()?;
-        process.devices.any()?;
+        process.devices.require()?;
         let Some(found) = process.find(address(ptr)) else {
-            let words = "`ptr` is not memory of this library";
-            return Err(Refusal::new(errors::NOT_FOUND, words));
+            let message = "`ptr` is not memory of this library";
+            return Err(Failure::new(errors::NOT_FOUND, message));
         };
         let (start, bytes) = found.range();
         // Either result pointer may be null, as in HIP.
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe {
             if !base.is_null() {
                 write_out("base", base, start.as_ptr())?;

@@ -1,12 +1,12 @@
 //! `hipHostRegister`: memory of the program that devices can access.
 
-use crate::answer::{Refusal, answer};
 use crate::devices::current;
 use crate::errors;
 use crate::memory::Kind;
 use crate::objects::{Object, OpenArea, lock};
 use crate::pointers::{address, not_null, write_out};
 use crate::process::process;
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::NonNull;
@@ -16,7 +16,7 @@ use hsa_vmm::{Address, Area};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Registered memory. Its area is one of the process's objects, so that copies find it there.
+/// Registered memory. Its area is an object of the process, so that copies find the memory.
 #[derive(Clone, Debug)]
 struct Entry {
     area: Arc<OpenArea>,
@@ -27,12 +27,12 @@ struct Entry {
     flags: c_uint,
 }
 
-/// What is known about an address in registered memory.
+/// The registered memory that contains an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     pub start: Address,
     pub size: usize,
-    /// The address at which devices access it.
+    /// The pointer by which devices access the address.
     pub device_pointer: *mut c_void,
     pub device: c_int,
     pub flags: c_uint,
@@ -59,12 +59,12 @@ impl Registered {
 }
 
 const IO_MEMORY: c_uint = 0x4;
-/// Portable, mapped, I/O memory, read-only.
+/// The valid flags: portable, mapped, I/O memory, read-only.
 const FLAGS: c_uint = 0xf;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t {
-    answer("hipHostRegister", || {
+    run("hipHostRegister", || {
         let process = process()?;
         let device = current();
         let agent = process.devices.agent(device)?;
@@ -72,27 +72,27 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         let start = ptr as usize;
         let end = start.checked_add(size).filter(|_| size > 0);
         let end =
-            end.ok_or_else(|| Refusal::value("size", "is 0, or exceeds the address space"))?;
+            end.ok_or_else(|| Failure::value("size", "is 0, or exceeds the address space"))?;
         if flags & !FLAGS != 0 {
-            return Err(Refusal::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }
         if flags & IO_MEMORY != 0 {
-            return Err(Refusal::not_supported("registering I/O memory"));
+            return Err(Failure::not_supported("registering I/O memory"));
         }
-        // Locked until the memory is entered, so that no other thread registers it, too.
+        // Locked until the memory is recorded, so that no other thread registers it meanwhile.
         let mut map = lock(&process.registered.0);
         let before = map.range(..end).next_back();
         if before.is_some_and(|(&other, entry)| other + entry.size > start) {
-            let words = "`ptr` is in memory that is registered already";
-            return Err(Refusal::new(errors::HOST_MEMORY_ALREADY_REGISTERED, words));
+            let message = "`ptr` is in memory that is registered already";
+            return Err(Failure::new(errors::HOST_MEMORY_ALREADY_REGISTERED, message));
         }
-        // All devices, as in HIP, whatever `hipHostRegisterPortable` says.
+        // For all devices, as in HIP, also without `hipHostRegisterPortable`.
         let kinds = AreaFlags::MAPPED | AreaFlags::GLOBAL;
         let area = match process.vmm() {
             Ok(vmm) => Area::new(vmm, agent, kinds),
             Err(_) => Area::without_vmm(&process.runtime, agent, kinds),
         }?;
-        let host = NonNull::new(ptr.cast()).ok_or_else(|| Refusal::value("ptr", "is null"))?;
+        let host = NonNull::new(ptr.cast()).ok_or_else(|| Failure::value("ptr", "is null"))?;
         // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.
         let memory = area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(host) })?;
         let device_address = memory.device_address();
@@ -106,25 +106,25 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
 
 #[unsafe(no_mangle)]
 extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
-    answer("hipHostUnregister", || {
+    run("hipHostUnregister", || {
         let process = process()?;
-        process.devices.any()?;
+        process.devices.require()?;
         let at = address(ptr).get();
         let mut map = lock(&process.registered.0);
         let not_registered = || {
-            let words = "`ptr` is not the start of registered memory";
-            Refusal::new(errors::HOST_MEMORY_NOT_REGISTERED, words)
+            let message = "`ptr` is not the start of registered memory";
+            Failure::new(errors::HOST_MEMORY_NOT_REGISTERED, message)
         };
         let entry = map.get(&at).cloned().ok_or_else(not_registered)?;
         let mut mapped = entry.area.mapped_mut();
         let memory = mapped.memory.remove(&at).ok_or_else(not_registered)?;
         memory.munmap().map_err(|Rejected { value: memory, error }| {
             mapped.memory.insert(at, memory);
-            Refusal::from(error)
+            Failure::from(error)
         })?;
         mapped.destroyed = true;
         map.remove(&at);
-        // It is there, unless the program has destroyed it by guessing its number.
+        // Fails only if the program has destroyed the area by guessing its number.
         let _ = process.objects.remove(entry.number as *mut c_void);
         Ok(())
     })
@@ -136,35 +136,35 @@ unsafe extern "C" fn hipHostGetDevicePointer(
     host_ptr: *mut c_void,
     flags: c_uint,
 ) -> hipError_t {
-    answer("hipHostGetDevicePointer", || {
+    run("hipHostGetDevicePointer", || {
         let process = process()?;
-        process.devices.any()?;
+        process.devices.require()?;
         if flags != 0 {
-            return Err(Refusal::value("flags", "must be 0"));
+            return Err(Failure::value("flags", "must be 0"));
         }
         let at = address(host_ptr);
         let registered = process.registered.at(at).map(|found| found.device_pointer);
         let held = process.allocations.at(at).filter(|held| held.kind != Kind::Device);
-        let found = registered.or(held.map(|_| host_ptr)).ok_or_else(not_of_host)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        let found = registered.or(held.map(|_| host_ptr)).ok_or_else(not_host_memory)?;
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device_ptr", device_ptr, found) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hipError_t {
-    answer("hipHostGetFlags", || {
+    run("hipHostGetFlags", || {
         let process = process()?;
-        process.devices.any()?;
+        process.devices.require()?;
         let at = address(ptr);
         let registered = process.registered.at(at).map(|found| found.flags);
         let held = process.allocations.at(at).filter(|held| held.kind == Kind::Host);
-        let found = registered.or(held.map(|held| held.flags)).ok_or_else(not_of_host)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        let found = registered.or(held.map(|held| held.flags)).ok_or_else(not_host_memory)?;
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("flags", flags, found) }
     })
 }
 
-fn not_of_host() -> Refusal {
-    Refusal::value("ptr", "is not memory from hipHostMalloc or hipHostRegister")
+fn not_host_memory() -> Failure {
+    Failure::value("ptr", "is not memory from hipHostMalloc or hipHostRegister")
 }

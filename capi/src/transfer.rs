@@ -1,11 +1,11 @@
 //! Synchronous copies and fills.
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
 use crate::memory::{Held, Kind};
 use crate::objects::{InArea, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
@@ -17,10 +17,11 @@ use hsa_vmm::{Access, Address, AgentId, Error, Vmm};
 use std::sync::Arc;
 
 /// The size of the intermediate buffer of a copy.
-const PORTION: usize = 4 << 20;
+const BUFFER_SIZE: usize = 4 << 20;
 
-/// The direction of a copy (`hipMemcpyKind`): whether destination and source are device memory.
-fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
+/// Returns whether destination and source of a `hipMemcpyKind` are device memory; `None` for
+/// `hipMemcpyDefault`.
+fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
         0 => Ok(Some((false, false))),
         1 => Ok(Some((true, false))),
@@ -28,19 +29,19 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Refusal> {
         3 | 1024 => Ok(Some((true, true))),
         4 => Ok(None),
         other => {
-            let words = format!("`kind` ({other}) is invalid");
-            Err(Refusal::new(errors::INVALID_MEMCPY_DIRECTION, words))
+            let message = format!("`kind` ({other}) is invalid");
+            Err(Failure::new(errors::INVALID_MEMCPY_DIRECTION, message))
         }
     }
 }
 
 /// One end of a copy.
 enum End {
-    /// Memory of an area: where the memory begins, and an offset into it.
+    /// Memory of an area: the start of the memory, and an offset in it.
     Area(Arc<OpenArea>, usize, usize),
-    /// Memory of this library, and an offset into it.
+    /// Allocated memory, and an offset in it.
     Held(Arc<Held>, usize),
-    /// Opened memory of another process, and an offset into it.
+    /// Opened memory of another process, and an offset in it.
     Opened(Arc<OpenedMemory>, usize),
     Mapped(Address),
     /// The program's own memory.
@@ -49,28 +50,28 @@ enum End {
 
 impl End {
     /// Finds the memory of a range; fails if the range spans several kinds.
-    fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Refusal> {
-        let beyond = || Refusal::value(argument, "and the size exceed the memory");
-        let inside = |start: Address, whole: usize| {
+    fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
+        let beyond = || Failure::value(argument, "and the size exceed the memory");
+        let offset_in = |start: Address, total: usize| {
             let offset = at.get() - start.get();
-            if whole - offset >= size { Ok(offset) } else { Err(beyond()) }
+            if total - offset >= size { Ok(offset) } else { Err(beyond()) }
         };
         let end = at.get().checked_add(size).ok_or_else(beyond)?;
-        if let Some(InArea { area, start, offset, size: whole, is_own }) =
+        if let Some(InArea { area, start, offset, size: total, is_own }) =
             process.objects.area_at(at)
         {
             // The offset may be past the size: memory is mapped in whole granules.
-            if whole.checked_sub(offset).is_some_and(|rest| rest >= size) {
+            if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
             return if is_own { Ok(Self::Own(at.get())) } else { Err(beyond()) };
         }
         if let Some(held) = process.allocations.at(at) {
-            let offset = inside(held.memory.address(), held.memory.size())?;
+            let offset = offset_in(held.memory.address(), held.memory.size())?;
             return Ok(Self::Held(held, offset));
         }
         if let Some((_, opened)) = process.allocations.opened_at(at) {
-            let offset = inside(opened.address(), opened.size())?;
+            let offset = offset_in(opened.address(), opened.size())?;
             return Ok(Self::Opened(opened, offset));
         }
         // The library reports which parts of a reservation are mapped.
@@ -91,8 +92,8 @@ impl End {
         Ok(Self::Own(at.get()))
     }
 
-    /// Returns whether `kind` may call it device memory (`device`) or host memory. Memory that both can
-    /// access may be called either.
+    /// Returns whether a copy's kind may declare this memory as device memory (`device`) or as host
+    /// memory. Memory that both can access may be declared as either.
     fn may_be(&self, device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || device,
@@ -103,15 +104,15 @@ impl End {
     }
 
     /// Returns an address by which two ranges of the same memory can be compared: memory of an area
-    /// may have one address for the host and another for the device.
-    fn comparable(&self, at: usize) -> usize {
+    /// may have different addresses for the host and the device.
+    fn comparison_address(&self, at: usize) -> usize {
         match self {
             Self::Area(_, start, offset) => start + offset,
             _ => at,
         }
     }
 
-    /// Copies from it.
+    /// Copies from this memory.
     ///
     /// # Safety
     /// The program's own memory must be readable.
@@ -120,7 +121,7 @@ impl End {
         process: &Process,
         offset: usize,
         bytes: &mut [u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
                 in_area(area, *start, |memory| memory.read(within + offset, bytes))
@@ -129,29 +130,29 @@ impl End {
             Self::Opened(opened, start) => Ok(opened.read(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
-                let by = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
+                let copy_part = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
                     let bytes = &mut bytes[part];
                     match agent {
                         Some(agent) => vmm.copy_to_host(agent, bytes, at),
                         None => vmm.read(at, bytes),
                     }
                 };
-                for_each_mapping(process.vmm()?, Access::Read, range, by)
+                for_each_mapping(process.vmm()?, Access::Read, range, copy_part)
             }
             Self::Own(start) => {
                 let from = (start + offset) as *const u8;
-                // SAFETY: as the caller says. `bytes` is this library's, so they do not overlap.
+                // SAFETY: the caller guarantees it. `bytes` belongs to this library, so they do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
                 Ok(())
             }
         }
     }
 
-    /// Copies to it.
+    /// Copies to this memory.
     ///
     /// # Safety
     /// The program's own memory must be writable.
-    unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Refusal> {
+    unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
                 in_area(area, *start, |memory| memory.write(within + offset, bytes))
@@ -160,18 +161,18 @@ impl End {
             Self::Opened(opened, start) => Ok(opened.write(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
-                let by = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
+                let copy_part = |vmm: &Vmm, agent: Option<AgentId>, at, part: Range<usize>| {
                     let bytes = &bytes[part];
                     match agent {
                         Some(agent) => vmm.copy_from_host(agent, at, bytes),
                         None => vmm.write(at, bytes),
                     }
                 };
-                for_each_mapping(process.vmm()?, Access::ReadWrite, range, by)
+                for_each_mapping(process.vmm()?, Access::ReadWrite, range, copy_part)
             }
             Self::Own(start) => {
                 let to = (start + offset) as *mut u8;
-                // SAFETY: as the caller says. `bytes` is this library's, so they do not overlap.
+                // SAFETY: the caller guarantees it. `bytes` belongs to this library, so they do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
                 Ok(())
             }
@@ -184,11 +185,11 @@ fn in_area(
     area: &OpenArea,
     start: usize,
     act: impl FnOnce(&AreaMemory<'static>) -> Result<(), Error>,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let mapped = area.mapped();
     let Some(memory) = mapped.memory.get(&start) else {
-        let words = format!("{} was unmapped by another thread", Address::new(start));
-        return Err(Refusal::value("address", words));
+        let message = format!("{} was unmapped by another thread", Address::new(start));
+        return Err(Failure::value("address", message));
     };
     Ok(act(memory)?)
 }
@@ -202,12 +203,12 @@ fn for_each_mapping(
     needed: Access,
     (start, size): (Address, usize),
     mut act: impl FnMut(&Vmm, Option<AgentId>, Address, Range<usize>) -> Result<(), Error>,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let mut done = 0;
     while done < size {
         let at = Address::new(start.get() + done);
         let Some(mapping) = vmm.mapping_at(at) else {
-            return Err(Refusal::value("address", format_args!("{at} is not mapped")));
+            return Err(Failure::value("address", format_args!("{at} is not mapped")));
         };
         let rest = mapping.address.get() + mapping.size - at.get();
         let part = done..size.min(done + rest);
@@ -218,15 +219,15 @@ fn for_each_mapping(
             Some(Location::Agent(agent)) => Some(agent),
             _ => None,
         };
-        let may: Vec<AgentId> = mapping
+        let permitted: Vec<AgentId> = mapping
             .access
             .iter()
             .filter(|(_, access)| *access >= needed)
             .map(|(agent, _)| *agent)
             .collect();
         let agent = owner
-            .filter(|owner| may.contains(owner))
-            .or_else(|| may.iter().copied().find(|agent| is_gpu(*agent)));
+            .filter(|owner| permitted.contains(owner))
+            .or_else(|| permitted.iter().copied().find(|agent| is_gpu(*agent)));
         done = part.end;
         act(vmm, agent, at, part)?;
     }
@@ -236,15 +237,15 @@ fn for_each_mapping(
 /// Copies memory of any kind.
 ///
 /// # Safety
-/// The program's own memory must be `size` bytes long; at the destination, writable.
+/// The program's own memory must be `size` bytes long, and writable at the destination.
 pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
     size: usize,
     kind: c_int,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let process = process()?;
-    process.devices.any()?;
+    process.devices.require()?;
     let direction = direction(kind)?;
     if size == 0 {
         return Ok(());
@@ -254,25 +255,25 @@ pub unsafe fn copy(
     let to = End::of(&process, "destination", address(destination), size)?;
     let from = End::of(&process, "source", address(source), size)?;
     if let Some((device_to, device_from)) = direction {
-        let wrong =
-            |argument| Err(Refusal::value(argument, "contradicts `kind` (device or host memory)"));
+        let contradiction =
+            |argument| Err(Failure::value(argument, "contradicts `kind` (device or host memory)"));
         if !to.may_be(device_to) {
-            return wrong("destination");
+            return contradiction("destination");
         }
         if !from.may_be(device_from) {
-            return wrong("source");
+            return contradiction("source");
         }
     }
     // If the ranges overlap, read each part before it is overwritten.
     let (first_to, first_from) =
-        (to.comparable(destination as usize), from.comparable(source as usize));
+        (to.comparison_address(destination as usize), from.comparison_address(source as usize));
     let backwards = first_to > first_from && first_to - first_from < size;
-    let mut bytes = vec![0; size.min(PORTION)];
-    let count = size.div_ceil(PORTION);
+    let mut bytes = vec![0; size.min(BUFFER_SIZE)];
+    let count = size.div_ceil(BUFFER_SIZE);
     for index in 0..count {
-        let offset = PORTION * if backwards { count - 1 - index } else { index };
-        let part = PORTION.min(size - offset);
-        // SAFETY: as the caller says.
+        let offset = BUFFER_SIZE * if backwards { count - 1 - index } else { index };
+        let part = BUFFER_SIZE.min(size - offset);
+        // SAFETY: the caller guarantees it.
         unsafe {
             from.read(&process, offset, &mut bytes[..part])?;
             to.write(&process, offset, &bytes[..part])?;
@@ -288,8 +289,8 @@ unsafe extern "C" fn hipMemcpy(
     size: usize,
     kind: c_int,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemcpy", || unsafe { copy(destination, source, size, kind) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemcpy", || unsafe { copy(destination, source, size, kind) })
 }
 
 #[unsafe(no_mangle)]
@@ -298,8 +299,8 @@ unsafe extern "C" fn hipMemcpyHtoD(
     source: *const c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
 }
 
 #[unsafe(no_mangle)]
@@ -308,8 +309,8 @@ unsafe extern "C" fn hipMemcpyDtoH(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
 }
 
 #[unsafe(no_mangle)]
@@ -318,8 +319,8 @@ unsafe extern "C" fn hipMemcpyDtoD(
     source: *mut c_void,
     size: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
 }
 
 #[unsafe(no_mangle)]
@@ -330,11 +331,11 @@ unsafe extern "C" fn hipMemcpyPeer(
     source_device: c_int,
     size: usize,
 ) -> hipError_t {
-    answer("hipMemcpyPeer", || {
+    run("hipMemcpyPeer", || {
         let process = process()?;
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
-        // SAFETY: as lib.rs says of pointers to bytes.
+        // SAFETY: lib.rs states the rules for pointers to bytes.
         unsafe { copy(destination, source, size, 3) }
     })
 }
@@ -343,26 +344,26 @@ unsafe extern "C" fn hipMemcpyPeer(
 ///
 /// # Safety
 /// The program's own memory must be that long and writable.
-pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Refusal> {
+pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
     let process = process()?;
-    process.devices.any()?;
+    process.devices.require()?;
     if count == 0 {
         return Ok(());
     }
     not_null("destination", destination)?;
     if !(destination as usize).is_multiple_of(pattern.len()) {
-        return Err(Refusal::value("destination", "is not aligned to the size of the value"));
+        return Err(Failure::value("destination", "is not aligned to the size of the value"));
     }
-    let overflow = || Refusal::value("count", "exceeds the address space");
+    let overflow = || Failure::value("count", "exceeds the address space");
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let end = End::of(&process, "destination", address(destination), size)?;
     if !end.may_be(true) {
-        return Err(Refusal::value("destination", "is not memory of this library"));
+        return Err(Failure::value("destination", "is not memory of this library"));
     }
-    let bytes = pattern.repeat(count.min(PORTION / pattern.len()));
+    let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
     for offset in (0..size).step_by(bytes.len()) {
         let part = bytes.len().min(size - offset);
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         unsafe { end.write(&process, offset, &bytes[..part]) }?;
     }
     Ok(())
@@ -370,8 +371,8 @@ pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Res
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemset", || unsafe { set(destination, &[value as u8], size) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemset", || unsafe { set(destination, &[value as u8], size) })
 }
 
 #[unsafe(no_mangle)]
@@ -380,8 +381,8 @@ unsafe extern "C" fn hipMemsetD8(
     value: c_uchar,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemsetD8", || unsafe { set(destination, &[value], count) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemsetD8", || unsafe { set(destination, &[value], count) })
 }
 
 #[unsafe(no_mangle)]
@@ -390,8 +391,8 @@ unsafe extern "C" fn hipMemsetD16(
     value: c_ushort,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
 }
 
 #[unsafe(no_mangle)]
@@ -400,6 +401,6 @@ unsafe extern "C" fn hipMemsetD32(
     value: c_int,
     count: usize,
 ) -> hipError_t {
-    // SAFETY: as lib.rs says of pointers to bytes.
-    answer("hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    // SAFETY: lib.rs states the rules for pointers to bytes.
+    run("hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
 }

@@ -1,4 +1,4 @@
-//! C's types, as HIP lays them out (`hip_runtime_api.h`).
+//! C's types, in HIP's layout (`hip_runtime_api.h`).
 //!
 //! Enumerations are integers: C can pass any value, and an invalid value of a Rust `enum` is
 //! undefined behaviour.

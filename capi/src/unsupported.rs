@@ -1,12 +1,12 @@
 //! Unsupported functions of HIP: kernels, graphs, sparse arrays, events of several processes.
 //!
-//! They exist so that programs link, and return `hipErrorNotSupported`, never success.
+//! The functions exist so that programs link. They return `hipErrorNotSupported`, never success.
 
-use crate::answer::{Refusal, answer};
+use crate::status::{Failure, run};
 use crate::types::hipError_t;
 
-fn refuse(function: &str, what: &str) -> hipError_t {
-    answer(function, || Err(Refusal::not_supported(what)))
+fn not_supported(function: &str, what: &str) -> hipError_t {
+    run(function, || Err(Failure::not_supported(what)))
 }
 
 macro_rules! unsupported {
@@ -14,7 +14,7 @@ macro_rules! unsupported {
         $($(#[unsafe(no_mangle)]
         extern "C" fn $function() -> hipError_t {
             // The arguments are ignored, which C's calling convention permits.
-            refuse(stringify!($function), $what)
+            not_supported(stringify!($function), $what)
         })+)+
     };
 }

@@ -1,9 +1,9 @@
 //! HIP's fourteen calls of virtual memory management.
 
-use crate::answer::{Refusal, answer};
 use crate::errors;
-use crate::pointers::{address, not_null, readable, take, take_each, write_out};
+use crate::pointers::{address, not_null, read, read_each, try_read, write_out};
 use crate::process::{Process, process};
+use crate::status::{Failure, run};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
     hipMemAllocationProp, hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
@@ -22,48 +22,49 @@ pub fn handle(value: hipMemGenericAllocationHandle_t) -> Handle {
     Handle::from_bits(value as u64)
 }
 
-fn pointer(handle: Handle) -> hipMemGenericAllocationHandle_t {
+fn to_raw(handle: Handle) -> hipMemGenericAllocationHandle_t {
     handle.to_bits() as hipMemGenericAllocationHandle_t
 }
 
-fn handle_type(number: c_uint) -> Result<HandleType, Refusal> {
+fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
     match number {
         1 => Ok(HandleType::POSIX_FILE_DESCRIPTOR),
         2 => Ok(HandleType::WIN32),
         4 => Ok(HandleType::WIN32_KMT),
         8 => Ok(HandleType::FABRIC),
-        other => Err(Refusal::value("type", format_args!("({other}) is not a handle type"))),
+        other => Err(Failure::value("type", format_args!("({other}) is not a handle type"))),
     }
 }
 
-/// Converts C's properties. Rejects kinds of memory that no release of HIP supports; the library
-/// checks the rest.
+/// Converts C's properties. Rejects kinds of memory that no release of HIP supports. `hsa_vmm` checks
+/// everything else.
 fn properties(
     process: &Process,
     vmm: &Vmm,
     prop: hipMemAllocationProp,
-    wrong_device: hipError_t,
-) -> Result<AllocationProperties, Refusal> {
+    device_error: hipError_t,
+) -> Result<AllocationProperties, Failure> {
     let kind = match prop.kind {
         ALLOCATION_PINNED => AllocationKind::Pinned,
         ALLOCATION_UNCACHED if vmm.profile() != HipProfile::Hip6 => AllocationKind::Uncached,
         other => {
-            return Err(Refusal::value("prop.type", format_args!("({other}) is not supported")));
+            return Err(Failure::value("prop.type", format_args!("({other}) is not supported")));
         }
     };
     if vmm.profile() == HipProfile::Hip6 && prop.location.kind != LOCATION_DEVICE {
-        return Err(Refusal::value("prop.location.type", "must be hipMemLocationTypeDevice"));
+        return Err(Failure::value("prop.location.type", "must be hipMemLocationTypeDevice"));
     }
-    let agent = process.devices.at(&process.runtime, prop.location, wrong_device)?;
+    let agent = process.devices.at(&process.runtime, prop.location, device_error)?;
     if process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu) {
-        return Err(Refusal::not_supported("physical memory of the host"));
+        return Err(Failure::not_supported("physical memory of the host"));
     }
     let mut properties = AllocationProperties::on(agent).of_kind(kind);
     properties.handle_types = HandleType::from_bits_retain(prop.requested_handle_types);
     Ok(properties)
 }
 
-fn wrong_device(vmm: &Vmm) -> hipError_t {
+/// Returns the error for an invalid device.
+fn device_error(vmm: &Vmm) -> hipError_t {
     match vmm.profile() {
         HipProfile::Hip6 => errors::INVALID_VALUE,
         _ => errors::INVALID_DEVICE,
@@ -78,21 +79,21 @@ unsafe extern "C" fn hipMemAddressReserve(
     near: *mut c_void,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer("hipMemAddressReserve", || {
+    run("hipMemAddressReserve", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("ptr", ptr)?;
         let near = (!near.is_null()).then(|| address(near));
         Operation::AddressReserve.check_flags(flags)?;
         let start = vmm.address_reserve(size, alignment, near)?;
-        // SAFETY: as lib.rs says of pointers for results.
+        // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("ptr", ptr, start.as_ptr()) }
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMemAddressFree(ptr: *mut c_void, size: usize) -> hipError_t {
-    answer("hipMemAddressFree", || Ok(process()?.vmm()?.address_free(address(ptr), size)?))
+    run("hipMemAddressFree", || Ok(process()?.vmm()?.address_free(address(ptr), size)?))
 }
 
 #[unsafe(no_mangle)]
@@ -102,23 +103,23 @@ unsafe extern "C" fn hipMemCreate(
     prop: *const hipMemAllocationProp,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer("hipMemCreate", || {
+    run("hipMemCreate", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
-        // SAFETY: as lib.rs says of pointers.
-        let prop = unsafe { take("prop", prop) }?;
-        let properties = properties(&process, vmm, prop, wrong_device(vmm))?;
+        // SAFETY: lib.rs states the rules for pointers.
+        let prop = unsafe { read("prop", prop) }?;
+        let properties = properties(&process, vmm, prop, device_error(vmm))?;
         Operation::Create.check_flags(flags)?;
-        let made = vmm.create(size, &properties)?;
+        let created = vmm.create(size, &properties)?;
         // SAFETY: as before.
-        unsafe { write_out("handle", to, pointer(made)) }
+        unsafe { write_out("handle", to, to_raw(created)) }
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipMemRelease(which: hipMemGenericAllocationHandle_t) -> hipError_t {
-    answer("hipMemRelease", || Ok(process()?.vmm()?.release(handle(which))?))
+extern "C" fn hipMemRelease(raw: hipMemGenericAllocationHandle_t) -> hipError_t {
+    run("hipMemRelease", || Ok(process()?.vmm()?.release(handle(raw))?))
 }
 
 #[unsafe(no_mangle)]
@@ -126,20 +127,20 @@ extern "C" fn hipMemMap(
     ptr: *mut c_void,
     size: usize,
     offset: usize,
-    which: hipMemGenericAllocationHandle_t,
+    raw: hipMemGenericAllocationHandle_t,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer("hipMemMap", || {
+    run("hipMemMap", || {
         let process = process()?;
         let vmm = process.vmm()?;
         Operation::Map.check_flags(flags)?;
-        Ok(vmm.map(address(ptr), size, offset, handle(which))?)
+        Ok(vmm.map(address(ptr), size, offset, handle(raw))?)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMemUnmap(ptr: *mut c_void, size: usize) -> hipError_t {
-    answer("hipMemUnmap", || Ok(process()?.vmm()?.unmap(address(ptr), size)?))
+    run("hipMemUnmap", || Ok(process()?.vmm()?.unmap(address(ptr), size)?))
 }
 
 #[unsafe(no_mangle)]
@@ -149,12 +150,12 @@ unsafe extern "C" fn hipMemSetAccess(
     desc: *const hipMemAccessDesc,
     count: usize,
 ) -> hipError_t {
-    answer("hipMemSetAccess", || {
+    run("hipMemSetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        // SAFETY: C promises `count` of them.
+        // SAFETY: the header requires `count` elements.
         let mut list = unsafe { access_list(&process, desc, count) }?;
-        if let Some(host) = for_host(&process, vmm, (address(ptr), size), &list) {
+        if let Some(host) = host_access(&process, vmm, (address(ptr), size), &list) {
             list.push(host);
         }
         Ok(vmm.set_access(address(ptr), size, &list)?)
@@ -164,30 +165,31 @@ unsafe extern "C" fn hipMemSetAccess(
 /// Reads the requested access of each agent.
 ///
 /// # Safety
-/// `desc` is null or `count` are readable.
+/// `desc` is null or points to `count` readable descriptors.
 pub unsafe fn access_list(
     process: &Process,
     desc: *const hipMemAccessDesc,
     count: usize,
-) -> Result<Vec<AccessDescriptor>, Refusal> {
-    // SAFETY: as the caller says.
-    let descriptors = unsafe { take_each("desc", desc, count) }?;
-    // Room for the host, which may be added.
+) -> Result<Vec<AccessDescriptor>, Failure> {
+    // SAFETY: the caller guarantees it.
+    let descriptors = unsafe { read_each("desc", desc, count) }?;
+    // The caller may add the host.
     let mut list = Vec::with_capacity(descriptors.len() + 1);
-    for one in descriptors {
-        let agent = process.devices.at(&process.runtime, one.location, errors::INVALID_VALUE)?;
-        let access = Access::from_bits(one.flags).ok_or_else(|| {
-            Refusal::value("desc.flags", format_args!("({}) are invalid", one.flags))
+    for descriptor in descriptors {
+        let agent =
+            process.devices.at(&process.runtime, descriptor.location, errors::INVALID_VALUE)?;
+        let access = Access::from_bits(descriptor.flags).ok_or_else(|| {
+            Failure::value("desc.flags", format_args!("({}) are invalid", descriptor.flags))
         })?;
         list.push(AccessDescriptor { agent, access });
     }
     Ok(list)
 }
 
-/// Returns the host's access if the caller does not name the host. Under HIP the host can access
-/// through the BAR what a device was granted, and programs rely on it. The host gets the highest
-/// access of the devices, unless it was set by name.
-fn for_host(
+/// Returns the access that the host gets if the caller does not name it: the highest access of the
+/// devices, unless an earlier call named the host. In HIP the host can access devices' memory through
+/// the BAR, and programs rely on it.
+fn host_access(
     process: &Process,
     vmm: &Vmm,
     (start, size): (Address, usize),
@@ -195,15 +197,15 @@ fn for_host(
 ) -> Option<AccessDescriptor> {
     let runtime = &process.runtime;
     let is_cpu = |agent| runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu);
-    let named = list.iter().any(|descriptor| is_cpu(descriptor.agent));
-    if list.is_empty() || named || !runtime.gpus().all(|gpu| gpu.large_bar) {
+    let names_host = list.iter().any(|descriptor| is_cpu(descriptor.agent));
+    if list.is_empty() || names_host || !runtime.gpus().all(|gpu| gpu.large_bar) {
         return None;
     }
     let host = runtime.host().id();
     let end = start.get().checked_add(size)?;
-    let (mut at, mut most, mut changes) = (start.get(), Access::None, false);
+    let (mut at, mut highest, mut changes) = (start.get(), Access::None, false);
     while at < end {
-        // Without a mapping the call fails.
+        // If nothing is mapped here, the call fails anyway.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
         let has = |agent| {
@@ -217,12 +219,12 @@ fn for_host(
         let of_devices = |access: &dyn Fn(AgentId) -> Access| {
             runtime.gpus().map(|gpu| access(gpu.id())).max().unwrap_or(Access::None)
         };
-        let now = has(host);
-        let then = if now == of_devices(&has) { of_devices(&will_have) } else { now };
-        changes |= then != now;
-        most = most.max(then);
+        let old = has(host);
+        let new = if old == of_devices(&has) { of_devices(&will_have) } else { old };
+        changes |= new != old;
+        highest = highest.max(new);
     }
-    changes.then_some(AccessDescriptor { agent: host, access: most })
+    changes.then_some(AccessDescriptor { agent: host, access: highest })
 }
 
 #[unsafe(no_mangle)]
@@ -231,14 +233,14 @@ unsafe extern "C" fn hipMemGetAccess(
     location: *const hipMemLocation,
     ptr: *mut c_void,
 ) -> hipError_t {
-    answer("hipMemGetAccess", || {
+    run("hipMemGetAccess", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("flags", flags)?;
-        // SAFETY: as lib.rs says of pointers.
-        let location = unsafe { take("location", location) }?;
+        // SAFETY: lib.rs states the rules for pointers.
+        let location = unsafe { read("location", location) }?;
         if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
-            return Err(Refusal::value("location.type", "must be hipMemLocationTypeDevice"));
+            return Err(Failure::value("location.type", "must be hipMemLocationTypeDevice"));
         }
         let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
@@ -253,16 +255,16 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
     prop: *const hipMemAllocationProp,
     option: c_uint,
 ) -> hipError_t {
-    answer("hipMemGetAllocationGranularity", || {
+    run("hipMemGetAllocationGranularity", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("granularity", granularity)?;
-        // SAFETY: as lib.rs says of pointers.
-        let prop = unsafe { take("prop", prop) }?;
+        // SAFETY: lib.rs states the rules for pointers.
+        let prop = unsafe { read("prop", prop) }?;
         let option = match option {
             0 => Granularity::Minimum,
             1 => Granularity::Recommended,
-            other => return Err(Refusal::value("option", format_args!("({other}) is invalid"))),
+            other => return Err(Failure::value("option", format_args!("({other}) is invalid"))),
         };
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
@@ -274,20 +276,20 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
     prop: *mut hipMemAllocationProp,
-    which: hipMemGenericAllocationHandle_t,
+    raw: hipMemGenericAllocationHandle_t,
 ) -> hipError_t {
-    answer("hipMemGetAllocationPropertiesFromHandle", || {
+    run("hipMemGetAllocationPropertiesFromHandle", || {
         let process = process()?;
         not_null("prop", prop)?;
-        let properties = process.vmm()?.allocation_properties(handle(which))?;
+        let properties = process.vmm()?.allocation_properties(handle(raw))?;
         let location = match properties.location {
             Location::Agent(agent) => {
                 hipMemLocation { kind: LOCATION_DEVICE, id: process.devices.number(agent) }
             }
-            // The runtime does not report the owner of an import. HIP would invent one.
+            // The runtime does not report the owner of an import. HIP reports a wrong owner.
             _ => hipMemLocation { kind: 0, id: -1 },
         };
-        let answer = hipMemAllocationProp {
+        let result = hipMemAllocationProp {
             kind: match properties.kind {
                 AllocationKind::Uncached => ALLOCATION_UNCACHED,
                 _ => ALLOCATION_PINNED,
@@ -299,47 +301,47 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             rdma: 0,
             usage: 0,
         };
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("prop", prop, answer) }
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("prop", prop, result) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemExportToShareableHandle(
     to: *mut c_void,
-    which: hipMemGenericAllocationHandle_t,
+    raw: hipMemGenericAllocationHandle_t,
     kind: c_uint,
     flags: c_ulonglong,
 ) -> hipError_t {
-    answer("hipMemExportToShareableHandle", || {
+    run("hipMemExportToShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("shareable", to)?;
         let kind = handle_type(kind)?;
         Operation::ExportToShareableHandle.check_flags(flags)?;
-        let descriptor = vmm.export_to_shareable_handle(handle(which), kind)?;
-        // SAFETY: as lib.rs says of pointers for results; what HIP writes there is an `int`.
+        let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
+        // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
         unsafe { write_out("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
 
-/// Returns the file descriptor that `os_handle` is (since HIP 7.1) or points to (HIP before). Programs of
-/// both kinds exist, whatever the profile. The first 65,536 addresses are never mapped
+/// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a
+/// pointer to it (earlier releases). Both occur with either profile. The first 65,536 addresses are never mapped
 /// (`vm.mmap_min_addr`), and descriptors are smaller numbers.
-fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Refusal> {
-    let refused = |problem: &str| {
+fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
+    let invalid = |problem: &str| {
         let problem = format!("({os_handle:p}) {problem}");
-        Refusal::value("os_handle", problem)
+        Failure::value("os_handle", problem)
     };
     let number = match os_handle as usize {
         number @ ..0x1_0000 => number as RawFd,
-        _ => readable(os_handle.cast()).ok_or_else(|| {
-            refused("is neither a file descriptor nor a pointer to one: the address is not mapped")
+        _ => try_read(os_handle.cast()).ok_or_else(|| {
+            invalid("is neither a file descriptor nor a pointer to one: the address is not mapped")
         })?,
     };
     match number {
         0.. => Ok(number),
-        _ => Err(refused("points to a negative number, which is not a file descriptor")),
+        _ => Err(invalid("points to a negative number, which is not a file descriptor")),
     }
 }
 
@@ -349,18 +351,18 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
     os_handle: *mut c_void,
     kind: c_uint,
 ) -> hipError_t {
-    answer("hipMemImportFromShareableHandle", || {
+    run("hipMemImportFromShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
         let kind = handle_type(kind)?;
         let number = descriptor_number(os_handle)?;
-        // SAFETY: only its number is used before the kernel has checked that it is open; C keeps it
-        // open during this call.
+        // SAFETY: the library uses only the number before the kernel has checked that it is open. The C
+        // caller keeps it open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        let made = vmm.import_from_shareable_handle(descriptor, kind)?;
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("handle", to, pointer(made)) }
+        let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("handle", to, to_raw(imported)) }
     })
 }
 
@@ -369,13 +371,13 @@ unsafe extern "C" fn hipMemRetainAllocationHandle(
     to: *mut hipMemGenericAllocationHandle_t,
     at: *mut c_void,
 ) -> hipError_t {
-    answer("hipMemRetainAllocationHandle", || {
+    run("hipMemRetainAllocationHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
         not_null("handle", to)?;
         let found = vmm.retain_allocation_handle(address(at))?;
-        // SAFETY: as lib.rs says of pointers for results.
-        unsafe { write_out("handle", to, pointer(found)) }
+        // SAFETY: lib.rs states the rules for result pointers.
+        unsafe { write_out("handle", to, to_raw(found)) }
     })
 }
 
@@ -385,12 +387,12 @@ extern "C" fn hipMemMapArrayAsync(
     count: c_uint,
     _stream: hipStream_t,
 ) -> hipError_t {
-    answer("hipMemMapArrayAsync", || {
+    run("hipMemMapArrayAsync", || {
         not_null("list", list)?;
         process()?.vmm()?;
         if count == 0 {
-            return Err(Refusal::value("count", Problem::Zero));
+            return Err(Failure::value("count", Problem::Zero));
         }
-        Err(Refusal::not_supported("mapping sparse arrays"))
+        Err(Failure::not_supported("mapping sparse arrays"))
     })
 }

@@ -1,7 +1,7 @@
 /*
- * HIP's other header. Kernels need AMD's compiler. With another compiler, a source that contains
- * them compiles as long as it launches them with hipLaunchKernelGGL(): the launch is an error
- * (hipErrorNotSupported).
+ * HIP's header for sources with kernels. Kernels need AMD's compiler. With another compiler, such a
+ * source compiles if it launches its kernels with hipLaunchKernelGGL(), which fails with
+ * hipErrorNotSupported.
  */
 #ifndef HSAVMM_HIP_HIP_RUNTIME_H
 #define HSAVMM_HIP_HIP_RUNTIME_H
@@ -23,7 +23,7 @@ static constexpr dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), blockDim(1, 1, 1), 
 template <class Kernel, class... Arguments>
 static inline void hipLaunchKernelGGL(Kernel kernel, const dim3 &grid, const dim3 &block,
                                       uint32_t shared_bytes, hipStream_t stream, Arguments...) {
-  /* HIP's returns nothing, too: hipGetLastError() has the error. */
+  /* As in HIP, the caller gets the error from hipGetLastError(). */
   const hipError_t error = hipLaunchKernel(reinterpret_cast<const void *>(kernel), grid, block,
                                            nullptr, shared_bytes, stream);
   (void)error;

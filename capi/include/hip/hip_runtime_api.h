@@ -1,12 +1,12 @@
 /*
- * HIP's virtual memory management and IPC, and the calls that programs use with them, as
- * libhsavmm provides them: same names, types and values as HIP, so that code written for HIP compiles
- * and links without change and without HIP.
+ * HIP's virtual memory management and IPC, and the calls that programs use with them, as libhsavmm
+ * implements them. Names, types and values are those of HIP, so that code written for HIP compiles and
+ * links without change and without HIP.
  *
- * Every function answers hipSuccess or an error, and never crashes on a bad handle. What went wrong
- * in words: hsavmm_last_message() in <hsavmm.h>. What this library does not have (kernels, graphs,
- * sparse arrays) answers hipErrorNotSupported. Copies are complete when they return, so that streams
- * and events have nothing to wait for.
+ * Every function returns hipSuccess or an error, and never crashes on an invalid handle.
+ * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. Functions that this
+ * library does not support (kernels, graphs, sparse arrays) return hipErrorNotSupported. Copies are
+ * complete when they return, so streams and events never wait.
  *
  * C99 and C++17.
  */
@@ -49,7 +49,7 @@ extern "C" {
 /* The number of a GPU: from 0, in the runtime's order, after HIP_VISIBLE_DEVICES. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
-/* Numbers that are given once in a process, not pointers. */
+/* Numbers that are never reused in a process, not pointers. */
 typedef struct ihipCtx_t *hipCtx_t;
 typedef struct ihipStream_t *hipStream_t;
 typedef struct ihipEvent_t *hipEvent_t;
@@ -76,11 +76,12 @@ typedef struct hipIpcMemHandle_st {
   char reserved[HIP_IPC_HANDLE_SIZE];
 } hipIpcMemHandle_t;
 
-/* Returns a handle of memory from hipMalloc. For mapped memory: hipMemExportToShareableHandle(). */
+/* Returns a handle of memory from hipMalloc. For mapped memory, use hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
-/* Closes opened memory once; `ptr` is any address inside it. */
+/* Closes memory that was opened once; memory that was opened n times must be closed n times. `ptr` is
+ * any address in the memory. */
 hipError_t hipIpcCloseMemHandle(void *ptr);
 
 /* ---- Functions by name --------------------------------------------------------------------- */
@@ -108,7 +109,7 @@ hipError_t hipGetDriverEntryPoint(const char *symbol, void **function, unsigned 
 #ifdef __cplusplus
 } /* extern "C" */
 
-/* HIP's C++ takes pointers of any type. */
+/* In C++, HIP accepts pointers of any type. */
 template <class T> static inline hipError_t hipMallocAsync(T **ptr, size_t size, hipStream_t stream) {
   return hipMallocAsync(reinterpret_cast<void **>(ptr), size, stream);
 }

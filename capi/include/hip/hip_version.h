@@ -1,4 +1,4 @@
-/* The version of HIP whose interface these headers have. */
+/* The version of HIP's interface in these headers. */
 #ifndef HSAVMM_HIP_HIP_VERSION_H
 #define HSAVMM_HIP_HIP_VERSION_H
 

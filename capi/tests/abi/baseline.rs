@@ -1,18 +1,18 @@
-//! The interface of the library does not change: `abi/baseline.txt` has the functions, types and values of
-//! its first version, and today's must have them, too.
+//! The library's interface stays compatible: `abi/baseline.txt` contains the functions, types and values of
+//! earlier versions, and the current interface must contain all of them.
 //!
-//! `HSA_VMM_WRITE_PAGES=1` adds what is new. Nothing is ever removed: that needs another soname.
+//! `HSA_VMM_WRITE_PAGES=1` adds new ones to the file. Removing one would need another soname.
 
 use crate::headers::{code, functions, headers};
 use crate::installed::install;
-use crate::layout::{SOURCES, printed};
-use crate::program::{Language, package, well};
+use crate::layout::{SOURCES, layout_of};
+use crate::program::{Language, expect_success, package};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the version script, by nodes: their names and functions.
+/// Returns the nodes of the version script: their names and functions.
 fn version_script() -> Vec<(String, BTreeSet<String>)> {
     let text = std::fs::read_to_string(package().join("abi/hsavmm.map")).unwrap();
     let (_, text) = text.split_once("*/").unwrap();
@@ -58,29 +58,32 @@ fn prototypes() -> BTreeSet<String> {
 
 /// Returns the interface as lines.
 fn interface() -> BTreeSet<String> {
-    let layout = SOURCES.map(|source| printed(source, Language::C99)).concat();
+    let layout = SOURCES.map(|source| layout_of(source, Language::C99)).concat();
     layout.lines().map(str::to_owned).chain(prototypes()).collect()
 }
 
 #[test]
-fn interface_has_all_of_the_baseline() {
+fn interface_contains_the_baseline() {
     assert_eq!(prototypes().len(), functions().len());
     let file = package().join("abi/baseline.txt");
     let baseline = std::fs::read_to_string(&file).unwrap_or_default();
     let baseline: BTreeSet<String> = baseline.lines().map(str::to_owned).collect();
-    let today = interface();
-    let lost: Vec<_> = baseline.difference(&today).collect();
-    assert!(lost.is_empty(), "programs of before would break: {lost:#?}");
+    let current = interface();
+    let lost: Vec<_> = baseline.difference(&current).collect();
+    assert!(lost.is_empty(), "older programs would break: {lost:#?}");
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
-        let lines: String = today.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+        let lines: String = current.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
         std::fs::write(file, lines).unwrap();
         return;
     }
-    let added: Vec<_> = today.difference(&baseline).collect();
-    assert!(added.is_empty(), "new, so add it with HSA_VMM_WRITE_PAGES=1: {added:#?}");
+    let added: Vec<_> = current.difference(&baseline).collect();
+    assert!(
+        added.is_empty(),
+        "add new items to the baseline with HSA_VMM_WRITE_PAGES=1: {added:#?}"
+    );
 }
 
-/// Builds a library that has only the names, versions and soname of one node.
+/// Builds a library with only the names, versions and soname of one node.
 fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
     let (mut source, mut script) = (String::new(), format!("{} {{ global:\n", node.0));
     for name in &node.1 {
@@ -93,7 +96,7 @@ fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
     let mut link = Command::new("cc");
     link.args(["-shared", "-fPIC", "-w", "old.c", "-Wl,-soname,libhsavmm.so.1"]);
     link.args(["-Wl,--version-script=old.map", "-o", "libhsavmm.so"]).current_dir(folder);
-    well(&link.output().unwrap(), "the baseline's library");
+    expect_success(&link.output().unwrap(), "the baseline's library");
 }
 
 #[test]
@@ -105,22 +108,22 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     compile.args(["-std=c99", "-I"]).arg(package().join("include"));
     compile.arg(package().join("examples/cycle.c")).arg("-L").arg(folder.path());
     compile.args(["-lhsavmm", "-o"]).arg(&program);
-    well(&compile.output().unwrap(), "cycle");
+    expect_success(&compile.output().unwrap(), "cycle");
     let symbols = Command::new("nm").arg("-D").arg(&program).output().unwrap();
-    assert!(well(&symbols, "nm").contains("hipMemMap@HSAVMM_1"));
+    assert!(expect_success(&symbols, "nm").contains("hipMemMap@HSAVMM_1"));
     let prefix = folder.path().join("today");
     install(&prefix);
     let mut run = Command::new(&program);
     run.env("LD_LIBRARY_PATH", prefix.join("lib")).env("HSA_VMM_RUNTIME", "sim");
-    assert!(well(&run.output().unwrap(), "cycle").contains("written at the first"));
-    // The loader notices a library without the version.
+    assert!(expect_success(&run.output().unwrap(), "cycle").contains("written at the first"));
+    // The loader rejects a library without the version.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     library_of(&("HSAVMM_0".to_owned(), version_script()[0].1.clone()), &other);
     std::fs::rename(other.join("libhsavmm.so"), other.join("libhsavmm.so.1")).unwrap();
     let output = Command::new(&program).env("LD_LIBRARY_PATH", &other).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("HSAVMM_1"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("HSAVMM_1"), "{errors}");
 }
 
 #[test]
@@ -129,7 +132,7 @@ fn installed_library_exports_versions_only() {
     install(folder.path());
     let library = folder.path().join("lib/libhsavmm.so.1");
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
-    let printed = well(&output, "nm");
+    let printed = expect_success(&output, "nm");
     let exported: BTreeSet<&str> = printed
         .lines()
         .filter_map(|line| line.split_whitespace().nth(2))

@@ -1,10 +1,10 @@
 //! The examples print the expected output, in both languages, on the simulation and on AMD's
 //! runtime.
 
-use crate::program::{Language, Program, well};
+use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, test};
 
-/// Each program, and parts of the lines that it prints.
+/// Returns each program, and parts of the lines that it prints.
 fn examples() -> [(Program, &'static [&'static str]); 3] {
     let cycle: &[&str] = &[
         ", 2 GPUs",
@@ -21,9 +21,9 @@ fn examples() -> [(Program, &'static [&'static str]); 3] {
 }
 
 #[track_caller]
-fn judge(printed: &str, parts: &[&str]) {
-    assert_eq!(printed.lines().count(), parts.len(), "{printed}");
-    for (line, part) in printed.lines().zip(parts) {
+fn expect_lines(output: &str, parts: &[&str]) {
+    assert_eq!(output.lines().count(), parts.len(), "{output}");
+    for (line, part) in output.lines().zip(parts) {
         assert!(line.contains(part), "{part:?} in {line:?}");
     }
 }
@@ -34,7 +34,7 @@ fn examples_run_on_the_simulation() {
         for generation in ["a", "b", "c", "d"] {
             let output =
                 program.on_simulation(&format!("mi300x,gpus=2,era={generation}")).output().unwrap();
-            judge(&well(&output, generation), parts);
+            expect_lines(&expect_success(&output, generation), parts);
         }
     }
 }
@@ -48,7 +48,7 @@ fn examples_run_on_amds_runtime() {
         for installation in installations {
             let mut command = program.on_release(installation, &Emulation::gpus(2));
             let release = installation.release().to_string();
-            judge(&well(&command.output().unwrap(), &release), parts);
+            expect_lines(&expect_success(&command.output().unwrap(), &release), parts);
         }
     }
 }

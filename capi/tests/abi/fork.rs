@@ -1,9 +1,9 @@
 //! Calls in forked children of a busy process.
 
 use crate::headers::functions;
-use crate::program::{Language, Program, well};
+use crate::program::{Language, Program, expect_success};
 
-/// The number of forks; 400 by default.
+/// Returns the number of forks; 400 by default.
 fn forks() -> String {
     std::env::var("HSA_VMM_FORKS").unwrap_or_else(|_| "400".to_owned())
 }
@@ -24,7 +24,7 @@ fn every_function_returns_in_a_forked_child() {
     assert!(all.len() > 60 && all.contains("hipFree"), "{all:?}");
     let program = Program::compile("tests/c/fork.c", Language::C99, &["-pthread", "-ldl"]);
     let output = program.on_simulation("gpus=2").arg(forks()).args(&all).output().unwrap();
-    let succeeded = well(&output, "forked");
+    let succeeded = expect_success(&output, "forked");
     let unexpected: Vec<_> =
         succeeded.lines().filter(|name| !WITHOUT_RUNTIME.contains(name)).collect();
     assert_eq!(unexpected, [""; 0]);

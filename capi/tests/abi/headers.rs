@@ -1,4 +1,4 @@
-//! What the headers declare.
+//! The declarations in the headers.
 
 use crate::program::package;
 use std::collections::BTreeSet;
@@ -39,17 +39,17 @@ pub fn functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for header in headers() {
         let code = code(&header);
-        // HIP's templates call functions of the same name, so skip them.
+        // Skip HIP's templates, which call functions of the same name.
         let code = code.split("template <class").next().unwrap();
-        for (place, _) in code.match_indices('(') {
-            let letters = code[..place]
+        for (end, _) in code.match_indices('(') {
+            let letters = code[..end]
                 .chars()
                 .rev()
                 .take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_');
             let name: String = letters.collect::<Vec<_>>().into_iter().rev().collect();
             if name.starts_with("hip") || name.starts_with("hsavmm_") {
                 names.insert(match name.as_str() {
-                    // A macro of HIP's own.
+                    // HIP defines this name as a macro.
                     "hipGetDeviceProperties" => "hipGetDevicePropertiesR0600".to_owned(),
                     _ => name,
                 });

@@ -1,7 +1,7 @@
-//! `docs/hip.md` says of each function of HIP what the library does.
+//! `docs/hip.md` lists what the library does for each function of HIP.
 
 use crate::headers::{code, functions, headers};
-use crate::program::{Language, Program, package, well};
+use crate::program::{Language, Program, expect_success, package};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the first and the last cells of the rows of a table, by the text of its heading row.
@@ -18,8 +18,8 @@ fn page() -> String {
     std::fs::read_to_string(package().join("../docs/hip.md")).unwrap()
 }
 
-/// HIP's name in programs of a function that HIP's header renames.
-fn in_programs(name: String) -> String {
+/// Returns a function's name in programs; HIP's header renames one.
+fn program_name(name: String) -> String {
     if name == "hipGetDevicePropertiesR0600" { "hipGetDeviceProperties".to_owned() } else { name }
 }
 
@@ -32,8 +32,8 @@ fn page_lists_every_function() {
     let rest = rest.split('`').skip(1).step_by(2).map(str::to_owned);
     let listed: BTreeSet<String> = table.into_keys().chain(rest).collect();
     let exported = functions().into_iter().filter(|name| name.starts_with("hip"));
-    let mut expected: BTreeSet<String> = exported.map(in_programs).collect();
-    // A template in the header.
+    let mut expected: BTreeSet<String> = exported.map(program_name).collect();
+    // This function is a template in the header.
     expected.insert("hipLaunchKernelGGL".to_owned());
     assert_eq!(listed, expected);
 }
@@ -49,17 +49,17 @@ fn page_lists_types_and_values_of_the_headers() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Calls each unsupported function of the page, whatever its arguments are; the page has all of them.
+/// The page lists all unsupported functions. They ignore their arguments.
 #[test]
-fn unsupported_functions_say_so() {
+fn unsupported_functions_return_not_supported() {
     let table = table(&page(), "| function | used by | here |");
-    let here = table.iter().filter(|(_, here)| *here == "`hipErrorNotSupported`");
-    let mut unsupported: BTreeSet<&str> = here.map(|(name, _)| name.as_str()).collect();
+    let rows = table.iter().filter(|(_, status)| *status == "`hipErrorNotSupported`");
+    let mut unsupported: BTreeSet<&str> = rows.map(|(name, _)| name.as_str()).collect();
     assert!(unsupported.len() > 10, "{unsupported:?}");
     let source = std::fs::read_to_string(package().join("src/unsupported.rs")).unwrap();
     let words = source.split(|letter: char| !letter.is_ascii_alphanumeric());
     for name in words.filter(|word| word.starts_with("hip") && functions().contains(*word)) {
-        assert!(table.get(name).is_none_or(|here| here.contains("NotSupported")), "{name}");
+        assert!(table.get(name).is_none_or(|status| status.contains("NotSupported")), "{name}");
         unsupported.insert(name);
     }
     let mut source = String::from(
@@ -79,5 +79,5 @@ fn unsupported_functions_say_so() {
     std::fs::write(&file, source).unwrap();
     let flags = ["-Wl,--no-as-needed", "-ldl"];
     let program = Program::compile(file.to_str().unwrap(), Language::C99, &flags);
-    assert_eq!(well(&program.on_simulation("").output().unwrap(), "unsupported"), "");
+    assert_eq!(expect_success(&program.on_simulation("").output().unwrap(), "unsupported"), "");
 }

@@ -6,7 +6,7 @@ use hsa_rocr::{Emulation, Release, test};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// hip-tests' cases, grouped by source. None may be missing.
+/// hip-tests' cases, grouped by source.
 const CASES: &[(&str, &[&str])] = &[
     ("hipMemAddressFree", &["negative"]),
     ("hipMemAddressReserve", &["AlignmentTest", "Negative"]),
@@ -145,7 +145,7 @@ const CASES: &[(&str, &[&str])] = &[
 ];
 
 /// The cases that need two devices.
-const OF_TWO: &[&str] = &[
+const TWO_DEVICE_CASES: &[&str] = &[
     "hipMemMap_PhysicalMemoryReuse_MultiDev",
     "hipMemMap_VMMMemoryReuse_MultiGPU",
     "hipMemSetAccess_MultDevSetGet",
@@ -156,14 +156,14 @@ const OF_TWO: &[&str] = &[
 
 const UNCACHED: &str = "hipMemVmm_Uncached";
 
-/// Returns the full name of a case; most begin with the name of the source.
-fn full(source: &str, case: &str) -> String {
+/// Returns the full name of a case; most start with the name of the source.
+fn full_name(source: &str, case: &str) -> String {
     if case.contains("hip") { case.to_owned() } else { format!("{source}_{case}") }
 }
 
 /// Returns the line that a test program prints for a case.
 fn line(case: &str, gpus: u8, has_uncached: bool) -> String {
-    if gpus < 2 && OF_TWO.contains(&case) {
+    if gpus < 2 && TWO_DEVICE_CASES.contains(&case) {
         format!("skipped {case}: needs two devices")
     } else if case == UNCACHED && !has_uncached {
         format!("skipped {case}: no uncached memory")
@@ -182,9 +182,9 @@ static IN_C: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C99));
 
 /// Runs all cases and compares their output with the expected lines.
 #[track_caller]
-fn all_pass(
+fn run_cases(
     programs: &[Program],
-    what: &str,
+    configuration: &str,
     gpus: u8,
     has_uncached: bool,
     command: impl Fn(&Program) -> Command,
@@ -193,12 +193,16 @@ fn all_pass(
     let mut ran = 0;
     for (program, (source, cases)) in programs.iter().zip(CASES) {
         let output = command(program).output().expect("the program runs");
-        let expected = cases.iter().map(|case| line(&full(source, case), gpus, has_uncached));
+        let expected = cases.iter().map(|case| line(&full_name(source, case), gpus, has_uncached));
         let expected: Vec<String> = expected.collect();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{source}, {what}: {errors}");
-        assert!(output.status.success(), "{source}, {what}: {}", output.status);
+        assert_eq!(
+            printed.lines().collect::<Vec<_>>(),
+            expected,
+            "{source}, {configuration}: {errors}"
+        );
+        assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
         ran += expected.len();
     }
     // Of the 2024 suite of virtual memory: the 49 that launch no kernel, five more without their
@@ -216,7 +220,7 @@ fn cases_pass_on_every_generation() {
                 let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
                 let sim = format!("era={generation},gpus={gpus}");
                 let what = format!("{profile} on {sim}");
-                all_pass(&IN_C, &what, gpus, has_uncached, |program| {
+                run_cases(&IN_C, &what, gpus, has_uncached, |program| {
                     let mut command = program.on_simulation(&sim);
                     command.env("HSA_VMM_PROFILE", profile);
                     command
@@ -229,7 +233,7 @@ fn cases_pass_on_every_generation() {
 #[test]
 fn cases_compile_as_cplusplus() {
     let programs = compile(Language::Cpp17);
-    all_pass(&programs, "C++", 2, true, |program| program.on_simulation("era=d,gpus=2"));
+    run_cases(&programs, "C++", 2, true, |program| program.on_simulation("era=d,gpus=2"));
 }
 
 #[test]
@@ -242,7 +246,7 @@ fn cases_pass_on_every_release() {
                 continue;
             }
             let what = format!("{profile} on {release}");
-            all_pass(&IN_C, &what, 2, false, |program| {
+            run_cases(&IN_C, &what, 2, false, |program| {
                 let mut command = program.on_release(installation, &Emulation::gpus(2));
                 command.env("HSA_VMM_PROFILE", profile);
                 command

@@ -1,6 +1,6 @@
-//! The installed library, as pkg-config and CMake find it, and the folder in HIP's place.
+//! The installed library, which pkg-config and CMake find, and the folder that replaces HIP.
 
-use crate::program::{library_folder, package, well};
+use crate::program::{expect_success, library_folder, package};
 use hsa_rocr::test;
 use std::path::Path;
 use std::process::Command;
@@ -13,11 +13,11 @@ pub fn installer() -> Command {
 }
 
 pub fn install(prefix: &Path) {
-    well(&installer().arg(prefix).output().unwrap(), "install");
+    expect_success(&installer().arg(prefix).output().unwrap(), "install");
 }
 
-/// Whether a tool is there; if not, prints that a test is skipped.
-pub fn has(tool: &str, name: &str) -> bool {
+/// Returns whether a tool is installed; if not, prints that a test is skipped.
+pub fn is_installed(tool: &str, name: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
         test::report(&format!("SKIPPED {name}: {tool} is not installed"));
@@ -25,37 +25,37 @@ pub fn has(tool: &str, name: &str) -> bool {
     found
 }
 
-/// Returns the libraries that a program names.
+/// Returns the libraries that a program needs (`DT_NEEDED`).
 fn needed(program: &Path) -> String {
     let output = Command::new("readelf").arg("-d").arg(program).output().unwrap();
-    well(&output, "readelf").lines().filter(|line| line.contains("NEEDED")).collect()
+    expect_success(&output, "readelf").lines().filter(|line| line.contains("NEEDED")).collect()
 }
 
 #[test]
 fn pkg_config_finds_the_installation() {
-    if !has("pkg-config", "installed::pkg_config_finds_the_installation") {
+    if !is_installed("pkg-config", "installed::pkg_config_finds_the_installation") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("prefix");
     install(&prefix);
     for (name, is_shared) in [("hsavmm", true), ("hsavmm-rpath", true), ("hsavmm-static", false)] {
-        let mut found = Command::new("pkg-config");
-        found.args(["--cflags", "--libs", "--print-errors", name]);
-        found.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-        let flags = well(&found.output().unwrap(), "pkg-config");
+        let mut query = Command::new("pkg-config");
+        query.args(["--cflags", "--libs", "--print-errors", name]);
+        query.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        let flags = expect_success(&query.output().unwrap(), "pkg-config");
         let program = folder.path().join(name);
         let script = format!("cc -std=c99 \"$1\" {} -o \"$2\"", flags.trim());
         let mut compile = Command::new("sh");
         compile.args(["-c", &script, "sh"]).arg(package().join("examples/cycle.c")).arg(&program);
-        well(&compile.output().unwrap(), name);
+        expect_success(&compile.output().unwrap(), name);
         assert_eq!(needed(&program).contains("libhsavmm.so.1"), is_shared, "{name}");
         let mut run = Command::new(&program);
         run.env("HSA_VMM_RUNTIME", "sim").env_remove("LD_LIBRARY_PATH");
         if name == "hsavmm" {
             run.env("LD_LIBRARY_PATH", prefix.join("lib"));
         }
-        assert!(well(&run.output().unwrap(), name).contains("written at the first"));
+        assert!(expect_success(&run.output().unwrap(), name).contains("written at the first"));
     }
 }
 
@@ -74,14 +74,17 @@ fn build(folder: &Path, project: &str, prefix: &Path) -> Result<(), String> {
 
 #[test]
 fn cmake_finds_the_installation() {
-    if !has("cmake", "installed::cmake_finds_the_installation") {
+    if !is_installed("cmake", "installed::cmake_finds_the_installation") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // As Debian has it: libraries in a folder of the architecture.
+    // As in Debian, the libraries are in a folder of the architecture.
     let prefix = folder.path().join("prefix");
     let mut command = installer();
-    well(&command.args(["--libdir", "lib/some-arch"]).arg(&prefix).output().unwrap(), "install");
+    expect_success(
+        &command.args(["--libdir", "lib/some-arch"]).arg(&prefix).output().unwrap(),
+        "install",
+    );
     std::fs::copy(package().join("examples/cycle.c"), folder.path().join("cycle.c")).unwrap();
     let project = |version: &str| {
         format!(
@@ -93,27 +96,26 @@ fn cmake_finds_the_installation() {
         )
     };
     for version in ["99", "0.99", "1.0"] {
-        let refused = build(folder.path(), &project(version), &prefix).unwrap_err();
-        assert!(refused.contains("version"), "{version}: {refused}");
+        let error = build(folder.path(), &project(version), &prefix).unwrap_err();
+        assert!(error.contains("version"), "{version}: {error}");
     }
     build(folder.path(), &project(env!("CARGO_PKG_VERSION")), &prefix).unwrap();
     for kind in ["hsavmm", "static"] {
         let program = folder.path().join(format!("build/cycle_{kind}"));
         assert_eq!(needed(&program).contains("libhsavmm"), kind == "hsavmm");
         let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
-        assert!(well(&output, kind).contains("written at the first"));
+        assert!(expect_success(&output, kind).contains("written at the first"));
     }
 }
 
-/// A project that was written for HIP is built without a change.
 #[test]
 fn project_for_hip_builds_with_the_drop_in_folder() {
-    if !has("cmake", "installed::project_for_hip_builds_with_the_drop_in_folder") {
+    if !is_installed("cmake", "installed::project_for_hip_builds_with_the_drop_in_folder") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let dropin = folder.path().join("hip");
-    well(&installer().arg("--drop-in").arg(&dropin).output().unwrap(), "install");
+    expect_success(&installer().arg("--drop-in").arg(&dropin).output().unwrap(), "install");
     for name in ["pool.cpp", "check.h"] {
         let source = package().join("tests/sequences").join(name);
         std::fs::copy(source, folder.path().join(name)).unwrap();
@@ -130,10 +132,10 @@ fn project_for_hip_builds_with_the_drop_in_folder() {
         let program = folder.path().join("build").join(name);
         assert!(needed(&program).contains("libhsavmm.so.1"), "{name}");
         let output = Command::new(program).env("HSA_VMM_RUNTIME", "sim").output().unwrap();
-        assert_eq!(well(&output, name), "done\n");
+        assert_eq!(expect_success(&output, name), "done\n");
     }
-    let refused = build(folder.path(), &project.replace("6.0", "8.0"), &dropin).unwrap_err();
-    assert!(refused.contains("version"), "{refused}");
+    let error = build(folder.path(), &project.replace("6.0", "8.0"), &dropin).unwrap_err();
+    assert!(error.contains("version"), "{error}");
 }
 
 #[test]
@@ -142,19 +144,19 @@ fn drop_in_folder_never_hides_hip() {
     let hip = folder.path().join("rocm");
     std::fs::create_dir_all(hip.join("include/hip")).unwrap();
     std::fs::write(hip.join("include/hip/hip_runtime_api.h"), "/* AMD's */\n").unwrap();
-    // If it fails to refuse, it writes into this folder.
-    let safe = folder.path().join("destination");
-    for place in ["/", "/usr", "/usr/local", "/usr/local/../../usr/", "/opt/rocm-7.2.4"] {
+    // The script writes to this folder if it does not reject the request.
+    let destination = folder.path().join("destination");
+    for prefix in ["/", "/usr", "/usr/local", "/usr/local/../../usr/", "/opt/rocm-7.2.4"] {
         let output =
-            installer().arg("--drop-in").arg(place).env("DESTDIR", &safe).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{place}");
+            installer().arg("--drop-in").arg(prefix).env("DESTDIR", &destination).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{prefix}");
     }
     let output = installer().arg("--drop-in").arg(&hip).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(!safe.exists());
+    assert!(!destination.exists());
     let text = std::fs::read_to_string(hip.join("include/hip/hip_runtime_api.h")).unwrap();
     assert_eq!(text, "/* AMD's */\n");
-    // The usual installation has no <hip/…> where compilers look for it.
+    // The usual installation has no <hip/…> where compilers search for it.
     let prefix = folder.path().join("prefix");
     install(&prefix);
     assert!(!prefix.join("include/hip").exists() && prefix.join("include/hsavmm/hip").exists());

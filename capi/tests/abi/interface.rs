@@ -1,7 +1,7 @@
 //! The exported interface: headers and library agree.
 
 use crate::headers::functions;
-use crate::program::{Language, Program, library_folder, well};
+use crate::program::{Language, Program, expect_success, library_folder};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn exports_match_the_headers() {
         .arg(library_folder().join("libhsavmm.so"))
         .output()
         .expect("nm comes with the linker");
-    let printed = well(&output, "nm");
+    let printed = expect_success(&output, "nm");
     let exported: BTreeSet<String> = printed
         .lines()
         .filter_map(|line| line.split_whitespace().nth(2))
@@ -31,17 +31,19 @@ fn get_proc_address_finds_every_function() {
     let source = folder.path().join("by_name.c");
     let mut text = String::from(
         "#include <hip/hip_runtime_api.h>\n#include <stdio.h>\n\
-         static int ask(const char *name) {\n  void *function;\n\
+         static int is_found(const char *name) {\n  void *function;\n\
          \x20 return hipGetProcAddress(name, &function, 70200000, 0, NULL) == hipSuccess\n\
          \x20   && function != NULL;\n}\nint main(void) {\n",
     );
     for name in &names {
-        text.push_str(&format!("  if (!ask(\"{name}\")) puts(\"{name}\");\n"));
+        text.push_str(&format!("  if (!is_found(\"{name}\")) puts(\"{name}\");\n"));
     }
-    text.push_str("  if (ask(\"hipNoSuchFunction\")) puts(\"an invented one\");\n  return 0;\n}\n");
+    text.push_str(
+        "  if (is_found(\"hipNoSuchFunction\")) puts(\"hipNoSuchFunction\");\n  return 0;\n}\n",
+    );
     std::fs::write(&source, text).unwrap();
     let program = Program::compile(source.to_str().unwrap(), Language::C99, &[]);
-    let missing = well(&program.on_simulation("").output().unwrap(), "by name");
+    let wrong = expect_success(&program.on_simulation("").output().unwrap(), "by name");
     names.clear();
-    assert_eq!(missing, "");
+    assert_eq!(wrong, "");
 }

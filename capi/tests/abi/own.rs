@@ -1,6 +1,6 @@
 //! Functions that HIP lacks, and environment variables.
 
-use crate::program::{Language, Program, well};
+use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, test};
 
 #[test]
@@ -10,7 +10,7 @@ fn extensions_work() {
         for generation in ["a", "b", "c", "d"] {
             let output =
                 program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
-            assert_eq!(well(&output, generation), "all checks passed\n");
+            assert_eq!(expect_success(&output, generation), "all checks passed\n");
         }
     }
 }
@@ -22,7 +22,10 @@ fn extensions_work_on_amds_runtime() {
     let program = Program::compile("tests/c/own.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(well(&output, &installation.release().to_string()), "all checks passed\n");
+        assert_eq!(
+            expect_success(&output, &installation.release().to_string()),
+            "all checks passed\n"
+        );
     }
 }
 
@@ -31,7 +34,7 @@ fn area_memory_is_copied_and_filled() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for sim in ["gpus=2", "gpus=2,vmem=off"] {
         let output = program.on_simulation(sim).output().unwrap();
-        assert_eq!(well(&output, sim), "all checks passed\n");
+        assert_eq!(expect_success(&output, sim), "all checks passed\n");
     }
 }
 
@@ -42,7 +45,10 @@ fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
-        assert_eq!(well(&output, &installation.release().to_string()), "all checks passed\n");
+        assert_eq!(
+            expect_success(&output, &installation.release().to_string()),
+            "all checks passed\n"
+        );
     }
 }
 
@@ -51,7 +57,7 @@ fn area_destroy_excludes_mmap() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for sim in ["gpus=2", "gpus=2,vmem=off"] {
         let output = program.on_simulation(sim).arg("destroy").output().unwrap();
-        assert_eq!(well(&output, sim), "all checks passed\n");
+        assert_eq!(expect_success(&output, sim), "all checks passed\n");
     }
 }
 
@@ -59,7 +65,7 @@ fn area_destroy_excludes_mmap() {
 fn ipc_close_takes_an_address_inside() {
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=2").output().unwrap();
-    assert_eq!(well(&output, "simulation"), "ok close_takes_an_address_inside\n");
+    assert_eq!(expect_success(&output, "simulation"), "ok close_takes_an_address_inside\n");
 }
 
 #[test]
@@ -70,7 +76,7 @@ fn ipc_close_takes_an_address_inside_on_amds_runtime() {
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
         let release = installation.release().to_string();
-        assert_eq!(well(&output, &release), "ok close_takes_an_address_inside\n");
+        assert_eq!(expect_success(&output, &release), "ok close_takes_an_address_inside\n");
     }
 }
 
@@ -78,25 +84,25 @@ fn ipc_close_takes_an_address_inside_on_amds_runtime() {
 fn object_numbers_are_not_reused_after_shut_down() {
     let program = Program::compile("tests/c/numbers.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=1").output().unwrap();
-    assert_eq!(well(&output, "numbers"), "all checks passed\n");
+    assert_eq!(expect_success(&output, "numbers"), "all checks passed\n");
 }
 
-/// Returns the devices of a simulation of four, by the last part of their PCI address.
+/// Runs `devices.c` on a simulation of four GPUs; returns its output, with the PCI address of each GPU.
 fn devices(program: &Program, variables: &[(&str, &str)]) -> String {
     let mut command = program.on_simulation("mi300x,gpus=4");
     let output = command.envs(variables.iter().copied()).output().unwrap();
-    well(&output, &format!("{variables:?}")).trim_end().to_owned()
+    expect_success(&output, &format!("{variables:?}")).trim_end().to_owned()
 }
 
 #[test]
 fn environment_selects_devices() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let all = devices(&program, &[]);
-    let places: Vec<&str> = all.split_whitespace().skip(2).collect();
-    assert!(all.starts_with("hipSuccess 4:") && places.len() == 4, "{all}");
-    let chosen = |which: &[usize]| {
-        let list: String = which.iter().map(|&index| format!(" {}", places[index])).collect();
-        format!("hipSuccess {}:{list}", which.len())
+    let addresses: Vec<&str> = all.split_whitespace().skip(2).collect();
+    assert!(all.starts_with("hipSuccess 4:") && addresses.len() == 4, "{all}");
+    let chosen = |indices: &[usize]| {
+        let list: String = indices.iter().map(|&index| format!(" {}", addresses[index])).collect();
+        format!("hipSuccess {}:{list}", indices.len())
     };
     let none = "hipErrorNoDevice 0:";
     let hip = |list| devices(&program, &[("HIP_VISIBLE_DEVICES", list)]);
@@ -111,7 +117,7 @@ fn environment_selects_devices() {
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
         chosen(&[0])
     );
-    // HIP counts the devices that ROCR leaves.
+    // The numbers in HIP's variable count the devices that ROCR's selects.
     let both = [("ROCR_VISIBLE_DEVICES", "3,2,1"), ("HIP_VISIBLE_DEVICES", "1")];
     assert_eq!(devices(&program, &both), chosen(&[2]));
 }
@@ -121,23 +127,26 @@ fn missing_runtime_error_lists_attempts() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let mut command = program.on_simulation("");
     let output = command.env("HSA_VMM_RUNTIME", "/nowhere/libhsa.so").output().unwrap();
-    assert_eq!(well(&output, "no runtime"), "hipErrorSharedObjectInitFailed 0:\n");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("/nowhere/libhsa.so") && said.contains("HSA_VMM_RUNTIME"), "{said}");
+    assert_eq!(expect_success(&output, "no runtime"), "hipErrorSharedObjectInitFailed 0:\n");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("/nowhere/libhsa.so") && errors.contains("HSA_VMM_RUNTIME"),
+        "{errors}"
+    );
 }
 
 #[test]
 fn log_is_printed_on_request() {
     let program = Program::compile("examples/cycle.c", Language::C99, &[]);
-    let with = |level: Option<&str>| {
+    let run = |level: Option<&str>| {
         let mut command = program.on_simulation("gpus=2");
         command.env_remove("HSA_VMM_LOG");
         let output = command.envs(level.map(|level| ("HSA_VMM_LOG", level))).output().unwrap();
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
-    let (well, said) = with(Some("trace"));
-    assert!(well && said.contains("hsa_amd_vmem_map"), "{said}");
-    assert_eq!(with(None), (true, String::new()));
-    let (well, said) = with(Some("loud"));
-    assert!(!well && said.contains("HSA_VMM_LOG: invalid level \"loud\""), "{said}");
+    let (succeeded, errors) = run(Some("trace"));
+    assert!(succeeded && errors.contains("hsa_amd_vmem_map"), "{errors}");
+    assert_eq!(run(None), (true, String::new()));
+    let (succeeded, errors) = run(Some("loud"));
+    assert!(!succeeded && errors.contains("HSA_VMM_LOG: invalid level \"loud\""), "{errors}");
 }

@@ -1,6 +1,6 @@
 //! A set-user-id program in C ignores its caller's variables that select a runtime.
 
-use crate::program::{Language, Program, library_folder, well};
+use crate::program::{Language, Program, expect_success, library_folder};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ fn privileged_program_ignores_variables() {
         return;
     }
     let compiled = Program::compile("tests/c/privileged.c", Language::C99, &[]);
-    // Other users must be able to access it.
+    // Other users must be able to run the program.
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("program");
@@ -26,7 +26,7 @@ fn privileged_program_ignores_variables() {
         // The dynamic linker ignores this variable for a privileged program, and uses the program's
         // own path.
         command.env("LD_LIBRARY_PATH", library_folder());
-        well(&command.uid(user).gid(user).output().unwrap(), "the program")
+        expect_success(&command.uid(user).gid(user).output().unwrap(), "the program")
     };
     assert_eq!(run(0, None), "privileged 0: hipSuccess, 3 devices\n");
     assert_eq!(run(0, Some("sim")), "privileged 0: hipSuccess, 3 devices\n");
@@ -37,6 +37,6 @@ fn privileged_program_ignores_variables() {
         return;
     }
     assert_eq!(text, "privileged 1: hipErrorSharedObjectInitFailed, 0 devices\n");
-    // Uses the program's own choice, not the caller's configuration.
+    // The program's own choice is used, not its caller's configuration.
     assert_eq!(run(UNPRIVILEGED, Some("sim")), "privileged 1: hipSuccess, 2 devices\n");
 }

@@ -35,8 +35,8 @@ pub fn package() -> &'static Path {
 /// parent.
 pub fn library_folder() -> PathBuf {
     let program = std::env::current_exe().expect("the path of this program");
-    let here = program.parent().expect("a file has a directory");
-    let found = [here, here.parent().expect("`deps` has a parent")]
+    let folder = program.parent().expect("a file has a directory");
+    let found = [folder, folder.parent().expect("`deps` has a parent")]
         .into_iter()
         .find(|folder| folder.join("libhsavmm.so").exists());
     found.expect("Cargo builds the library before its tests").to_owned()
@@ -52,7 +52,7 @@ pub struct Program {
 impl Program {
     /// Compiles a source of this package. Warnings are errors.
     #[track_caller]
-    pub fn compile(source: &str, language: Language, more: &[&str]) -> Self {
+    pub fn compile(source: &str, language: Language, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("program");
         let library = library_folder();
@@ -64,7 +64,7 @@ impl Program {
             .compiler()
             .arg("-I")
             .arg(package().join("include"))
-            .args(more)
+            .args(flags)
             .arg(package().join(source))
             .arg("-o")
             .arg(&file)
@@ -74,8 +74,8 @@ impl Program {
             .arg(rpath)
             .output()
             .unwrap_or_else(|error| panic!("no compiler for {language:?}: {error}"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{source} as {language:?}:\n{said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{source} as {language:?}:\n{errors}");
         Self { file, _folder: folder }
     }
 
@@ -84,14 +84,14 @@ impl Program {
         &self.file
     }
 
-    /// Returns a command that runs it on the simulation with this configuration.
+    /// Returns a command that runs the program on the simulation with this configuration.
     pub fn on_simulation(&self, sim: &str) -> Command {
         let mut command = Command::new(&self.file);
         clean(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", sim);
         command
     }
 
-    /// Returns a command that runs it on a release of AMD's runtime, over the emulated driver.
+    /// Returns a command that runs the program on a release of AMD's runtime, over the emulated driver.
     pub fn on_release(&self, installation: &Installation, emulation: &Emulation) -> Command {
         let mut command = installation.command(&self.file);
         clean(&mut command).env("HSA_VMM_RUNTIME", installation.runtime());
@@ -108,9 +108,9 @@ fn clean(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Fails unless a program has succeeded. Returns its output.
+/// Asserts that a program has succeeded; returns its output.
 #[track_caller]
-pub fn well(output: &Output, what: &str) -> String {
+pub fn expect_success(output: &Output, what: &str) -> String {
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}: {}\n{out}{err}", output.status);

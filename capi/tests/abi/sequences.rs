@@ -1,23 +1,23 @@
-//! Programs with the sequences of calls of public programs that use HIP's virtual memory and IPC
-//! (docs/hip.md), on the simulation and on AMD's runtime.
+//! Programs that make the same sequences of calls as public programs with HIP's virtual memory and IPC
+//! (docs/hip.md). They run on the simulation and on AMD's runtime.
 
-use crate::program::{Language, Program, well};
+use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, test};
 use std::process::Command;
 
 const NAMES: [&str; 4] = ["segments", "chunks", "pool", "exchange"];
 
-fn run_all(what: &str, command: impl Fn(&Program) -> Command) {
+fn run_all(configuration: &str, command: impl Fn(&Program) -> Command) {
     for name in NAMES {
-        // ROCm 6.1 reserves writable memory (docs/defects.md), so that the kernel refuses a reservation
+        // ROCm 6.1 reserves writable memory (docs/defects.md), so the kernel rejects a reservation
         // that is larger than the machine's memory.
-        if ["segments", "pool"].contains(&name) && what == "6.1.2" {
+        if ["segments", "pool"].contains(&name) && configuration == "6.1.2" {
             continue;
         }
         let source = format!("tests/sequences/{name}.cpp");
         let program = Program::compile(&source, Language::Cpp17, &[]);
         let output = command(&program).output().unwrap();
-        assert_eq!(well(&output, &format!("{name} on {what}")), "done\n");
+        assert_eq!(expect_success(&output, &format!("{name} on {configuration}")), "done\n");
     }
 }
 
@@ -36,7 +36,7 @@ fn sequences_run_on_amds_runtime() {
         let release = installation.release().to_string();
         run_all(&release, |program| {
             let mut command = program.on_release(installation, &Emulation::gpus(2));
-            // Without it, AMD's runtime gives GPUs on PCI Express no fine-grained memory.
+            // Without this variable, GPUs on PCI Express have no fine-grained memory.
             command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
             command
         });

@@ -1,6 +1,6 @@
-//! HIP's calls around virtual memory; what a program sees of errors.
+//! HIP's calls that programs use with virtual memory, and the reports of errors.
 
-use crate::program::{Language, Program, package, well};
+use crate::program::{Language, Program, expect_success, package};
 use hsa_rocr::{Emulation, test};
 use std::process::Command;
 
@@ -10,8 +10,8 @@ fn surroundings_work_on_every_generation() {
     for generation in ["a", "b", "c", "d"] {
         for gpus in [1, 2] {
             let sim = format!("era={generation},gpus={gpus}");
-            let said = well(&program.on_simulation(&sim).output().unwrap(), &sim);
-            assert_eq!(said, "all checks passed\n");
+            let printed = expect_success(&program.on_simulation(&sim).output().unwrap(), &sim);
+            assert_eq!(printed, "all checks passed\n");
         }
     }
 }
@@ -23,23 +23,23 @@ fn surroundings_work_on_amds_runtime() {
     for installation in test::installations(name).unwrap_or_default() {
         let mut command = program.on_release(installation, &Emulation::gpus(2));
         let release = installation.release().to_string();
-        assert_eq!(well(&command.output().unwrap(), &release), "all checks passed\n");
+        assert_eq!(expect_success(&command.output().unwrap(), &release), "all checks passed\n");
     }
 }
 
-/// A descriptor as a number and a pointer to one are accepted in both profiles, and anything else is an
-/// error: a pointer is read only if it is mapped.
+/// Both profiles accept a descriptor and a pointer to a descriptor. Any other value is an error: the library
+/// reads a pointer only if it is mapped.
 #[test]
-fn import_takes_both_kinds_of_descriptors() {
+fn import_accepts_descriptor_or_pointer() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);
     for profile in ["hip6", "hip7"] {
         let output =
             program.on_simulation("gpus=1").env("HSA_VMM_PROFILE", profile).output().unwrap();
-        assert_eq!(well(&output, profile), "all checks passed\n");
+        assert_eq!(expect_success(&output, profile), "all checks passed\n");
     }
 }
 
-/// Runs a program that ignores errors, where no runtime is.
+/// Runs a program that ignores errors, without a runtime; returns its standard error.
 fn without_runtime(log: Option<&str>) -> String {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     let mut command = Command::new(program.file());
@@ -53,25 +53,25 @@ fn without_runtime(log: Option<&str>) -> String {
 
 #[test]
 fn missing_runtime_is_printed_once() {
-    let said = without_runtime(None);
-    let count = |text: &str| said.matches(text).count();
-    assert_eq!(count("libhsavmm: no runtime: "), 1, "{said}");
-    assert_eq!(count("no-such-runtime.so"), 2, "the notice, and the program's own line: {said}");
-    assert_eq!(count("HSA_VMM_RUNTIME=sim"), 1, "{said}");
+    let errors = without_runtime(None);
+    let count = |text: &str| errors.matches(text).count();
+    assert_eq!(count("libhsavmm: no runtime: "), 1, "{errors}");
+    assert_eq!(count("no-such-runtime.so"), 2, "the notice, and the program's own line: {errors}");
+    assert_eq!(count("HSA_VMM_RUNTIME=sim"), 1, "{errors}");
     assert!(!without_runtime(Some("off")).contains("libhsavmm: no runtime"));
 }
 
 #[test]
 fn failed_calls_are_logged_as_warnings() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);
-    let said = |level: &str| {
+    let log = |level: &str| {
         let mut command = program.on_simulation("gpus=1");
         let output = command.env("HSA_VMM_LOG", level).output().unwrap();
-        well(&output, level);
+        expect_success(&output, level);
         String::from_utf8(output.stderr).unwrap()
     };
-    let warned = said("warn");
+    let warnings = log("warn");
     let line = "WARN hsavmm: hipMemImportFromShareableHandle: `os_handle`";
-    assert!(warned.contains(line), "{warned}");
-    assert!(!said("error").contains("hipMemImportFromShareableHandle"));
+    assert!(warnings.contains(line), "{warnings}");
+    assert!(!log("error").contains("hipMemImportFromShareableHandle"));
 }

@@ -1,5 +1,5 @@
-/* Copies and fills memory of areas, at the host's and at the device's address; destroys areas
- * while another thread maps memory of them. */
+/* Copies and fills memory of areas, at the host's and at the device's address. With the argument
+ * "destroy", destroys areas while another thread maps memory of them. */
 #define _POSIX_C_SOURCE 200809L
 #include <hsavmm.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void fail(int line, const char *what) {
 
 static char bytes[SIZE], result[SIZE];
 
-static void copy_and_fill(char *memory, int kind_is_free) {
+static void copy_and_fill(char *memory, int is_shared_with_host) {
   memset(bytes, 6, SIZE);
   OK(hipMemcpy(memory, bytes, SIZE, hipMemcpyHostToDevice));
   OK(hipMemset(memory + 4, 9, 4));
@@ -34,7 +34,7 @@ static void copy_and_fill(char *memory, int kind_is_free) {
   OK(hipMemcpy(result, memory, 1, hipMemcpyDefault));
   EXPECT(result[0] == 3);
   hipError_t error = hipMemcpy(result, memory, 1, hipMemcpyHostToHost);
-  EXPECT(error == (kind_is_free ? hipSuccess : hipErrorInvalidValue));
+  EXPECT(error == (is_shared_with_host ? hipSuccess : hipErrorInvalidValue));
 }
 
 static void new_memory(void) {
@@ -55,7 +55,7 @@ static void new_memory(void) {
 }
 
 static void existing_memory(void) {
-  static char own[4 * SIZE], before[2 * SIZE];
+  static char own[4 * SIZE], copied[2 * SIZE];
   hsavmm_area_t area;
   void *memory, *on_device;
   char *host = own + SIZE;
@@ -68,11 +68,11 @@ static void existing_memory(void) {
   copy_and_fill((char *)memory, 1);
   copy_and_fill((char *)on_device, 1);
   EXPECT(host[0] == 3 && host[1] == 6);
-  /* The program's memory around the area's is not changed. */
-  OK(hipMemcpy(before, own, 2 * SIZE, hipMemcpyDefault));
-  EXPECT(before[0] == 0 && before[SIZE] == 3);
-  OK(hipMemcpy(before, host, 2 * SIZE, hipMemcpyHostToHost));
-  EXPECT(before[0] == 3 && before[SIZE] == 0);
+  /* The program's memory before and after the mapped memory is unchanged. */
+  OK(hipMemcpy(copied, own, 2 * SIZE, hipMemcpyDefault));
+  EXPECT(copied[0] == 0 && copied[SIZE] == 3);
+  OK(hipMemcpy(copied, host, 2 * SIZE, hipMemcpyHostToHost));
+  EXPECT(copied[0] == 3 && copied[SIZE] == 0);
   if (on_device != memory) {
     EXPECT(hipMemset(on_device, 0, SIZE + 1) == hipErrorInvalidValue);
     OK(hipMemcpy((char *)on_device + 2, memory, SIZE - 2, hipMemcpyDefault));
@@ -84,13 +84,13 @@ static void existing_memory(void) {
 
 static pthread_barrier_t barrier;
 static hsavmm_area_t shared;
-static hipError_t mapped;
-static void *at;
+static hipError_t mmap_error;
+static void *shared_memory;
 
 static void *map_shared(void *unused) {
   (void)unused;
   pthread_barrier_wait(&barrier);
-  mapped = hsavmm_area_mmap(shared, &at, SIZE, NULL);
+  mmap_error = hsavmm_area_mmap(shared, &shared_memory, SIZE, NULL);
   return NULL;
 }
 
@@ -101,15 +101,15 @@ static void destroy_during_mmap(void) {
     OK(hsavmm_area_create(&shared, 0, 0));
     EXPECT(pthread_create(&thread, NULL, map_shared, NULL) == 0);
     pthread_barrier_wait(&barrier);
-    hipError_t destroyed = hsavmm_area_destroy(shared);
+    hipError_t destroy_error = hsavmm_area_destroy(shared);
     EXPECT(pthread_join(thread, NULL) == 0);
     /* One of the two calls fails. */
-    EXPECT((mapped == hipSuccess) != (destroyed == hipSuccess));
-    if (destroyed == hipSuccess) {
-      EXPECT(mapped == hipErrorInvalidHandle);
+    EXPECT((mmap_error == hipSuccess) != (destroy_error == hipSuccess));
+    if (destroy_error == hipSuccess) {
+      EXPECT(mmap_error == hipErrorInvalidHandle);
     } else {
-      EXPECT(destroyed == hipErrorIllegalState);
-      OK(hsavmm_area_munmap(shared, at));
+      EXPECT(destroy_error == hipErrorIllegalState);
+      OK(hsavmm_area_munmap(shared, shared_memory));
       OK(hsavmm_area_destroy(shared));
     }
   }

@@ -1,4 +1,4 @@
-/* Prints the number and the identity of the devices. */
+/* Prints the number of devices, and the PCI address of each. */
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Calls every function in a forked child of a busy process: each must return, and those that need
- * the runtime must fail. Arguments: the number of forks, and the names of all functions. Prints the
- * names of those that succeeded. */
+/* Calls every function in a forked child of a busy process. Each must return, and a function that
+ * needs the runtime must fail. Arguments: the number of forks, and the names of all functions. Prints
+ * the names of the functions that succeeded. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <hsavmm.h>
@@ -12,13 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { THREADS = 3, MOST = 256, SIZE = 2 << 20 };
+enum { THREADS = 3, MAX_FUNCTIONS = 256, SIZE = 2 << 20 };
 
-static volatile int over;
+static volatile int stop;
 static hsavmm_area_t area;
 
 static void *busy(void *unused) {
-  while (!over) {
+  while (!stop) {
     void *memory, *mapped;
     hsavmm_usage usage;
     hipPointerAttribute_t attributes;
@@ -37,13 +37,12 @@ static void *busy(void *unused) {
 /* The function that the child is calling, and the functions that have succeeded. */
 struct progress {
   int function;
-  int succeeded[MOST];
+  int succeeded[MAX_FUNCTIONS];
 };
 
 typedef long (*function)(void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* Every argument is the address of zeros: writable memory for a result, an empty text, a large
- * number. */
+/* The address of every argument: writable memory for a result, an empty text, or a large number. */
 static char zeros[1 << 16];
 
 static void child(int count, char **names, struct progress *progress) {
@@ -55,8 +54,8 @@ static void child(int count, char **names, struct progress *progress) {
     memcpy(&call, &symbol, sizeof call);
     progress->function = index;
     memset(zeros, 0, sizeof zeros);
-    int answer = (int)call(zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros);
-    if (answer == 0) progress->succeeded[index] = 1;
+    int error = (int)call(zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros);
+    if (error == 0) progress->succeeded[index] = 1;
   }
   _exit(0);
 }
@@ -65,7 +64,7 @@ int main(int count, char **arguments) {
   int forks = atoi(arguments[1]);
   char **names = arguments + 2;
   count -= 2;
-  if (count > MOST) return 1;
+  if (count > MAX_FUNCTIONS) return 1;
   if (hsavmm_area_create(&area, 0, 0) != hipSuccess) return 1;
   struct progress *progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -74,16 +73,16 @@ int main(int count, char **arguments) {
   for (int index = 0; index < THREADS; index++)
     if (pthread_create(&threads[index], NULL, busy, NULL) != 0) return 1;
   for (int number = 0; number < forks; number++) {
-    pid_t forked = fork();
-    if (forked == 0) child(count, names, progress);
+    pid_t pid = fork();
+    if (pid == 0) child(count, names, progress);
     int status;
-    if (waitpid(forked, &status, 0) != forked) return 1;
+    if (waitpid(pid, &status, 0) != pid) return 1;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       fprintf(stderr, "fork %d: %s: status %#x\n", number, names[progress->function], status);
       return 1;
     }
   }
-  over = 1;
+  stop = 1;
   for (int index = 0; index < THREADS; index++) pthread_join(threads[index], NULL);
   for (int index = 0; index < count; index++)
     if (progress->succeeded[index]) printf("%s\n", names[index]);

@@ -1,4 +1,5 @@
-/* Both ways of naming a descriptor to hipMemImportFromShareableHandle(), and wrong values. */
+/* Passes a descriptor to hipMemImportFromShareableHandle() as a number and by a pointer, and invalid
+ * values. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>
 #include <hsavmm.h>
@@ -22,7 +23,7 @@ int main(void) {
   hipMemAllocationProp prop = {0};
   hipMemGenericAllocationHandle_t handle, by_number, by_pointer;
   size_t size = 0;
-  int descriptor = -1, none = -1, closed, other[2];
+  int descriptor = -1, negative = -1, closed, pipe_ends[2];
   prop.type = hipMemAllocationTypePinned;
   prop.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
   prop.location.type = hipMemLocationTypeDevice;
@@ -36,15 +37,15 @@ int main(void) {
 
   closed = dup(descriptor);
   EXPECT(closed >= 0 && close(closed) == 0);
-  EXPECT(pipe(other) == 0);
+  EXPECT(pipe(pipe_ends) == 0);
   EXPECT(import((void *)(uintptr_t)closed, &by_number) == hipErrorInvalidValue);
   EXPECT(import(&closed, &by_pointer) == hipErrorInvalidValue);
-  EXPECT(import((void *)(uintptr_t)other[0], &by_number) != hipSuccess);
-  EXPECT(import(other, &by_pointer) != hipSuccess);
-  EXPECT(import(&none, &by_pointer) == hipErrorInvalidValue);
+  EXPECT(import((void *)(uintptr_t)pipe_ends[0], &by_number) != hipSuccess);
+  EXPECT(import(pipe_ends, &by_pointer) != hipSuccess);
+  EXPECT(import(&negative, &by_pointer) == hipErrorInvalidValue);
   EXPECT(import((void *)(uintptr_t)-1, &by_number) == hipErrorInvalidValue);
   EXPECT(import((void *)(uintptr_t)70000, &by_number) == hipErrorInvalidValue);
-  /* A page without access, one that is not there, and the end of a page before it. */
+  /* An unmapped page, the end of the page before it, and a page without access. */
   long page = sysconf(_SC_PAGESIZE);
   char *pages = mmap(NULL, (size_t)page * 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT(pages != MAP_FAILED && munmap(pages + page, (size_t)page) == 0);

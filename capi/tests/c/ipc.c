@@ -1,12 +1,12 @@
-/* Cases of IPC that hip-tests does not have. */
+/* Cases of IPC that hip-tests lacks. */
 #include "../hip_tests/memory.h"
 #include "../hip_tests/process.h"
 
 static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
 
-/* The parent's memory: a handle of its start, and one of its second page. */
+/* Two handles of the parent's memory: one of its start, and one of its second page. */
 struct offer {
-  hipIpcMemHandle_t whole, inside;
+  hipIpcMemHandle_t start, second_page;
 };
 
 /* Checks that no memory is open at the address, and that nothing is copied to it. */
@@ -20,28 +20,28 @@ static void expect_closed(void *ptr) {
 
 static void close_inside(const struct offer *offer) {
   void *first, *second, *inside;
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
   expect_closed(first);
-  /* Memory must be closed as often as it was opened. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->whole, lazily));
+  /* Memory that was opened twice must be closed twice. */
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->start, lazily));
   CHECK(first == second);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, BYTES - 1)));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 1)));
   expect_closed(first);
-  /* Of two that contain the address, the nearer one is closed. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->whole, lazily));
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
+  /* If two opened ranges contain the address, the one with the higher start is closed. */
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazily));
   CHECK(inside == at(first, 4096));
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
   expect_closed(first);
   /* Addresses before the opened memory are not open. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->inside, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazily));
   EXPECT_ERROR(hipIpcCloseMemHandle(at(inside, (size_t)-8)), hipErrorInvalidValue);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));
 }
@@ -61,8 +61,8 @@ static void close_takes_an_address_inside(void) {
   }
   EXPECT_SUCCESS(hipMalloc(&ptr, BYTES));
   write_numbers(ptr, 1);
-  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.whole, ptr));
-  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.inside, at(ptr, 4096)));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.start, ptr));
+  EXPECT_SUCCESS(hipIpcGetMemHandle(&offer.second_page, at(ptr, 4096)));
   send_bytes(end, &offer, sizeof offer);
   wait_for(child, end);
   expect_numbers(ptr, 1);

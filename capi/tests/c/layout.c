@@ -1,56 +1,56 @@
-/* Prints sizes, offsets and values of the header's types: compiled once with this library's header
- * and once with AMD's. Names that older releases of AMD's lack are omitted. */
+/* Prints sizes, offsets and values of the header's types. The tests compile it with this library's header
+ * and with AMD's. Names that AMD's older releases lack are omitted. */
 #include <hip/hip_runtime_api.h>
 #include <stddef.h>
 #include <stdio.h>
 
 #define VALUE(name) printf("%s %lld\n", #name, (long long)(name))
 #define SIZE(type) printf("%s: %zu bytes\n", #type, sizeof(type))
-#define PLACE(type, member) printf("%s.%s at %zu\n", #type, #member, offsetof(type, member))
+#define OFFSET(type, member) printf("%s.%s at %zu\n", #type, #member, offsetof(type, member))
 
 int main(void) {
   SIZE(hipUUID);
-  PLACE(hipUUID, bytes);
+  OFFSET(hipUUID, bytes);
   SIZE(hipMemLocation);
-  PLACE(hipMemLocation, type);
-  PLACE(hipMemLocation, id);
+  OFFSET(hipMemLocation, type);
+  OFFSET(hipMemLocation, id);
   SIZE(hipMemAccessDesc);
-  PLACE(hipMemAccessDesc, location);
-  PLACE(hipMemAccessDesc, flags);
+  OFFSET(hipMemAccessDesc, location);
+  OFFSET(hipMemAccessDesc, flags);
   SIZE(hipMemAllocationProp);
-  PLACE(hipMemAllocationProp, type);
-  PLACE(hipMemAllocationProp, requestedHandleType);
-  PLACE(hipMemAllocationProp, location);
-  PLACE(hipMemAllocationProp, win32HandleMetaData);
-  PLACE(hipMemAllocationProp, allocFlags);
-  PLACE(hipMemAllocationProp, allocFlags.compressionType);
-  PLACE(hipMemAllocationProp, allocFlags.gpuDirectRDMACapable);
-  PLACE(hipMemAllocationProp, allocFlags.usage);
+  OFFSET(hipMemAllocationProp, type);
+  OFFSET(hipMemAllocationProp, requestedHandleType);
+  OFFSET(hipMemAllocationProp, location);
+  OFFSET(hipMemAllocationProp, win32HandleMetaData);
+  OFFSET(hipMemAllocationProp, allocFlags);
+  OFFSET(hipMemAllocationProp, allocFlags.compressionType);
+  OFFSET(hipMemAllocationProp, allocFlags.gpuDirectRDMACapable);
+  OFFSET(hipMemAllocationProp, allocFlags.usage);
   SIZE(hipArrayMapInfo);
-  PLACE(hipArrayMapInfo, resourceType);
-  PLACE(hipArrayMapInfo, resource);
-  PLACE(hipArrayMapInfo, subresourceType);
-  PLACE(hipArrayMapInfo, subresource);
-  PLACE(hipArrayMapInfo, memOperationType);
-  PLACE(hipArrayMapInfo, memHandleType);
-  PLACE(hipArrayMapInfo, memHandle);
-  PLACE(hipArrayMapInfo, offset);
-  PLACE(hipArrayMapInfo, deviceBitMask);
-  PLACE(hipArrayMapInfo, flags);
-  PLACE(hipArrayMapInfo, reserved);
+  OFFSET(hipArrayMapInfo, resourceType);
+  OFFSET(hipArrayMapInfo, resource);
+  OFFSET(hipArrayMapInfo, subresourceType);
+  OFFSET(hipArrayMapInfo, subresource);
+  OFFSET(hipArrayMapInfo, memOperationType);
+  OFFSET(hipArrayMapInfo, memHandleType);
+  OFFSET(hipArrayMapInfo, memHandle);
+  OFFSET(hipArrayMapInfo, offset);
+  OFFSET(hipArrayMapInfo, deviceBitMask);
+  OFFSET(hipArrayMapInfo, flags);
+  OFFSET(hipArrayMapInfo, reserved);
   SIZE(hipPointerAttribute_t);
-  PLACE(hipPointerAttribute_t, type);
-  PLACE(hipPointerAttribute_t, device);
-  PLACE(hipPointerAttribute_t, devicePointer);
-  PLACE(hipPointerAttribute_t, hostPointer);
-  PLACE(hipPointerAttribute_t, isManaged);
-  PLACE(hipPointerAttribute_t, allocationFlags);
+  OFFSET(hipPointerAttribute_t, type);
+  OFFSET(hipPointerAttribute_t, device);
+  OFFSET(hipPointerAttribute_t, devicePointer);
+  OFFSET(hipPointerAttribute_t, hostPointer);
+  OFFSET(hipPointerAttribute_t, isManaged);
+  OFFSET(hipPointerAttribute_t, allocationFlags);
   SIZE(hipIpcMemHandle_t);
-  PLACE(hipIpcMemHandle_t, reserved);
+  OFFSET(hipIpcMemHandle_t, reserved);
   SIZE(dim3);
-  PLACE(dim3, x);
-  PLACE(dim3, y);
-  PLACE(dim3, z);
+  OFFSET(dim3, x);
+  OFFSET(dim3, y);
+  OFFSET(dim3, z);
   SIZE(hipMemGenericAllocationHandle_t);
   SIZE(hipDevice_t);
   SIZE(hipDeviceptr_t);
@@ -175,7 +175,7 @@ int main(void) {
   VALUE(HIP_IPC_HANDLE_SIZE);
   VALUE(hipIpcMemLazyEnablePeerAccess);
 #if HIP_VERSION_MAJOR >= 7
-  PLACE(hipMemAllocationProp, requestedHandleTypes);
+  OFFSET(hipMemAllocationProp, requestedHandleTypes);
   VALUE(hipDeviceAttributeHostNumaId);
   VALUE(hipDeviceAttributePciChipId);
   VALUE(hipMemAllocationTypeUncached);

@@ -1,4 +1,4 @@
-/* Numbers of objects are never reused, even after the library was shut down. */
+/* The numbers of objects are never reused, even after the library was shut down. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@ int main(void) {
   hsavmm_growable_t old = NULL;
   for (int round = 0; round < 20; round++) {
     hsavmm_growable_t buffer;
-    void *place;
+    void *start;
     size_t size;
     OK(hsavmm_growable_reserve(&buffer, 0, 64 << 20));
     EXPECT(buffer != NULL && buffer != old);
     if (old != NULL) {
       EXPECT(hsavmm_growable_destroy(old) == hipErrorInvalidHandle);
-      EXPECT(hsavmm_growable_place(old, &place, &size) == hipErrorInvalidHandle);
+      EXPECT(hsavmm_growable_place(old, &start, &size) == hipErrorInvalidHandle);
     }
-    OK(hsavmm_growable_place(buffer, &place, &size));
+    OK(hsavmm_growable_place(buffer, &start, &size));
     old = buffer;
     OK(hsavmm_shut_down());
     EXPECT(hsavmm_growable_destroy(old) == hipErrorInvalidHandle);

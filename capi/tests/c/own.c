@@ -10,59 +10,59 @@ static void fail(int line, const char *what) {
 }
 #define EXPECT(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
 #define OK(call) EXPECT((call) == hipSuccess)
-#define REFUSED(call, code, word) \
+#define EXPECT_FAILURE(call, code, word) \
   (EXPECT((call) == (code)), EXPECT(strstr(hsavmm_last_message(), word) != NULL))
 
-static const hipMemLocation both[2] = {{hipMemLocationTypeDevice, 0}, {hipMemLocationTypeHost, 0}};
+static const hipMemLocation locations[2] = {{hipMemLocationTypeDevice, 0}, {hipMemLocationTypeHost, 0}};
 
 static void runtime(void) {
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   EXPECT(info.virtual_memory == 1 && info.extension_major == 1 && info.name[0] != '\0');
-  REFUSED(hsavmm_runtime(NULL), hipErrorInvalidValue, "`info` is null");
-  /* The runtime is already open. */
-  REFUSED(hsavmm_use_runtime("sim"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
-  REFUSED(hsavmm_use_simulation("gpus=3"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
-  REFUSED(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
-  REFUSED(hsavmm_use_profile(7), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
-  REFUSED(hsavmm_use_profile(5), hipErrorInvalidValue, "6 and 7");
+  EXPECT_FAILURE(hsavmm_runtime(NULL), hipErrorInvalidValue, "`info` is null");
+  /* The runtime is open already. */
+  EXPECT_FAILURE(hsavmm_use_runtime("sim"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  EXPECT_FAILURE(hsavmm_use_simulation("gpus=3"), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  EXPECT_FAILURE(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
+  EXPECT_FAILURE(hsavmm_use_profile(7), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
+  EXPECT_FAILURE(hsavmm_use_profile(5), hipErrorInvalidValue, "6 and 7");
 }
 
 static void virtual_memory(size_t granule) {
   void *taken, *other;
   OK(hipMemAddressReserve(&taken, granule, 0, NULL, 0));
-  REFUSED(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
+  EXPECT_FAILURE(hsavmm_reserve_at(taken, granule), hipErrorInvalidValue, "hsavmm_reserve_at");
   OK(hipMemAddressFree(taken, granule));
   /* No other thread runs in this process, so the addresses are still free. */
   OK(hsavmm_reserve_at(taken, granule));
   OK(hipMemAddressFree(taken, granule));
-  REFUSED(hsavmm_reserve_at(NULL, granule), hipErrorInvalidValue, "null");
+  EXPECT_FAILURE(hsavmm_reserve_at(NULL, granule), hipErrorInvalidValue, "null");
 
   hipMemAllocationProp prop;
   memset(&prop, 0, sizeof prop);
   prop.type = hipMemAllocationTypePinned;
-  prop.location = both[0];
+  prop.location = locations[0];
   hipMemGenericAllocationHandle_t handle;
   OK(hipMemAddressReserve(&other, granule, 0, NULL, 0));
   OK(hipMemCreate(&handle, granule, &prop, 0));
   OK(hipMemMap(other, granule, 0, handle, 0));
   hipMemAccessDesc desc;
-  desc.location = both[0];
+  desc.location = locations[0];
   desc.flags = hipMemAccessFlagsProtReadWrite;
   OK(hipMemSetAccess(other, granule, &desc, 1));
   unsigned long long flags = 9;
-  OK(hipMemGetAccess(&flags, &both[0], other));
+  OK(hipMemGetAccess(&flags, &locations[0], other));
   EXPECT(flags == 3);
-  OK(hsavmm_revoke(other, granule, both, 2));
-  OK(hipMemGetAccess(&flags, &both[0], other));
+  OK(hsavmm_revoke(other, granule, locations, 2));
+  OK(hipMemGetAccess(&flags, &locations[0], other));
   EXPECT(flags == 0);
   EXPECT(hipMemset(other, 1, granule) == hipErrorInvalidValue);
-  REFUSED(hsavmm_revoke(other, granule, both, 0), hipErrorInvalidValue, "revoke");
-  REFUSED(hsavmm_revoke(other, granule, NULL, 1), hipErrorInvalidValue, "null");
+  EXPECT_FAILURE(hsavmm_revoke(other, granule, locations, 0), hipErrorInvalidValue, "revoke");
+  EXPECT_FAILURE(hsavmm_revoke(other, granule, NULL, 1), hipErrorInvalidValue, "null");
   int enforced = 9;
-  OK(hsavmm_enforcement(&enforced, &both[0]));
+  OK(hsavmm_enforcement(&enforced, &locations[0]));
   EXPECT(enforced == 0);
-  OK(hsavmm_enforcement(&enforced, &both[1]));
+  OK(hsavmm_enforcement(&enforced, &locations[1]));
   EXPECT(enforced == 1);
 
   hsavmm_usage usage;
@@ -80,59 +80,59 @@ static void virtual_memory(size_t granule) {
   OK(hsavmm_check());
 }
 
-static void many(size_t granule) {
+static void batches(size_t granule) {
   char *one, *other;
-  void *place;
-  OK(hipMemAddressReserve(&place, 2 * granule, 0, NULL, 0));
-  one = (char *)place;
-  OK(hipMemAddressReserve(&place, granule, 0, NULL, 0));
-  other = (char *)place;
+  void *ptr;
+  OK(hipMemAddressReserve(&ptr, 2 * granule, 0, NULL, 0));
+  one = (char *)ptr;
+  OK(hipMemAddressReserve(&ptr, granule, 0, NULL, 0));
+  other = (char *)ptr;
   hipMemAllocationProp prop;
   memset(&prop, 0, sizeof prop);
   prop.type = hipMemAllocationTypePinned;
-  prop.location = both[0];
+  prop.location = locations[0];
   hipMemGenericAllocationHandle_t handle;
   OK(hipMemCreate(&handle, granule, &prop, 0));
   hipMemAccessDesc desc[2];
-  int which;
-  for (which = 0; which < 2; ++which) {
-    desc[which].location = both[which];
-    desc[which].flags = hipMemAccessFlagsProtReadWrite;
+  int index;
+  for (index = 0; index < 2; ++index) {
+    desc[index].location = locations[index];
+    desc[index].flags = hipMemAccessFlagsProtReadWrite;
   }
   hsavmm_mapping mappings[3];
   hsavmm_range ranges[2];
   mappings[0].ptr = other;
   mappings[1].ptr = one;
   mappings[2].ptr = one + granule;
-  for (which = 0; which < 3; ++which) {
-    mappings[which].size = granule;
-    mappings[which].handle = handle;
+  for (index = 0; index < 3; ++index) {
+    mappings[index].size = granule;
+    mappings[index].handle = handle;
   }
   hsavmm_usage usage;
   /* If one entry is invalid, no mapping is created. */
   mappings[2].ptr = one;
-  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "overlaps the other range");
+  EXPECT_FAILURE(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "overlaps the other range");
   mappings[2].ptr = one + 2 * granule;
-  REFUSED(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "reservation");
-  REFUSED(hsavmm_map_many(mappings, 0, desc, 2), hipErrorInvalidValue, "list");
-  REFUSED(hsavmm_map_many(NULL, 1, desc, 2), hipErrorInvalidValue, "`mappings` is null");
+  EXPECT_FAILURE(hsavmm_map_many(mappings, 3, desc, 2), hipErrorInvalidValue, "reservation");
+  EXPECT_FAILURE(hsavmm_map_many(mappings, 0, desc, 2), hipErrorInvalidValue, "list");
+  EXPECT_FAILURE(hsavmm_map_many(NULL, 1, desc, 2), hipErrorInvalidValue, "`mappings` is null");
   OK(hsavmm_count(&usage));
   EXPECT(usage.mappings == 0);
   mappings[2].ptr = one + granule;
   OK(hsavmm_map_many(mappings, 3, NULL, 0));
   unsigned long long flags = 9;
-  OK(hipMemGetAccess(&flags, &both[0], other));
+  OK(hipMemGetAccess(&flags, &locations[0], other));
   EXPECT(flags == 0);
   ranges[0].ptr = one;
   ranges[0].size = 2 * granule;
   ranges[1].ptr = other;
   ranges[1].size = granule;
-  REFUSED(hsavmm_set_access_many(ranges, 2, NULL, 2), hipErrorInvalidValue, "`desc` is null");
+  EXPECT_FAILURE(hsavmm_set_access_many(ranges, 2, NULL, 2), hipErrorInvalidValue, "`desc` is null");
   OK(hsavmm_set_access_many(ranges, 2, desc, 1));
-  OK(hipMemGetAccess(&flags, &both[0], one + granule));
+  OK(hipMemGetAccess(&flags, &locations[0], one + granule));
   EXPECT(flags == 3);
   OK(hsavmm_unmap_many(ranges, 2));
-  REFUSED(hsavmm_unmap_many(ranges, 2), hipErrorInvalidValue, "not mapped");
+  EXPECT_FAILURE(hsavmm_unmap_many(ranges, 2), hipErrorInvalidValue, "not mapped");
   OK(hsavmm_map_many(mappings, 3, desc, 2));
   OK(hipMemsetD8(other, 5, 1));
   EXPECT(one[0] == 5 && one[granule] == 5);
@@ -161,21 +161,21 @@ static void areas(void) {
     OK(hsavmm_area_create(&area, 0, flags));
     int existing = (flags & HSAVMM_AREA_MAPPED) && !(flags & (HSAVMM_AREA_HOST | HSAVMM_AREA_UNIFIED));
     void *memory, *on_device;
-    if (existing) REFUSED(hsavmm_area_mmap(area, &memory, 5, NULL), hipErrorInvalidValue, "mmap");
+    if (existing) EXPECT_FAILURE(hsavmm_area_mmap(area, &memory, 5, NULL), hipErrorInvalidValue, "mmap");
     hipError_t error = hsavmm_area_mmap(area, &memory, 5, existing ? own + 100 : NULL);
     EXPECT(error == hipSuccess);
     OK(hsavmm_area_device_pointer(area, &on_device, memory));
     EXPECT(existing ? memory == own + 100 : memory == on_device);
-    REFUSED(hsavmm_area_destroy(area), hipErrorIllegalState, "still mapped");
+    EXPECT_FAILURE(hsavmm_area_destroy(area), hipErrorIllegalState, "still mapped");
     OK(hsavmm_area_munmap(area, memory));
-    REFUSED(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not the start of memory");
+    EXPECT_FAILURE(hsavmm_area_munmap(area, memory), hipErrorInvalidValue, "not the start of memory");
     OK(hsavmm_area_destroy(area));
-    REFUSED(hsavmm_area_destroy(area), hipErrorInvalidHandle, "invalid object number");
+    EXPECT_FAILURE(hsavmm_area_destroy(area), hipErrorInvalidHandle, "invalid object number");
   }
   hsavmm_area_t area;
-  REFUSED(hsavmm_area_create(&area, 99, 0), hipErrorInvalidDevice, "device 99");
+  EXPECT_FAILURE(hsavmm_area_create(&area, 99, 0), hipErrorInvalidDevice, "device 99");
   EXPECT(hsavmm_area_create(&area, 0, 16) == hipErrorInvalidValue);
-  REFUSED(hsavmm_area_mmap(NULL, NULL, 1, NULL), hipErrorInvalidValue, "null");
+  EXPECT_FAILURE(hsavmm_area_mmap(NULL, NULL, 1, NULL), hipErrorInvalidValue, "null");
 }
 
 static void growable(size_t granule) {
@@ -184,7 +184,7 @@ static void growable(size_t granule) {
   size_t size;
   char text[6] = "";
   OK(hsavmm_growable_reserve(&buffer, 0, 64 * granule));
-  OK(hsavmm_growable_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_growable_grant(buffer, locations, 2, hipMemAccessFlagsProtReadWrite));
   OK(hsavmm_growable_resize(buffer, 10));
   OK(hsavmm_growable_place(buffer, &start, &size));
   EXPECT(size == 10);
@@ -195,38 +195,38 @@ static void growable(size_t granule) {
   OK(hipMemcpy(text, start, 6, hipMemcpyDeviceToHost));
   EXPECT(strcmp(text, "hello") == 0);
   EXPECT(hsavmm_growable_resize(buffer, (size_t)1 << 60) == hipErrorInvalidValue);
-  REFUSED(hsavmm_growable_grant(buffer, both, 2, (hipMemAccessFlags)2), hipErrorInvalidValue, "flags");
-  OK(hsavmm_growable_revoke(buffer, &both[0], 1));
+  EXPECT_FAILURE(hsavmm_growable_grant(buffer, locations, 2, (hipMemAccessFlags)2), hipErrorInvalidValue, "flags");
+  OK(hsavmm_growable_revoke(buffer, &locations[0], 1));
   OK(hsavmm_growable_resize(buffer, 50 * granule));
-  EXPECT(access_of(&both[0], start) == 0 && access_of(&both[0], (char *)start + 45 * granule) == 0);
-  EXPECT(access_of(&both[1], (char *)start + 45 * granule) == 3);
-  REFUSED(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
-  /* A number of an object of another kind is invalid. */
-  REFUSED(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid object number");
+  EXPECT(access_of(&locations[0], start) == 0 && access_of(&locations[0], (char *)start + 45 * granule) == 0);
+  EXPECT(access_of(&locations[1], (char *)start + 45 * granule) == 3);
+  EXPECT_FAILURE(hsavmm_growable_revoke(buffer, NULL, 1), hipErrorInvalidValue, "null");
+  /* The number of an object of another type is invalid. */
+  EXPECT_FAILURE(hsavmm_ring_destroy((hsavmm_ring_t)(void *)buffer), hipErrorInvalidHandle, "invalid object number");
   OK(hsavmm_growable_destroy(buffer));
-  REFUSED(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
+  EXPECT_FAILURE(hsavmm_growable_resize(buffer, 1), hipErrorInvalidHandle, "invalid object number");
 }
 
-/* Page 9 of a buffer is mapped. */
+/* Shares page 9 of `buffer`, which is mapped, with another buffer. */
 static void shared_pages(hsavmm_paged_t buffer, void *start, size_t page) {
   hsavmm_paged_t other;
-  void *there;
+  void *target;
   size_t users = 7;
   unsigned char byte = 0;
   OK(hsavmm_paged_reserve(&other, 0, (size_t)64 << 20, page, 0));
-  OK(hsavmm_paged_grant(other, both, 2, hipMemAccessFlagsProtReadWrite));
-  OK(hsavmm_paged_place(other, &there, NULL, NULL));
+  OK(hsavmm_paged_grant(other, locations, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_place(other, &target, NULL, NULL));
   OK(hsavmm_paged_share_pages(buffer, 9, 1, other, 2));
-  OK(hipMemset((char *)there + 2 * page, 5, page));
+  OK(hipMemset((char *)target + 2 * page, 5, page));
   OK(hsavmm_paged_page_users(buffer, 9, &users));
   EXPECT(users == 2);
-  EXPECT(access_of(&both[0], (char *)start + 9 * page) == 0);
-  EXPECT(access_of(&both[0], (char *)there + 2 * page) == 3);
+  EXPECT(access_of(&locations[0], (char *)start + 9 * page) == 0);
+  EXPECT(access_of(&locations[0], (char *)target + 2 * page) == 3);
   EXPECT(hsavmm_paged_share_pages(buffer, 9, 1, other, 2) == hipErrorInvalidValue);
   EXPECT(hsavmm_paged_share_pages(buffer, 8, 1, other, 3) == hipErrorInvalidValue);
-  REFUSED(hsavmm_paged_page_users(buffer, 9, NULL), hipErrorInvalidValue, "`users`");
+  EXPECT_FAILURE(hsavmm_paged_page_users(buffer, 9, NULL), hipErrorInvalidValue, "`users`");
   OK(hsavmm_paged_unmap(buffer, 9, 1));
-  OK(hipMemcpyDtoH(&byte, (char *)there + 2 * page, 1));
+  OK(hipMemcpyDtoH(&byte, (char *)target + 2 * page, 1));
   EXPECT(byte == 5);
   OK(hsavmm_paged_page_users(other, 2, &users));
   EXPECT(users == 1);
@@ -240,7 +240,7 @@ static void paged(void) {
   size_t page, count;
   unsigned char byte = 9;
   OK(hsavmm_paged_reserve(&buffer, 0, (size_t)64 << 20, (size_t)2 << 20, HSAVMM_PAGED_ZERO));
-  OK(hsavmm_paged_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_paged_grant(buffer, locations, 2, hipMemAccessFlagsProtReadWrite));
   OK(hsavmm_paged_place(buffer, &start, &page, &count));
   EXPECT(page == (size_t)2 << 20 && count == 32);
   OK(hsavmm_paged_map(buffer, 3, 2));
@@ -252,11 +252,11 @@ static void paged(void) {
   EXPECT(hsavmm_paged_map(buffer, 4, 1) == hipErrorInvalidValue);
   EXPECT(hsavmm_paged_map(buffer, 32, 1) == hipErrorInvalidValue);
   EXPECT(hsavmm_paged_map(buffer, 1, (size_t)-1) == hipErrorInvalidValue);
-  OK(hsavmm_paged_revoke(buffer, &both[0], 1));
+  OK(hsavmm_paged_revoke(buffer, &locations[0], 1));
   OK(hsavmm_paged_map(buffer, 9, 1));
-  EXPECT(access_of(&both[0], (char *)start + 3 * page) == 0);
-  EXPECT(access_of(&both[0], (char *)start + 9 * page) == 0);
-  EXPECT(access_of(&both[1], (char *)start + 9 * page) == 3);
+  EXPECT(access_of(&locations[0], (char *)start + 3 * page) == 0);
+  EXPECT(access_of(&locations[0], (char *)start + 9 * page) == 0);
+  EXPECT(access_of(&locations[1], (char *)start + 9 * page) == 3);
   OK(hsavmm_paged_unmap(buffer, 3, 2));
   EXPECT(hsavmm_paged_unmap(buffer, 3, 1) == hipErrorInvalidValue);
   shared_pages(buffer, start, page);
@@ -269,7 +269,7 @@ static void pausable(void) {
   void *start, *after;
   char text[5] = "";
   OK(hsavmm_pausable_create(&buffer, 0, 100));
-  OK(hsavmm_pausable_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_pausable_grant(buffer, locations, 2, hipMemAccessFlagsProtReadWrite));
   OK(hsavmm_pausable_place(buffer, &start, NULL));
   OK(hipMemcpyHtoD(start, "kept", 5));
   OK(hsavmm_pausable_pause(buffer, 1));
@@ -280,29 +280,29 @@ static void pausable(void) {
   OK(hipMemcpyDtoH(text, start, 5));
   EXPECT(strcmp(text, "kept") == 0);
   OK(hsavmm_pausable_pause(buffer, 0));
-  OK(hsavmm_pausable_revoke(buffer, &both[0], 1));
+  OK(hsavmm_pausable_revoke(buffer, &locations[0], 1));
   OK(hsavmm_pausable_resume(buffer));
-  EXPECT(access_of(&both[0], start) == 0 && access_of(&both[1], start) == 3);
-  OK(hsavmm_pausable_revoke(buffer, &both[1], 1));
-  EXPECT(access_of(&both[1], start) == 0);
+  EXPECT(access_of(&locations[0], start) == 0 && access_of(&locations[1], start) == 3);
+  OK(hsavmm_pausable_revoke(buffer, &locations[1], 1));
+  EXPECT(access_of(&locations[1], start) == 0);
   OK(hsavmm_pausable_destroy(buffer));
 }
 
 static void ring(void) {
   hsavmm_ring_t buffer;
   char *start;
-  void *place;
+  void *ptr;
   size_t size;
   char text[6] = "";
   OK(hsavmm_ring_map(&buffer, 0, 1, 2));
-  OK(hsavmm_ring_grant(buffer, both, 2, hipMemAccessFlagsProtReadWrite));
-  OK(hsavmm_ring_place(buffer, &place, &size));
-  start = (char *)place;
+  OK(hsavmm_ring_grant(buffer, locations, 2, hipMemAccessFlagsProtReadWrite));
+  OK(hsavmm_ring_place(buffer, &ptr, &size));
+  start = (char *)ptr;
   OK(hipMemcpyHtoD(start + size - 3, "around", 6));
   OK(hipMemcpyDtoH(text, start, 3));
   EXPECT(strncmp(text, "und", 3) == 0);
-  OK(hsavmm_ring_revoke(buffer, &both[0], 1));
-  EXPECT(access_of(&both[0], start + size) == 0 && access_of(&both[1], start + size) == 3);
+  OK(hsavmm_ring_revoke(buffer, &locations[0], 1));
+  EXPECT(access_of(&locations[0], start + size) == 0 && access_of(&locations[1], start + size) == 3);
   OK(hsavmm_ring_destroy(buffer));
   EXPECT(hsavmm_ring_map(&buffer, 0, 1, 1) == hipErrorInvalidValue);
 }
@@ -314,11 +314,11 @@ int main(void) {
   OK(hipInit(0));
   memset(&prop, 0, sizeof prop);
   prop.type = hipMemAllocationTypePinned;
-  prop.location = both[0];
+  prop.location = locations[0];
   OK(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityRecommended));
   runtime();
   virtual_memory(granule);
-  many(granule);
+  batches(granule);
   areas();
   growable(granule);
   paged();

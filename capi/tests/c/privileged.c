@@ -1,4 +1,5 @@
-/* Prints whether it has more privileges than its caller, and the result of opening the runtime. */
+/* Prints whether the process has more privileges than its caller, and the result of opening the
+ * runtime. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <sys/auxv.h>

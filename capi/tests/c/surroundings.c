@@ -1,4 +1,4 @@
-/* What surrounds virtual memory in programs: properties, streams, events, contexts, registered
+/* The calls that programs use with virtual memory: properties, streams, events, contexts, registered
  * memory, attributes of pointers, reset. */
 #include <hip/hip_runtime.h>
 #include <hsavmm.h>
@@ -19,23 +19,23 @@ static void properties(void) {
   struct {
     hipDeviceProp_t prop;
     char guard[64];
-  } room;
+  } guarded;
   int value = -1;
-  memset(&room, 0x5a, sizeof room);
-  OK(hipGetDeviceProperties(&room.prop, 0));
-  for (size_t index = 0; index < sizeof room.guard; index++) EXPECT(room.guard[index] == 0x5a);
-  EXPECT(strncmp(room.prop.gcnArchName, "gfx", 3) == 0);
-  EXPECT(room.prop.name[0] != 0 && room.prop.totalGlobalMem > 0);
-  EXPECT(room.prop.multiProcessorCount > 0 && room.prop.unifiedAddressing == 1);
+  memset(&guarded, 0x5a, sizeof guarded);
+  OK(hipGetDeviceProperties(&guarded.prop, 0));
+  for (size_t index = 0; index < sizeof guarded.guard; index++) EXPECT(guarded.guard[index] == 0x5a);
+  EXPECT(strncmp(guarded.prop.gcnArchName, "gfx", 3) == 0);
+  EXPECT(guarded.prop.name[0] != 0 && guarded.prop.totalGlobalMem > 0);
+  EXPECT(guarded.prop.multiProcessorCount > 0 && guarded.prop.unifiedAddressing == 1);
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributeMultiprocessorCount, 0));
-  EXPECT(value == room.prop.multiProcessorCount);
+  EXPECT(value == guarded.prop.multiProcessorCount);
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributeWarpSize, 0));
-  EXPECT(value == room.prop.warpSize && (value == 32 || value == 64));
+  EXPECT(value == guarded.prop.warpSize && (value == 32 || value == 64));
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributePciBusId, 0));
-  EXPECT(value == room.prop.pciBusID);
-  EXPECT(room.prop.memoryPoolsSupported == 0 && room.prop.maxTexture1D == 0);
+  EXPECT(value == guarded.prop.pciBusID);
+  EXPECT(guarded.prop.memoryPoolsSupported == 0 && guarded.prop.maxTexture1D == 0);
   EXPECT(hipGetDeviceProperties(NULL, 0) == hipErrorInvalidValue);
-  EXPECT(hipGetDeviceProperties(&room.prop, 99) == hipErrorInvalidDevice);
+  EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
   EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryClockRate, 0) ==
          hipErrorNotSupported);
 }
@@ -44,7 +44,7 @@ static void streams_and_events(void) {
   hipStream_t stream, other;
   hipEvent_t start, stop, untimed;
   unsigned int flags = 9;
-  float passed = -1;
+  float milliseconds = -1;
   int least = 9, greatest = 9, device = 9;
   char from[SIZE], to[SIZE];
   void *memory;
@@ -62,14 +62,14 @@ static void streams_and_events(void) {
   OK(hipEventCreate(&start));
   OK(hipEventCreateWithFlags(&stop, hipEventBlockingSync));
   OK(hipEventCreateWithFlags(&untimed, hipEventDisableTiming));
-  EXPECT(hipEventElapsedTime(&passed, start, stop) == hipErrorInvalidHandle);
+  EXPECT(hipEventElapsedTime(&milliseconds, start, stop) == hipErrorInvalidHandle);
   OK(hipEventRecord(start, stream));
   OK(hipMallocAsync(&memory, SIZE, stream));
   memset(from, 7, SIZE);
   OK(hipMemcpyHtoDAsync(memory, from, SIZE, stream));
   OK(hipMemcpyAsync(to, memory, SIZE, hipMemcpyDeviceToHost, stream));
   EXPECT(memcmp(from, to, SIZE) == 0);
-  /* Every second half of a row. */
+  /* Copies to the second half of each row. */
   OK(hipMemset(memory, 1, SIZE));
   OK(hipMemcpy2DAsync((char *)memory + 8, 16, from, 8, 8, 64, hipMemcpyHostToDevice, stream));
   OK(hipMemcpy(to, memory, 64 * 16, hipMemcpyDeviceToHost));
@@ -83,11 +83,11 @@ static void streams_and_events(void) {
   OK(hipEventSynchronize(stop));
   OK(hipStreamQuery(stream));
   OK(hipStreamSynchronize(stream));
-  OK(hipEventElapsedTime(&passed, start, stop));
-  EXPECT(passed >= 0 && passed < 60000);
-  OK(hipEventElapsedTime(&passed, stop, start));
-  EXPECT(passed <= 0);
-  EXPECT(hipEventElapsedTime(&passed, start, untimed) == hipErrorInvalidHandle);
+  OK(hipEventElapsedTime(&milliseconds, start, stop));
+  EXPECT(milliseconds >= 0 && milliseconds < 60000);
+  OK(hipEventElapsedTime(&milliseconds, stop, start));
+  EXPECT(milliseconds <= 0);
+  EXPECT(hipEventElapsedTime(&milliseconds, start, untimed) == hipErrorInvalidHandle);
   OK(hipStreamIsCapturing(stream, &status));
   EXPECT(status == hipStreamCaptureStatusNone);
   OK(hipThreadExchangeStreamCaptureMode(&mode));
@@ -102,7 +102,7 @@ static void streams_and_events(void) {
   EXPECT(hipStreamDestroy(stream) == hipErrorInvalidHandle);
   EXPECT(hipMemcpyAsync(to, from, 1, hipMemcpyDefault, stream) == hipErrorInvalidHandle);
   EXPECT(hipStreamDestroy(NULL) == hipErrorInvalidHandle);
-  /* A stream is no event. */
+  /* A stream is not an event. */
   EXPECT(hipEventDestroy((hipEvent_t)other) == hipErrorInvalidHandle);
   OK(hipStreamDestroy(other));
 }
@@ -138,7 +138,7 @@ static void registered_memory(void) {
   unsigned int flags = 9, type = 0;
   size_t size = 0;
   void *device = NULL, *start = NULL, *memory, *host;
-  /* A page boundary, as AMD's driver locks pages. */
+  /* Page-aligned, because AMD's driver locks whole pages. */
   char *own = aligned_alloc(4096, SIZE), back[16];
   EXPECT(own != NULL);
   OK(hipHostRegister(own, SIZE, hipHostRegisterPortable));

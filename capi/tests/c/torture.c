@@ -1,7 +1,7 @@
 /*
- * torture SEED SECONDS: random calls, mostly with one invalid argument, compared with a model that
- * knows which must succeed. The library's state is checked after each call, and at the end nothing
- * may be left. A difference ends the program with status 1; the same seed repeats it.
+ * torture SEED SECONDS: makes random calls, mostly with one invalid argument, and compares the results
+ * with a model. Checks the library's state after each call, and for leaks at the end. A difference ends
+ * the program with status 1; the same seed repeats it.
  */
 #define _GNU_SOURCE
 #include <hsavmm.h>
@@ -15,13 +15,13 @@
 
 enum { RANGES = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
 
-/* The memory mapped at a granule of a reservation, and whether a mapping begins there. */
+/* The memory mapped at a granule of a reservation, and whether a mapping starts there. */
 struct slot {
   hipMemGenericAllocationHandle_t handle;
-  int begins;
+  int is_start;
 };
 
-/* A reservation. After it is freed it has no granules. */
+/* A reservation; a freed one has no granules. */
 static struct range {
   char *start;
   size_t count;
@@ -36,7 +36,7 @@ static struct {
 
 static void *blocks[BLOCKS];
 static int descriptors[DESCRIPTORS], devices;
-static size_t granule, calls, refused;
+static size_t granule, calls, failures;
 static unsigned long long state;
 static char *bytes;
 
@@ -45,7 +45,7 @@ static unsigned below(unsigned limit) {
   return (unsigned)(state >> 33) % limit;
 }
 
-/* True with a probability of 1 in `times`. */
+/* Returns 1 with a probability of 1 in `times`. */
 static int once_in(unsigned times) { return below(times) == 0; }
 
 static void fail(const char *what, hipError_t error) {
@@ -53,8 +53,8 @@ static void fail(const char *what, hipError_t error) {
   exit(1);
 }
 
-static int outcome(const char *call, hipError_t error, int expected) {
-  calls++, refused += error != hipSuccess;
+static int check_result(const char *call, hipError_t error, int expected) {
+  calls++, failures += error != hipSuccess;
   if (error == hipErrorUnknown) fail(call, error);
   if (expected != EITHER && expected != (error == hipSuccess)) fail(call, error);
   if (hsavmm_check() != hipSuccess) fail("hsavmm_check", hipErrorUnknown);
@@ -62,7 +62,7 @@ static int outcome(const char *call, hipError_t error, int expected) {
 }
 
 /* Makes a call and compares its success with the expectation. */
-#define TRY(call, expected) outcome(#call, call, expected)
+#define TRY(call, expected) check_result(#call, call, expected)
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
@@ -87,11 +87,10 @@ static hipMemGenericAllocationHandle_t mapped_at(char *at) {
 /* Returns whether no mapping contains both this address and the one before it. */
 static int is_edge(char *at) {
   struct slot *slot = slot_at(at);
-  return !slot || !slot->handle || slot->begins;
+  return !slot || !slot->handle || slot->is_start;
 }
 
-/* Returns whether granules of one reservation are all mapped, as whole mappings, or all unmapped.
- * */
+/* Returns whether a range of one reservation is unmapped, or consists of whole mappings if `mapped`. */
 static int is_run(char *at, size_t size, int mapped) {
   struct range *range = range_at(at);
   size_t done;
@@ -107,7 +106,7 @@ static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) 
   size_t done;
   for (done = 0; done < size; done += granule) {
     slot_at(at + done)->handle = handle;
-    slot_at(at + done)->begins = done == 0;
+    slot_at(at + done)->is_start = done == 0;
   }
 }
 
@@ -132,26 +131,26 @@ static size_t some_size(char *at) {
 static void reserve(struct range *range) {
   size_t size = some_size(NULL), flags = once_in(16);
   size_t alignment = once_in(16) ? 3 : once_in(2) ? (size_t)1 << below(24) : 0;
-  int good = size > 0 && size % granule == 0 && alignment != 3 && flags == 0, is_made;
+  int is_valid = size > 0 && size % granule == 0 && alignment != 3 && flags == 0, is_reserved;
   void *ptr = range->start;
   if (range->count > 0) return;
-  if (size > GRANULES * granule) size |= 1, good = 0;
-  is_made = once_in(4)
+  if (size > GRANULES * granule) size |= 1, is_valid = 0;
+  is_reserved = once_in(4)
                 ? TRY(hsavmm_reserve_at(ptr, size), EITHER)
-                : TRY(hipMemAddressReserve(&ptr, size, alignment, some_address(), flags), good);
-  if (!is_made) return;
+                : TRY(hipMemAddressReserve(&ptr, size, alignment, some_address(), flags), is_valid);
+  if (!is_reserved) return;
   memset(range, 0, sizeof *range);
   range->start = (char *)ptr;
   range->count = size / granule;
 }
 
-static void give_back(char *at, size_t size) {
+static void free_addresses(char *at, size_t size) {
   struct range *range = range_at(at);
   int is_whole = range && at == range->start && size == range->count * granule;
   if (TRY(hipMemAddressFree(at, size), is_whole && is_run(at, size, 0))) range->count = 0;
 }
 
-static void keep(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
+static void store_handle(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
   while (handles[slot].references > 0) {
     TRY(hipMemRelease(handles[slot].value), 1);
     handles[slot].references--;
@@ -166,18 +165,18 @@ static void create(void) {
   hipMemAllocationProp prop;
   hipMemGenericAllocationHandle_t value;
   size_t size = some_size(NULL), flags = once_in(16);
-  int good = size > 0 && size % granule == 0 && flags == 0;
-  if (size > GRANULES * granule) size |= 1, good = 0;
+  int is_valid = size > 0 && size % granule == 0 && flags == 0;
+  if (size > GRANULES * granule) size |= 1, is_valid = 0;
   memset(&prop, 0, sizeof prop);
   prop.type = hipMemAllocationTypePinned;
   prop.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
   prop.location.type = once_in(16) ? hipMemLocationTypeInvalid : hipMemLocationTypeDevice;
   prop.location.id = (int)below((unsigned)devices + 1) - once_in(16);
-  good &= prop.location.type == hipMemLocationTypeDevice;
-  good &= prop.location.id >= 0 && prop.location.id < devices;
+  is_valid &= prop.location.type == hipMemLocationTypeDevice;
+  is_valid &= prop.location.id >= 0 && prop.location.id < devices;
   TRY(hipMemCreate(NULL, size, &prop, flags), 0);
-  if (TRY(hipMemCreate(&value, size, &prop, flags), good)) {
-    keep(below(HANDLES), value, size / granule);
+  if (TRY(hipMemCreate(&value, size, &prop, flags), is_valid)) {
+    store_handle(below(HANDLES), value, size / granule);
   }
 }
 
@@ -185,8 +184,8 @@ static void map(char *at, unsigned slot) {
   size_t size = some_size(NULL), offset = once_in(16) * granule, flags = once_in(16);
   hipMemGenericAllocationHandle_t value = handles[slot].value;
   int fits = handles[slot].references > 0 && size / granule <= handles[slot].count;
-  int good = is_run(at, size, 0) && fits && offset == 0 && flags == 0;
-  if (TRY(hipMemMap(at, size, offset, value, flags), good)) mark(at, size, value);
+  int is_valid = is_run(at, size, 0) && fits && offset == 0 && flags == 0;
+  if (TRY(hipMemMap(at, size, offset, value, flags), is_valid)) mark(at, size, value);
 }
 
 static void unmap(char *at, size_t size) {
@@ -196,30 +195,30 @@ static void unmap(char *at, size_t size) {
 static void set_access(char *at, size_t size) {
   static const int flags[] = {0, 1, 3, 3, 2, -1};
   unsigned choice = below(6);
-  unsigned long long is;
+  unsigned long long access;
   hipMemAccessDesc desc;
   desc.location.type = once_in(4) ? hipMemLocationTypeHost : hipMemLocationTypeDevice;
   desc.location.id = (int)below((unsigned)devices);
   desc.flags = (hipMemAccessFlags)flags[choice];
   TRY(hipMemSetAccess(at, size, &desc, 1), choice < 4 && is_run(at, size, 1));
-  TRY(hipMemGetAccess(&is, &desc.location, at), EITHER);
+  TRY(hipMemGetAccess(&access, &desc.location, at), EITHER);
   if (once_in(4)) TRY(hsavmm_revoke(at, size, &desc.location, 1), EITHER);
 }
 
-/* Copies only inside a reservation: the library cannot check other addresses. */
+/* Copies only inside a reservation, because the library cannot check other addresses. */
 static void copy(const struct range *range) {
   char *at;
   size_t size = (1 + below(2)) * granule - below(9);
-  int may;
+  int expected;
   if (range->count == 0) return;
   at = range->start + below((unsigned)range->count) * granule;
-  may = mapped_at(at) && mapped_at(at + size - 1) ? EITHER : 0;
-  TRY(hipMemcpyHtoD(at, bytes, size), may);
-  TRY(hipMemcpyDtoH(bytes, at, size), may);
-  TRY(hipMemset(at, 7, size), may);
+  expected = mapped_at(at) && mapped_at(at + size - 1) ? EITHER : 0;
+  TRY(hipMemcpyHtoD(at, bytes, size), expected);
+  TRY(hipMemcpyDtoH(bytes, at, size), expected);
+  TRY(hipMemset(at, 7, size), expected);
 }
 
-static void ask(char *at, unsigned slot) {
+static void query(char *at, unsigned slot) {
   hipMemGenericAllocationHandle_t value = NULL;
   hipPointerAttribute_t attributes;
   hipMemAllocationProp prop;
@@ -230,7 +229,7 @@ static void ask(char *at, unsigned slot) {
   TRY(hipPointerGetAttributes(&attributes, at), mapped_at(at) ? 1 : EITHER);
   TRY(hipMemGetAddressRange(&base, &size, at), mapped_at(at) ? 1 : EITHER);
   if (!TRY(hipMemRetainAllocationHandle(&value, at), mapped_at(at) != NULL)) return;
-  if (value != mapped_at(at)) fail("another's handle", hipSuccess);
+  if (value != mapped_at(at)) fail("hipMemRetainAllocationHandle returned another handle", hipSuccess);
   for (slot = 0; slot < HANDLES && handles[slot].value != value; slot++) continue;
   if (slot < HANDLES) handles[slot].references++;
   else TRY(hipMemRelease(value), 1);
@@ -248,7 +247,7 @@ static void share(unsigned slot, int *to) {
     return;
   }
   TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*to, posix), 1);
-  keep(below(HANDLES), value, handles[slot].count);
+  store_handle(below(HANDLES), value, handles[slot].count);
 }
 
 static void allocate(void **block) {
@@ -268,24 +267,24 @@ static void allocate(void **block) {
   *block = NULL;
 }
 
-static void act(void) {
+static void random_call(void) {
   char *at = some_address();
   struct range *range = &ranges[below(RANGES)];
   switch (below(10)) {
   case 0: reserve(range); break;
-  case 1: give_back(once_in(4) ? at : range->start, range->count * granule); break;
+  case 1: free_addresses(once_in(4) ? at : range->start, range->count * granule); break;
   case 2: create(); break;
   case 3:
   case 4: map(at, below(HANDLES)); break;
   case 5: unmap(at, some_size(at)); break;
   case 6: set_access(at, some_size(at)); break;
-  case 7: ask(at, below(HANDLES)); break;
+  case 7: query(at, below(HANDLES)); break;
   case 8: once_in(8) ? share(below(HANDLES), &descriptors[below(DESCRIPTORS)]) : copy(range); break;
   default: if (once_in(8)) allocate(&blocks[below(BLOCKS)]);
   }
 }
 
-/* ---- The end ------------------------------------------------------------------------------- */
+/* ---- Clean-up ------------------------------------------------------------------------------ */
 
 static int open_descriptors(void) {
   int count = 0;
@@ -309,9 +308,9 @@ static int clean_up(void) {
       while (!is_edge(range->start + done + size)) size += granule;
       unmap(range->start + done, size);
     }
-    give_back(range->start, range->count * granule);
+    free_addresses(range->start, range->count * granule);
   }
-  for (index = 0; index < HANDLES; index++) keep(index, NULL, 0);
+  for (index = 0; index < HANDLES; index++) store_handle(index, NULL, 0);
   for (index = 0; index < BLOCKS; index++) {
     if (blocks[index]) allocate(&blocks[index]);
   }
@@ -340,15 +339,15 @@ int main(int count, char **arguments) {
   TRY(hipMemGetAllocationGranularity(&granule, &prop, hipMemAllocationGranularityMinimum), 1);
   bytes = (char *)calloc(2, granule);
   if (!bytes) return 2;
-  /* By then the runtime has opened the descriptors that it keeps. */
-  while (calls < 2000) act();
+  /* After these calls the runtime has opened the descriptors that it keeps. */
+  while (calls < 2000) random_call();
   before = clean_up();
   end = time(NULL) + atoi(arguments[2]);
-  while (time(NULL) < end) act();
+  while (time(NULL) < end) random_call();
   after = clean_up();
   if (after != before) fail("descriptors are leaked", hipErrorUnknown);
   free(bytes);
   TRY(hsavmm_shut_down(), 1);
-  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, refused);
+  printf("ok: seed %s, %zu calls, %zu refused\n", arguments[1], calls, failures);
   return 0;
 }

@@ -1,10 +1,10 @@
 /*
- * A case is a function that returns if all checks pass. Each runs in a process of its own, forked
+ * A case is a function that returns if all checks pass. Each case runs in its own process, forked
  * before any runtime is open, so that a crash ends only that case.
  *
- * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: what" or "skipped
- * NAME: why". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
- * to run; all if there are none.
+ * A test program prints a line for each case: "ok NAME", "FAILED NAME: file:line: check" or "skipped
+ * NAME: reason". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
+ * to run; without arguments, all cases run.
  *
  * C99 and C++17.
  */
@@ -34,35 +34,35 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Also ends children of a case; their parents detect it by wait_for(). */
-static inline void failed(const char *file, int line, const char *what, const char *words) {
+/* Ends the case as failed. Also ends a child of a case, whose parent then fails in wait_for(). */
+static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
-  printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, what,
-         *words ? ": " : "", words);
+  printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,
+         *details ? ": " : "", details);
   fflush(stdout);
   _exit(FAILED);
 }
 
-static inline void expect_error(hipError_t is, hipError_t expected, const char *call,
+static inline void expect_error(hipError_t actual, hipError_t expected, const char *call,
                                 const char *file, int line) {
-  char words[1400];
-  if (is == expected) return;
-  snprintf(words, sizeof words, "%s, not %s; last message: %s", hipGetErrorName(is),
+  char details[1400];
+  if (actual == expected) return;
+  snprintf(details, sizeof details, "%s, not %s; last message: %s", hipGetErrorName(actual),
            hipGetErrorName(expected), hsavmm_last_message());
-  failed(file, line, call, words);
+  fail(file, line, call, details);
 }
 
-/* Each ends the case with a failure unless the condition holds. */
+/* Checks, which end the case as failed unless they hold. */
 #define CHECK(condition)                                                                           \
   do {                                                                                             \
-    if (!(condition)) failed(__FILE__, __LINE__, #condition, "");                                  \
+    if (!(condition)) fail(__FILE__, __LINE__, #condition, "");                                    \
   } while (0)
 #define EXPECT_ERROR(call, code) expect_error(call, code, #call, __FILE__, __LINE__)
 #define EXPECT_SUCCESS(call) EXPECT_ERROR(call, hipSuccess)
 
 /* Ends the case as skipped. */
-static inline void skip(const char *why) {
-  printf("skipped %s: %s\n", current_case, why);
+static inline void skip(const char *reason) {
+  printf("skipped %s: %s\n", current_case, reason);
   fflush(stdout);
   _exit(SKIPPED);
 }
@@ -89,7 +89,7 @@ static inline int open_descriptors(void) {
 }
 
 /* Checks that the library's state is consistent and that this process holds no resources. */
-static inline void nothing_is_left(void) {
+static inline void expect_no_resources(void) {
   hsavmm_usage usage;
   EXPECT_SUCCESS(hsavmm_check());
   EXPECT_SUCCESS(hsavmm_count(&usage));
@@ -99,45 +99,45 @@ static inline void nothing_is_left(void) {
   CHECK(usage.quarantined == 0);
 }
 
-/* Runs a case in its own process. */
-static inline void run_here(const struct test_case *one) {
+/* Runs a case in this process, and exits. */
+static inline void run_and_exit(const struct test_case *test) {
   int before, after;
-  current_case = one->name;
+  current_case = test->name;
   before = open_descriptors();
-  one->run();
-  nothing_is_left();
+  test->run();
+  expect_no_resources();
   EXPECT_SUCCESS(hsavmm_shut_down());
-  /* AMD's runtime keeps descriptors of its own; the simulation has none, and this library closes
-   * all. */
+  /* AMD's runtime keeps some descriptors open. The simulation has none, and this library closes all of
+   * its descriptors. */
   after = open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
   /* Exits normally, with all exit handlers. */
   exit(PASSED);
 }
 
-/* Runs a case in a child. Returns whether it passed or was skipped. */
-static inline int run_case(const struct test_case *one) {
+/* Runs a case in a child process. Returns whether the case passed or was skipped. */
+static inline int run_case(const struct test_case *test) {
   int status = 0;
   pid_t child;
   fflush(stdout);
   child = fork();
-  if (child == 0) run_here(one);
+  if (child == 0) run_and_exit(test);
   if (child < 0 || waitpid(child, &status, 0) != child) {
-    perror(one->name);
+    perror(test->name);
     exit(FAILED);
   }
   if (WIFSIGNALED(status)) {
-    printf("FAILED %s: killed by signal %d\n", one->name, WTERMSIG(status));
+    printf("FAILED %s: killed by signal %d\n", test->name, WTERMSIG(status));
     return 0;
   }
-  if (WEXITSTATUS(status) == PASSED) printf("ok %s\n", one->name);
+  if (WEXITSTATUS(status) == PASSED) printf("ok %s\n", test->name);
   return WEXITSTATUS(status) == PASSED || WEXITSTATUS(status) == SKIPPED;
 }
 
-static inline int is_wanted(const char *name, int count, char **names) {
-  int wanted = count == 1, index;
-  for (index = 1; index < count; index++) wanted |= strcmp(names[index], name) == 0;
-  return wanted;
+static inline int is_selected(const char *name, int count, char **names) {
+  int selected = count == 1, index;
+  for (index = 1; index < count; index++) selected |= strcmp(names[index], name) == 0;
+  return selected;
 }
 
 #define CASE(function)                                                                             \
@@ -150,7 +150,7 @@ static inline int is_wanted(const char *name, int count, char **names) {
     int passed = 1, ran = 0;                                                                       \
     size_t index;                                                                                  \
     for (index = 0; index < sizeof all / sizeof *all; index++) {                                   \
-      if (!is_wanted(all[index].name, count, names)) continue;                                     \
+      if (!is_selected(all[index].name, count, names)) continue;                                   \
       passed &= run_case(&all[index]);                                                             \
       ran++;                                                                                       \
     }                                                                                              \

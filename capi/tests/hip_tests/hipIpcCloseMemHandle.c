@@ -1,4 +1,4 @@
-/* hipIpcCloseMemHandle: memory must be closed as often as it was opened. */
+/* hipIpcCloseMemHandle: memory that was opened twice must be closed twice. */
 #include "memory.h"
 #include "process.h"
 

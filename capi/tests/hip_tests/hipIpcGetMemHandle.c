@@ -13,7 +13,7 @@ static void hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(void
   EXPECT_SUCCESS(hipFree(second));
 }
 
-/* Holds also if the address is reused, which the original does not guarantee. */
+/* The handles also differ if the address is reused, which the original does not guarantee. */
 static void hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(void) {
   hipIpcMemHandle_t one, other;
   void *first, *second;
@@ -45,8 +45,8 @@ static void hipIpcGetMemHandle_Negative_Out_Of_Bound_Pointer(void) {
 
 /* Not in hip-tests: with HIP, a mapped address crashed the kernel (clr#265). */
 static void hipIpcGetMemHandle_Negative_Mapped_Memory(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size);
   hipIpcMemHandle_t handle;
   EXPECT_ERROR(hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
   unmap_and_free(ptr, size);

@@ -9,15 +9,14 @@ struct offer {
 };
 
 /* Opens the memory on every device, and reads it directly and through a copy. */
-static void take_up(const struct offer *offer) {
+static void open_offer(const struct offer *offer) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
     void *opened, *own;
     int can = 0;
     EXPECT_SUCCESS(hipSetDevice(device));
     EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, offer->device));
-    /* A device is not its own peer. The original skips it and so does nothing with a single device.
-     * */
+    /* A device is not its own peer. The original skips it, and tests nothing with a single device. */
     if (!can && device != offer->device) continue;
     EXPECT_SUCCESS(hipMalloc(&own, BYTES));
     EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, offer->handle, hipIpcMemLazyEnablePeerAccess));
@@ -44,7 +43,7 @@ static void hipIpcMemAccess_Semaphores(void) {
     int left;
     for (left = count; left > 0; left--) {
       receive_bytes(end, &offer, sizeof offer);
-      take_up(&offer);
+      open_offer(&offer);
       send_bytes(end, &done, sizeof done);
     }
     end_child(end);

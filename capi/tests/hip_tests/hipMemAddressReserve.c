@@ -3,7 +3,7 @@
 
 /* Alignments far below a page are accepted too. */
 static void hipMemAddressReserve_AlignmentTest(void) {
-  size_t size = rounded(0, BYTES), alignment;
+  size_t size = round_up(0, BYTES), alignment;
   hipMemGenericAllocationHandle_t handle = create(0, size);
   for (alignment = 2; alignment <= 4096; alignment *= 2) {
     hipDeviceptr_t ptr;
@@ -16,16 +16,16 @@ static void hipMemAddressReserve_AlignmentTest(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP 6 returned out of memory for an invalid size. The original requires a power of two as
- * alignment only on NVIDIA; here it holds everywhere. */
+/* HIP 6 returned out of memory for an invalid size. The original rejects an alignment that is not a power
+ * of two only on NVIDIA; this library always rejects it. */
 static void hipMemAddressReserve_Negative(void) {
-  size_t size = rounded(0, BYTES);
-  hipError_t refused = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);
+  size_t size = round_up(0, BYTES);
+  hipError_t invalid_size = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);
   hipDeviceptr_t ptr;
   EXPECT_ERROR(hipMemAddressReserve(NULL, size, 0, 0, 0), hipErrorInvalidValue);
-  EXPECT_ERROR(hipMemAddressReserve(&ptr, 0, 0, 0, 0), refused);
-  EXPECT_ERROR(hipMemAddressReserve(&ptr, size - 1, 0, 0, 0), refused);
-  EXPECT_ERROR(hipMemAddressReserve(&ptr, size, 3, 0, 0), refused);
+  EXPECT_ERROR(hipMemAddressReserve(&ptr, 0, 0, 0, 0), invalid_size);
+  EXPECT_ERROR(hipMemAddressReserve(&ptr, size - 1, 0, 0, 0), invalid_size);
+  EXPECT_ERROR(hipMemAddressReserve(&ptr, size, 3, 0, 0), invalid_size);
 }
 
 CASES(CASE(hipMemAddressReserve_AlignmentTest), CASE(hipMemAddressReserve_Negative))

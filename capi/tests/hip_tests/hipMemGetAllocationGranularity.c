@@ -13,7 +13,7 @@ static void hipMemGetAllocationGranularity_MinGranularity(void) {
   CHECK(granularity_by(hipMemAllocationGranularityMinimum, 0) > 0);
 }
 
-/* HIP 6 returned the minimum for both. */
+/* HIP 6 returned the minimum as the recommended granularity, too. */
 static void hipMemGetAllocationGranularity_RecommendedGranularity(void) {
   size_t least = granularity_of(0), recommended;
   EXPECT_SUCCESS(hipFree(NULL));

@@ -1,17 +1,17 @@
 /* hipMemImportFromShareableHandle: memory of this process, of the parent and of the grandparent.
- * Where the originals square numbers by a kernel, here the importer does it between two copies. */
+ * The originals square numbers in a kernel; here the importer squares them between two copies. */
 #include "process.h"
 #include "shareable.h"
 
 static void hipMemImportFromShareableHandle_Positive_Basic(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle, again;
   hipDeviceptr_t ptr, other = reserve(size);
   int descriptor;
   EXPECT_SUCCESS(hipFree(NULL));
   handle = create_shareable(0, size);
-  descriptor = exported(handle);
-  again = imported(descriptor);
+  descriptor = export_handle(handle);
+  again = import_descriptor(descriptor);
   CHECK(close(descriptor) == 0);
   /* The original ends here. */
   ptr = reserve(size);
@@ -25,12 +25,12 @@ static void hipMemImportFromShareableHandle_Positive_Basic(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP rejects a null pointer as a descriptor, although descriptor 0 is valid; here descriptor 0 is
- * accepted, and fails if it is not memory. HIP of 2024 did not check the type. */
+/* HIP rejects a null pointer as a descriptor, although descriptor 0 is valid. This library accepts
+ * descriptor 0, and the call fails if it is not memory. HIP of 2024 did not check the type. */
 static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
   hipMemGenericAllocationHandle_t handle = create_shareable(0, 2 * granularity_of(0)), other;
-  int descriptor = exported(handle), none = -1;
+  int descriptor = export_handle(handle), none = -1;
   void *shareable = as_os_handle(&descriptor);
   EXPECT_ERROR(hipMemImportFromShareableHandle(NULL, shareable, posix), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemImportFromShareableHandle(&other, NULL, posix), hipErrorInvalidValue);
@@ -49,7 +49,7 @@ static void square(int end) {
   static int values[N];
   size_t size = 0;
   int descriptor = receive_descriptor(end, &size), index;
-  hipMemGenericAllocationHandle_t handle = imported(descriptor);
+  hipMemGenericAllocationHandle_t handle = import_descriptor(descriptor);
   hipDeviceptr_t ptr = reserve(size);
   CHECK(close(descriptor) == 0);
   map_and_grant(ptr, size, handle, 0);
@@ -67,7 +67,7 @@ static void square(int end) {
 }
 
 static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t size) {
-  int descriptor = exported(handle);
+  int descriptor = export_handle(handle);
   send_descriptor(end, descriptor, size);
   CHECK(close(descriptor) == 0);
 }
@@ -92,7 +92,7 @@ static void hipMemImportFromShareableHandle_MulProc_ChldUseHdl(void) {
   size_t size;
   int end;
   pid_t child = start_squaring(&end);
-  size = rounded(0, BYTES);
+  size = round_up(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);
   wait_for(child, end);
@@ -107,7 +107,7 @@ static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   size_t size;
   int end, index;
   pid_t child = start_squaring(&end);
-  size = rounded(0, BYTES);
+  size = round_up(0, BYTES);
   handle = create_shareable(0, size);
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -119,7 +119,7 @@ static void hipMemImportFromShareableHandle_MulProc_ParntChldUseHdl(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* The child never opens a runtime: it only passes the descriptor on. */
+/* The child never opens a runtime. It only sends the descriptor to the grandchild. */
 static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
   struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
@@ -146,7 +146,7 @@ static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
     _exit(PASSED);
   }
   end = keep_end(&channel, 0);
-  size = rounded(0, BYTES);
+  size = round_up(0, BYTES);
   handle = create_shareable(0, size);
   send_memory(end, handle, size);
   wait_for(child, end);

@@ -1,8 +1,8 @@
 /* hipMemRelease: invalid calls. */
 #include "memory.h"
 
-/* After the original's null pointer, calls that crash HIP: a handle released too often, and an
- * invented one. */
+/* The original only passes a null pointer. The other calls crash HIP: a handle that was released too
+ * often, and an address that is not a handle. */
 static void hipMemRelease_negative(void) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_ERROR(hipMemRelease(NULL), hipErrorInvalidValue);

@@ -2,9 +2,9 @@
 #include "process.h"
 #include "shareable.h"
 
-/* Forks a child that maps memory of a device of this process, grants the host access and runs
- * `act`, which leaves the numbers from 1 on. */
-static void with_imported(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
+/* Forks a child that imports and maps memory of a device, grants the host access and runs `act`, which
+ * must write the numbers from 1 on. */
+static void import_in_child(int device, void (*act)(hipDeviceptr_t ptr, size_t size)) {
   struct channel channel = channel_open();
   hipMemGenericAllocationHandle_t handle;
   hipDeviceptr_t ptr;
@@ -17,24 +17,24 @@ static void with_imported(int device, void (*act)(hipDeviceptr_t ptr, size_t siz
     hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
     desc.location.type = hipMemLocationTypeHost;
     descriptor = receive_descriptor(end, &size);
-    handle = imported(descriptor);
+    handle = import_descriptor(descriptor);
     CHECK(close(descriptor) == 0);
     ptr = reserve(size);
     EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
     EXPECT_SUCCESS(hipMemSetAccess(ptr, size, &desc, 1));
-    CHECK(counts_up((const int *)ptr, N, 0));
+    CHECK(is_counting_up((const int *)ptr, N, 0));
     act(ptr, size);
     EXPECT_SUCCESS(hipMemRelease(handle));
     unmap_and_free(ptr, size);
     end_child(end);
   }
   if (device >= device_count()) device = 0;
-  size = rounded(device, BYTES);
+  size = round_up(device, BYTES);
   handle = create_shareable(device, size);
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, device);
   write_numbers(ptr, 0);
-  descriptor = exported(handle);
+  descriptor = export_handle(handle);
   send_descriptor(end, descriptor, size);
   CHECK(close(descriptor) == 0);
   wait_for(child, end);
@@ -50,7 +50,7 @@ static void write_by_host(hipDeviceptr_t ptr, size_t size) {
 
 /* Uses the last device's memory: HIP failed if the exporter was not the first device. */
 static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess(void) {
-  with_imported(1, write_by_host);
+  import_in_child(1, write_by_host);
 }
 
 /* The host and a device write in turn: the host's numbers, the device's, then the host's. */
@@ -68,7 +68,7 @@ static void write_by_both(hipDeviceptr_t ptr, size_t size) {
 }
 
 static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostThenDeviceAccess(void) {
-  with_imported(0, write_by_both);
+  import_in_child(0, write_by_both);
 }
 
 CASES(CASE(hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess),

@@ -5,15 +5,15 @@
 #include <pthread.h>
 
 static void hipMemSetAccess_SetGet(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size);
   expect_access(ptr, 0, hipMemAccessFlagsProtReadWrite);
   if (device_count() > 1) expect_access(ptr, 1, hipMemAccessFlagsProtNone);
   unmap_and_free(ptr, size);
 }
 
 static void hipMemSetAccess_MultDevSetGet(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle;
   hipMemAccessDesc descs[2];
   hipDeviceptr_t ptr;
@@ -31,16 +31,16 @@ static void hipMemSetAccess_MultDevSetGet(void) {
 }
 
 static void hipMemSetAccess_EntireVMMRangeSetGet(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size);
   expect_access(ptr, 0, hipMemAccessFlagsProtReadWrite);
   expect_access(at(ptr, size - 1), 0, hipMemAccessFlagsProtReadWrite);
   unmap_and_free(ptr, size);
 }
 
 static void hipMemGetAccess_NegTst(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
   unsigned long long flags = 0;
   EXPECT_ERROR(hipMemGetAccess(NULL, &desc.location, ptr), hipErrorInvalidValue);
@@ -53,8 +53,8 @@ static void hipMemGetAccess_NegTst(void) {
 static void hipMemSetAccess_FuncTstOnMultDev(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
-    size_t size = rounded(device, BYTES);
-    hipDeviceptr_t ptr = mapped(device, size);
+    size_t size = round_up(device, BYTES);
+    hipDeviceptr_t ptr = map_new(device, size);
     EXPECT_SUCCESS(hipSetDevice(device));
     write_and_read(ptr, device);
     EXPECT_SUCCESS(hipDeviceSynchronize());
@@ -62,24 +62,24 @@ static void hipMemSetAccess_FuncTstOnMultDev(void) {
   }
 }
 
-/* In HIP the host can access what a device was granted. The original needs two devices, but tests
- * one at a time. */
+/* In HIP the host can access memory to which a device has access. The original needs two devices, but
+ * tests one at a time. */
 static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
-    size_t size = rounded(device, BYTES);
-    hipDeviceptr_t ptr = mapped(device, size);
+    size_t size = round_up(device, BYTES);
+    hipDeviceptr_t ptr = map_new(device, size);
     count_up((int *)ptr, N, 0);
-    CHECK(counts_up((const int *)ptr, N, 0));
+    CHECK(is_counting_up((const int *)ptr, N, 0));
     expect_numbers(ptr, 0);
     unmap_and_free(ptr, size);
   }
 }
 
-/* The original checks only on NVIDIA that copies obey permissions; here it holds everywhere. */
+/* The original checks only on NVIDIA that copies obey permissions. This library always does. */
 static void hipMemSetAccess_ChangeAccessProp(void) {
   static int values[N];
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
@@ -101,8 +101,8 @@ static void hipMemSetAccess_ChangeAccessProp(void) {
 }
 
 static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size), other;
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size), other;
   void *from, *to;
   int managed = 0;
   EXPECT_SUCCESS(hipDeviceGetAttribute(&managed, hipDeviceAttributeManagedMemory, 0));
@@ -114,7 +114,7 @@ static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
   EXPECT_SUCCESS(hipMemcpyHtoD(ptr, from, BYTES));
   EXPECT_SUCCESS(hipMemcpyDtoD(other, ptr, BYTES));
   EXPECT_SUCCESS(hipMemcpyDtoH(to, other, BYTES));
-  CHECK(counts_up((const int *)to, N, 3));
+  CHECK(is_counting_up((const int *)to, N, 3));
   EXPECT_SUCCESS(hipFree(other));
   EXPECT_SUCCESS(hipFree(to));
   EXPECT_SUCCESS(hipFree(from));
@@ -122,8 +122,8 @@ static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
 }
 
 static void hipMemSetAccess_Vmm2DevMemCpy(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size), other;
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size), other;
   write_numbers(ptr, 0);
   EXPECT_SUCCESS(hipMalloc(&other, BYTES));
   EXPECT_SUCCESS(hipMemcpyDtoD(other, ptr, BYTES));
@@ -139,11 +139,11 @@ static void need_peer(int peer) {
 }
 
 static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipDeviceptr_t ptr, other;
   int peer, count = device_count();
   need_two_devices();
-  ptr = mapped(0, size);
+  ptr = map_new(0, size);
   write_numbers(ptr, 0);
   for (peer = 1; peer < count; peer++) {
     need_peer(peer);
@@ -159,11 +159,11 @@ static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
 /* Read access for a peer does not affect the others: the first device and the host keep their
  * access. */
 static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipDeviceptr_t ptr, other;
   int peer, count = device_count();
   need_two_devices();
-  ptr = mapped(0, size);
+  ptr = map_new(0, size);
   write_numbers(ptr, 0);
   for (peer = 1; peer < count; peer++) {
     need_peer(peer);
@@ -182,8 +182,8 @@ static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
 }
 
 static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t from = mapped(0, size), to = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t from = map_new(0, size), to = map_new(0, size);
   write_numbers(from, 0);
   EXPECT_SUCCESS(hipMemcpyDtoD(to, from, BYTES));
   expect_numbers(to, 0);
@@ -196,7 +196,7 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
  * a released handle is rejected (design decision 1), so the handle is retained by its address; and
  * the peer's own memory is copied too. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
   hipDeviceptr_t ptr;
   int peer, count = device_count();
@@ -208,7 +208,7 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   write_numbers(ptr, 0);
   for (peer = 1; peer < count; peer++) {
     hipDeviceptr_t alias = reserve(size), own;
-    size_t own_size = rounded(peer, BYTES);
+    size_t own_size = round_up(peer, BYTES);
     need_peer(peer);
     EXPECT_SUCCESS(hipSetDevice(peer));
     EXPECT_ERROR(hipMemMap(alias, size, 0, released, 0), hipErrorInvalidValue);
@@ -217,7 +217,7 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
     EXPECT_SUCCESS(hipMemRelease(retained));
     EXPECT_SUCCESS(hipMemcpyPeer(alias, peer, ptr, 0, BYTES));
     expect_numbers(alias, 0);
-    own = mapped(peer, own_size);
+    own = map_new(peer, own_size);
     EXPECT_SUCCESS(hipMemcpyPeer(own, peer, ptr, 0, BYTES));
     expect_numbers(own, 0);
     unmap_and_free(alias, size);
@@ -226,15 +226,15 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   unmap_and_free(ptr, size);
 }
 
-/* One range with memory of all devices, each accessible to its own device only: a copy crosses all
- * of it. */
+/* One range with memory of all devices, where each device can access only its own memory. A copy covers
+ * the whole range. */
 static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   int device, count = device_count();
   size_t size = 0, all;
   hipDeviceptr_t ptr;
   int *values;
   for (device = 0; device < count; device++) {
-    if (rounded(device, BYTES) > size) size = rounded(device, BYTES);
+    if (round_up(device, BYTES) > size) size = round_up(device, BYTES);
   }
   all = (size_t)count * size;
   values = (int *)malloc(all);
@@ -250,7 +250,7 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   EXPECT_SUCCESS(hipMemcpyHtoD(ptr, values, all));
   memset(values, 0, all);
   EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, all));
-  CHECK(counts_up(values, (int)(all / sizeof(int)), 0));
+  CHECK(is_counting_up(values, (int)(all / sizeof(int)), 0));
   for (device = 0; device < count; device++) {
     EXPECT_SUCCESS(hipMemUnmap(at(ptr, (size_t)device * size), size));
   }
@@ -262,7 +262,7 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
  * access to both, and one call unmaps both. */
 static void hipMemSetAccess_GrowVMM(void) {
   static int values[2 * N];
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t first = create(0, size), second = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   CHECK(size == BYTES);
@@ -275,17 +275,17 @@ static void hipMemSetAccess_GrowVMM(void) {
   grant(ptr, 2 * size, 0, hipMemAccessFlagsProtReadWrite);
   write_numbers(at(ptr, size), N);
   EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, sizeof values));
-  CHECK(counts_up(values, 2 * N, 0));
+  CHECK(is_counting_up(values, 2 * N, 0));
   EXPECT_SUCCESS(hipMemRelease(first));
   EXPECT_SUCCESS(hipMemRelease(second));
   unmap_and_free(ptr, 2 * size);
 }
 
-/* A complete cycle with numbers of its own. */
-static void *live(void *first) {
+/* A complete cycle with numbers from `first` on. */
+static void *map_write_read(void *first) {
   int values[N];
   int from = (int)(intptr_t)first;
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
@@ -293,7 +293,7 @@ static void *live(void *first) {
   EXPECT_SUCCESS(hipMemcpyHtoD(ptr, values, BYTES));
   memset(values, 0, sizeof values);
   EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
-  CHECK(counts_up(values, N, from));
+  CHECK(is_counting_up(values, N, from));
   EXPECT_SUCCESS(hipMemRelease(handle));
   unmap_and_free(ptr, size);
   return NULL;
@@ -303,7 +303,7 @@ static void hipMemSetAccess_Multithreaded(void) {
   pthread_t threads[5];
   intptr_t index;
   for (index = 0; index < 5; index++) {
-    CHECK(pthread_create(&threads[index], NULL, live, (void *)(index * N)) == 0);
+    CHECK(pthread_create(&threads[index], NULL, map_write_read, (void *)(index * N)) == 0);
   }
   for (index = 0; index < 5; index++) CHECK(pthread_join(threads[index], NULL) == 0);
 }
@@ -315,13 +315,13 @@ static void hipMemSetAccess_MultiProc(void) {
   int end;
   CHECK(child >= 0);
   end = keep_end(&channel, child == 0);
-  live(NULL);
+  map_write_read(NULL);
   if (child == 0) end_child(end);
   wait_for(child, end);
 }
 
-/* The invalid calls of hipMemSetAccess, on a mapping or another address. */
-static void refused_at(hipDeviceptr_t ptr, size_t size) {
+/* Checks that invalid calls of hipMemSetAccess fail, on a mapping or another address. */
+static void expect_invalid_calls_fail(hipDeviceptr_t ptr, size_t size) {
   const hipMemAccessDesc good = access_of(0, hipMemAccessFlagsProtReadWrite);
   hipMemAccessDesc desc = good;
   EXPECT_ERROR(hipMemSetAccess(ptr, 0, &desc, 1), hipErrorInvalidValue);
@@ -347,13 +347,13 @@ static void refused_at(hipDeviceptr_t ptr, size_t size) {
 /* The original passes the address of a local variable, for which every call fails anyway; the
  * mapping is tested too. */
 static void hipMemSetAccess_negative(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);
   hipDeviceptr_t ptr = reserve(size), empty = reserve(size);
   EXPECT_SUCCESS(hipMemMap(ptr, size, 0, handle, 0));
-  refused_at(&ptr, size);
-  refused_at(ptr, size);
+  expect_invalid_calls_fail(&ptr, size);
+  expect_invalid_calls_fail(ptr, size);
   expect_access(ptr, 0, hipMemAccessFlagsProtNone);
   EXPECT_ERROR(hipMemSetAccess(NULL, size, &desc, 1), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemSetAccess(&ptr, size, &desc, 1), hipErrorInvalidValue);
@@ -368,7 +368,7 @@ static void hipMemSetAccess_negative(void) {
 
 /* Added in 2026: access of the host as location, without any device. */
 static void hipMemSetAccessHost_devicealloc(void) {
-  size_t size = rounded(0, BYTES);
+  size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   hipMemAccessDesc desc = access_of(0, hipMemAccessFlagsProtReadWrite);

@@ -2,8 +2,8 @@
 #include "memory.h"
 
 static void hipMemUnmap_negative(void) {
-  size_t size = rounded(0, BYTES);
-  hipDeviceptr_t ptr = mapped(0, size);
+  size_t size = round_up(0, BYTES);
+  hipDeviceptr_t ptr = map_new(0, size);
   EXPECT_ERROR(hipMemUnmap(NULL, size), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemUnmap(ptr, 0), hipErrorInvalidValue);
   EXPECT_ERROR(hipMemUnmap(ptr, size - 1), hipErrorInvalidValue);

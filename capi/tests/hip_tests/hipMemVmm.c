@@ -1,4 +1,4 @@
-/* The complete cycle of one mapping, for each kind of memory. */
+/* The complete cycle of one mapping, for pinned and for uncached memory. */
 #include "memory.h"
 
 static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t alignment) {
@@ -29,7 +29,7 @@ static void hipMemVmm_Basic(void) {
   full_cycle(&prop, 4096, granularity);
 }
 
-/* Added in 2026. HIP 6 and older runtimes have no such memory. */
+/* Added in 2026. HIP 6 and older runtimes have no uncached memory. */
 static void hipMemVmm_Uncached(void) {
   hipMemAllocationProp prop = properties_of(0);
   hipMemGenericAllocationHandle_t handle;

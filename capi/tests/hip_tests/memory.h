@@ -1,5 +1,5 @@
 /*
- * Device memory as most cases use it: N ints, created, mapped, accessible, written and read.
+ * Helpers of most cases: create, map, write and read N ints of device memory.
  */
 #ifndef HIP_TESTS_MEMORY_H
 #define HIP_TESTS_MEMORY_H
@@ -21,7 +21,7 @@ static inline void need_two_devices(void) {
   if (device_count() < 2) skip("needs two devices");
 }
 
-/* Properties of pinned memory on a device with virtual memory management. */
+/* Returns the properties of pinned memory on a device, which must support virtual memory management. */
 static inline hipMemAllocationProp properties_of(int number) {
   hipMemAllocationProp prop;
   hipDevice_t device;
@@ -53,7 +53,7 @@ static inline size_t granularity_of(int device) {
 }
 
 /* Rounds a size up to whole granules of a device. */
-static inline size_t rounded(int device, size_t bytes) {
+static inline size_t round_up(int device, size_t bytes) {
   size_t granularity = granularity_of(device);
   return (bytes + granularity - 1) / granularity * granularity;
 }
@@ -106,7 +106,7 @@ static inline void map_and_grant(hipDeviceptr_t ptr, size_t size,
 }
 
 /* Maps new memory of a device at new addresses. Only the mapping keeps the memory. */
-static inline hipDeviceptr_t mapped(int device, size_t size) {
+static inline hipDeviceptr_t map_new(int device, size_t size) {
   hipMemGenericAllocationHandle_t handle = create(device, size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, device);
@@ -125,7 +125,7 @@ static inline void count_up(int *values, int count, int first) {
   for (index = 0; index < count; index++) values[index] = first + index;
 }
 
-static inline int counts_up(const int *values, int count, int first) {
+static inline int is_counting_up(const int *values, int count, int first) {
   int index = 0;
   while (index < count && values[index] == first + index) index++;
   return index == count;
@@ -141,7 +141,7 @@ static inline void expect_numbers(hipDeviceptr_t ptr, int first) {
   static int values[N];
   memset(values, 0xa5, sizeof values);
   EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
-  CHECK(counts_up(values, N, first));
+  CHECK(is_counting_up(values, N, first));
 }
 
 static inline void write_and_read(hipDeviceptr_t ptr, int first) {

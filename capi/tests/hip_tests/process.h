@@ -1,6 +1,6 @@
 /*
- * Cases with several processes: children that are forked before the runtime is open, and
- * descriptors sent between them.
+ * Helpers of cases with several processes: channels to children, which must be forked before the
+ * runtime is open.
  */
 #ifndef HIP_TESTS_PROCESS_H
 #define HIP_TESTS_PROCESS_H
@@ -20,7 +20,8 @@ static inline struct channel channel_open(void) {
   return channel;
 }
 
-/* Keeps one end in each process, so that it detects the exit of the other. */
+/* Closes the other end, so that each process detects the exit of its peer. Returns the end of this
+ * process. */
 static inline int keep_end(struct channel *channel, int which) {
   CHECK(close(channel->ends[1 - which]) == 0);
   return channel->ends[which];
@@ -83,7 +84,7 @@ static inline int receive_descriptor(int end, size_t *size) {
 
 /* Ends a child whose checks have passed. */
 static inline void end_child(int end) {
-  nothing_is_left();
+  expect_no_resources();
   EXPECT_SUCCESS(hsavmm_shut_down());
   CHECK(close(end) == 0);
   _exit(PASSED);

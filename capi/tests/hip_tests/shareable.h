@@ -1,5 +1,5 @@
 /*
- * Memory that is sent to other processes as a file descriptor.
+ * Helpers that create, export and import memory as a file descriptor.
  */
 #ifndef HIP_TESTS_SHAREABLE_H
 #define HIP_TESTS_SHAREABLE_H
@@ -10,7 +10,7 @@ static inline hipMemGenericAllocationHandle_t create_shareable(int device, size_
   return create_of(shareable_of(device), size);
 }
 
-static inline int exported(hipMemGenericAllocationHandle_t handle) {
+static inline int export_handle(hipMemGenericAllocationHandle_t handle) {
   int descriptor = -1;
   EXPECT_SUCCESS(hipMemExportToShareableHandle(&descriptor, handle,
                                                hipMemHandleTypePosixFileDescriptor, 0));
@@ -18,14 +18,14 @@ static inline int exported(hipMemGenericAllocationHandle_t handle) {
   return descriptor;
 }
 
-/* Returns the argument of hipMemImportFromShareableHandle: the number itself since HIP 7.1, before
- * that a pointer to it. Programs decide by the release (PyTorch by ROCM_VERSION >= 70100). */
+/* Returns the argument of hipMemImportFromShareableHandle: the descriptor itself since HIP 7.1, a pointer
+ * to it in earlier releases. Programs distinguish releases (PyTorch by ROCM_VERSION >= 70100). */
 static inline void *as_os_handle(int *descriptor) {
   return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
 }
 
 /* Imports a descriptor, which the caller keeps. */
-static inline hipMemGenericAllocationHandle_t imported(int descriptor) {
+static inline hipMemGenericAllocationHandle_t import_descriptor(int descriptor) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_SUCCESS(hipMemImportFromShareableHandle(&handle, as_os_handle(&descriptor),
                                                  hipMemHandleTypePosixFileDescriptor));

@@ -1,4 +1,4 @@
-/* Ends the program when a call fails. */
+/* Checks that end the program when a call fails. */
 #ifndef CHECK_H
 #define CHECK_H
 

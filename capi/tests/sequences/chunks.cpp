@@ -1,5 +1,5 @@
-/* The calls of an allocator that gives its memory back while a server sleeps (vLLM,
- * torch_memory_saver): each allocation in chunks, a copy on the host, the same address after waking. */
+/* The calls of an allocator that releases its memory while a server sleeps (vLLM, torch_memory_saver):
+ * allocations in chunks, a copy on the host, the same address after waking. */
 #include "check.h"
 #include <algorithm>
 #include <vector>
@@ -22,7 +22,7 @@ static void ensure_context(int device) {
   }
 }
 
-static hipMemAllocationProp on(int device) {
+static hipMemAllocationProp properties_of(int device) {
   hipMemAllocationProp prop{};
   prop.type = hipMemAllocationTypePinned;
   prop.location.type = hipMemLocationTypeDevice;
@@ -33,7 +33,7 @@ static hipMemAllocationProp on(int device) {
 
 static void wake(Allocation &allocation, int device) {
   ensure_context(device);
-  const hipMemAllocationProp prop = on(device);
+  const hipMemAllocationProp prop = properties_of(device);
   for (size_t index = 0; index < allocation.sizes.size(); ++index)
     OK(hipMemCreate(&allocation.handles[index], allocation.sizes[index], &prop, 0));
   size_t offset = 0;
@@ -61,14 +61,14 @@ static void sleep(const Allocation &allocation) {
 int main() {
   int device = -1;
   OK(hipGetDevice(&device));
-  const hipMemAllocationProp prop = on(device);
+  const hipMemAllocationProp prop = properties_of(device);
   size_t granularity = 0;
   OK(hipMemGetAllocationGranularity(&granularity, &prop, hipMemAllocationGranularityMinimum));
   Allocation allocation;
   allocation.size = (10 * (1 << 20) + granularity) / granularity * granularity;
   OK(hipMemAddressReserve(&allocation.address, allocation.size, granularity, nullptr, 0));
-  for (size_t left = allocation.size; left > 0; left -= allocation.sizes.back())
-    allocation.sizes.push_back(std::min(left, CHUNK));
+  for (size_t remaining = allocation.size; remaining > 0; remaining -= allocation.sizes.back())
+    allocation.sizes.push_back(std::min(remaining, CHUNK));
   allocation.handles.resize(allocation.sizes.size());
   wake(allocation, device);
 

@@ -1,5 +1,5 @@
 /* The calls of a communication library between the processes of a node (RCCL, rocSHMEM, Open MPI):
- * fine-grained memory, IPC handles and offsets sent through a pipe, copies in streams, events as marks of
+ * fine-grained memory, IPC handles and offsets sent through a pipe, copies in streams, events that mark
  * progress. */
 #include "check.h"
 #include <sys/wait.h>
@@ -12,7 +12,7 @@ struct Message {
   size_t offset;
 };
 
-/* Opens the other's memory, adds one to each number at the offset, and closes it. */
+/* Opens the parent's memory, adds one to each number at the offset, and closes the memory. */
 static void child(int from, int to) {
   Message message;
   static int numbers[256];
@@ -36,10 +36,10 @@ static void child(int from, int to) {
 int main() {
   int down[2], up[2], status = -1;
   CHECK(pipe(down) == 0 && pipe(up) == 0);
-  const pid_t other = fork();
-  CHECK(other >= 0);
-  if (other == 0) {
-    /* So that it ends if its parent fails. */
+  const pid_t child_pid = fork();
+  CHECK(child_pid >= 0);
+  if (child_pid == 0) {
+    /* The child then ends if its parent fails. */
     CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;
@@ -75,7 +75,7 @@ int main() {
   for (int index = 0; index < 256; ++index) CHECK(numbers[index] == index + 1);
   OK(hipEventDestroy(event));
   OK(hipFree(memory));
-  CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(waitpid(child_pid, &status, 0) == child_pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   puts("done");
   return 0;
 }

@@ -1,9 +1,9 @@
-/* The calls of a pool that grows in place (llama.cpp), and of memory that every peer may use, set one
- * peer at a time (XLA). */
+/* The calls of a pool that grows in place (llama.cpp), and of memory to which every peer gets
+ * access, one peer at a time (XLA). */
 #include "check.h"
 #include <vector>
 
-constexpr size_t MOST = size_t(1) << 35;
+constexpr size_t POOL_SIZE = size_t(1) << 35;
 
 int main() {
   int devices = 0;
@@ -26,7 +26,7 @@ int main() {
     CHECK(properties.totalGlobalMem >= granularity * 8);
 
     hipDeviceptr_t pool = nullptr;
-    OK(hipMemAddressReserve(&pool, MOST, 0, nullptr, 0));
+    OK(hipMemAddressReserve(&pool, POOL_SIZE, 0, nullptr, 0));
     size_t size = 0;
     std::vector<std::pair<hipDeviceptr_t, size_t>> mappings;
     for (size_t step = 1; step <= 3; ++step) {
@@ -39,13 +39,13 @@ int main() {
       /* The mapping keeps the memory. */
       OK(hipMemRelease(handle));
       for (int peer = 0; peer < devices; ++peer) {
-        int can = peer == device;
-        if (!can) OK(hipDeviceCanAccessPeer(&can, peer, device));
+        int can_access = peer == device;
+        if (!can_access) OK(hipDeviceCanAccessPeer(&can_access, peer, device));
         hipMemAccessDesc access = {};
         access.location.type = hipMemLocationTypeDevice;
         access.location.id = peer;
         access.flags = hipMemAccessFlagsProtReadWrite;
-        if (can) OK(hipMemSetAccess(start, more, &access, 1));
+        if (can_access) OK(hipMemSetAccess(start, more, &access, 1));
       }
       size += more;
     }
@@ -64,7 +64,7 @@ int main() {
     OK(hipEventDestroy(event));
     OK(hipStreamDestroy(stream));
     for (const auto &mapping : mappings) OK(hipMemUnmap(mapping.first, mapping.second));
-    OK(hipMemAddressFree(pool, MOST));
+    OK(hipMemAddressFree(pool, POOL_SIZE));
   }
   puts("done");
   return 0;

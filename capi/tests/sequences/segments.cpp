@@ -1,6 +1,6 @@
 /* The calls of a caching allocator with expandable segments (PyTorch): a reservation larger than the
- * device's memory, physical memory piece by piece, access for peers added later, unmapping after the
- * stream is idle, and the pieces' descriptors taken by another process with pidfd_getfd(). */
+ * device's memory, physical memory in pieces, access for peers added later, unmapping after the stream is
+ * idle, and another process that copies the pieces' descriptors with pidfd_getfd(). */
 #include "check.h"
 #include <cstring>
 #include <optional>
@@ -106,7 +106,7 @@ private:
   std::vector<std::optional<hipMemGenericAllocationHandle_t>> handles_;
 };
 
-/* The other process: takes the descriptors of this one, and reads what it wrote. */
+/* Copies the parent's descriptors, and reads the memory that the parent wrote. */
 static void child(int from, int to) {
   pid_t parent = 0;
   int descriptors[3] = {};
@@ -114,17 +114,17 @@ static void child(int from, int to) {
   CHECK(read(from, descriptors, sizeof descriptors) == sizeof descriptors);
   const long process = syscall(SYS_pidfd_open, parent, 0);
   CHECK(process >= 0);
-  std::vector<int> taken;
+  std::vector<int> copies;
   for (int descriptor : descriptors) {
-    const long mine = syscall(SYS_pidfd_getfd, process, descriptor, 0);
-    CHECK(mine >= 0);
-    taken.push_back(static_cast<int>(mine));
+    const long copy = syscall(SYS_pidfd_getfd, process, descriptor, 0);
+    CHECK(copy >= 0);
+    copies.push_back(static_cast<int>(copy));
   }
   hipStream_t stream{};
   OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
   {
     Segment segment(0, stream);
-    segment.import(taken);
+    segment.import(copies);
     for (int index = 0; index < 3; ++index) {
       int value = 0;
       OK(hipMemcpy(&value, segment.at(index), sizeof value, hipMemcpyDeviceToHost));
@@ -138,16 +138,16 @@ static void child(int from, int to) {
 int main() {
   int down[2], up[2];
   CHECK(pipe(down) == 0 && pipe(up) == 0);
-  const pid_t other = fork();
-  CHECK(other >= 0);
-  if (other == 0) {
-    /* So that it ends if its parent fails. */
+  const pid_t child_pid = fork();
+  CHECK(child_pid >= 0);
+  if (child_pid == 0) {
+    /* The child then ends if its parent fails. */
     CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;
   }
   CHECK(close(up[1]) == 0);
-  /* For systems where a child may not take its parent's descriptors otherwise. */
+  /* Some systems otherwise forbid a child to copy its parent's descriptors. */
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   int devices = 0;
   hipStream_t stream{};
@@ -179,7 +179,7 @@ int main() {
   }
   OK(hipStreamDestroy(stream));
   int status = -1;
-  CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(waitpid(child_pid, &status, 0) == child_pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   puts("done");
   return 0;
 }

@@ -6,10 +6,10 @@
 ///
 /// Every bit pattern is a value, and there is no padding: plain integers only.
 pub(crate) unsafe trait Plain: Copy + Send + 'static {
-    /// Passes the name and value of each field, for the log.
+    /// Passes the name and value of each field to `visit`, for the log.
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
 
-    /// The call's name with the operation it asks for, if it is one of several.
+    /// Returns the call's name, with its operation if the call has several.
     fn operation(&self, name: &'static str) -> &'static str {
         name
     }
@@ -25,7 +25,7 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and whatever is written is a value.
+        // SAFETY: as above, and every bit pattern is a value.
         unsafe { std::slice::from_raw_parts_mut((&raw mut *self).cast(), size_of::<Self>()) }
     }
 }
@@ -44,7 +44,7 @@ unsafe impl Plain for u64 {
     }
 }
 
-/// A type of fields that can be formatted for the log.
+/// A field's type, which can be formatted for the log.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }

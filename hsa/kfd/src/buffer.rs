@@ -19,29 +19,29 @@ const FIRST_OFFSET: u64 = 1 << 32;
 pub(crate) struct Buffer {
     pub(crate) label: Label,
     pub(crate) size: u64,
-    /// Its offset for `mmap` of a device's file.
+    /// The buffer's offset for `mmap` of a device's file.
     pub(crate) offset: u64,
     /// Created on first use.
     file: OnceLock<MemoryFile>,
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
-    home: Weak<Buffers>,
-    /// None if another process claims the memory.
+    buffers: Weak<Buffers>,
+    /// `None` if another process allocated the memory.
     _claim: Option<Claim>,
 }
 
 impl Buffer {
-    /// The memory.
+    /// Returns the memory file.
     pub(crate) fn file(&self) -> Result<&MemoryFile> {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let made = MemoryFile::labelled(self.label, self.size)?;
-        Ok(self.file.get_or_init(|| made))
+        let file = MemoryFile::labelled(self.label, self.size)?;
+        Ok(self.file.get_or_init(|| file))
     }
 
     /// Attaches metadata for importers.
-    pub(crate) fn describe(&self, metadata: Metadata) -> Result<()> {
+    pub(crate) fn set_metadata(&self, metadata: Metadata) -> Result<()> {
         let file = metadata.publish(self.label)?;
         *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((metadata, file));
         Ok(())
@@ -50,10 +50,10 @@ impl Buffer {
     /// Returns the metadata that any process has attached.
     pub(crate) fn metadata(&self) -> Metadata {
         let own = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
-        own.as_ref().map_or_else(|| Metadata::of_other(self.label), |(metadata, _)| *metadata)
+        own.as_ref().map_or_else(|| Metadata::from_creator(self.label), |(metadata, _)| *metadata)
     }
 
-    /// A new descriptor of the memory.
+    /// Creates a new descriptor of the memory.
     pub(crate) fn export(&self, close_on_exec: bool, faults: &Faults) -> Result<libc::c_int> {
         let file = self.file()?;
         if faults.has_fault(FaultKind::Leak) {
@@ -69,8 +69,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(home) = self.home.upgrade() {
-            home.forget(self.label.token, self.offset);
+        if let Some(buffers) = self.buffers.upgrade() {
+            buffers.forget(self.label.token, self.offset);
         }
     }
 }
@@ -102,12 +102,12 @@ impl Buffers {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// Returns the number of buffer objects.
     pub(crate) fn count(&self) -> usize {
         self.index().by_offset.len()
     }
 
-    /// New memory; `ENOMEM` if there is no offset left for it.
+    /// Creates a buffer object; `ENOMEM` if there is no offset left for it.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,
@@ -120,28 +120,28 @@ impl Buffers {
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// Imports a dma-buf: returns the process's own buffer if it has one of this memory.
+    /// Imports a dma-buf. Returns the process's existing buffer object if it has one for this memory.
     pub(crate) fn import(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         if size == 0 {
             return Err(EINVAL);
         }
-        let known = |index: &Index| index.by_token.get(&label.token).and_then(Weak::upgrade);
-        let found = known(&self.index());
+        let find = |index: &Index| index.by_token.get(&label.token).and_then(Weak::upgrade);
+        let found = find(&self.index());
         if let Some(found) = found {
             return Ok(found);
         }
         let file = OnceLock::from(MemoryFile::duplicate(descriptor)?);
         let mut index = self.index();
-        // Another thread may have been first.
-        match known(&index) {
+        // Another thread may have imported it meanwhile.
+        match find(&index) {
             Some(found) => Ok(found),
             None => self.insert(&mut index, label, size, file, None),
         }
     }
 
-    /// The memory of a label, if this process has it.
-    pub(crate) fn known(&self, label: Label) -> Option<Arc<Buffer>> {
+    /// Finds the buffer object of a label in this process.
+    pub(crate) fn find(&self, label: Label) -> Option<Arc<Buffer>> {
         self.index().by_token.get(&label.token).and_then(Weak::upgrade)
     }
 
@@ -156,14 +156,14 @@ impl Buffers {
         let offset = index.next_offset;
         let pages = size.checked_next_multiple_of(PAGE).ok_or(ENOMEM)?;
         index.next_offset = offset.checked_add(pages).ok_or(ENOMEM)?;
-        let home = Arc::downgrade(self);
+        let buffers = Arc::downgrade(self);
         let buffer = Arc::new(Buffer {
             label,
             size,
             offset,
             file,
             metadata: Mutex::default(),
-            home,
+            buffers,
             _claim: claim,
         });
         index.by_offset.insert(offset, Arc::downgrade(&buffer));
@@ -171,7 +171,7 @@ impl Buffers {
         Ok(buffer)
     }
 
-    /// What can be mapped at an offset, which must be where an object starts.
+    /// Returns the buffer object that starts at an offset.
     pub(crate) fn at(&self, offset: u64) -> Option<Arc<Buffer>> {
         self.index().by_offset.get(&offset).and_then(Weak::upgrade)
     }
@@ -179,7 +179,7 @@ impl Buffers {
     fn forget(&self, token: u64, offset: u64) {
         let mut index = self.index();
         index.by_offset.remove(&offset);
-        // Another import of the same memory may have the token since.
+        // A later import of the same memory may have registered the token again.
         if index.by_token.get(&token).is_some_and(|known| known.strong_count() == 0) {
             index.by_token.remove(&token);
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_run_out() {
+    fn import_fails_without_free_offsets() {
         let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
         // Another process may have created a fake dma-buf of the maximum file size.
         let [one, other, third] =

@@ -1,7 +1,7 @@
 //! The configuration from the environment.
 
 use crate::faults::Faults;
-use crate::log::complain;
+use crate::log::print_error;
 use crate::profile::{self, PROFILES, Profile};
 use crate::{environment, own};
 use std::fs::File;
@@ -22,29 +22,30 @@ pub(crate) struct Config {
 }
 
 /// The maximum number of GPUs.
-pub(crate) const MOST_GPUS: usize = 8;
+pub(crate) const MAX_GPUS: usize = 8;
 
 impl Config {
-    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and the invalid field.
+    /// Reads `HSA_KFD`, `HSA_KFD_FAULTS` and `HSA_KFD_PAGE_TABLES`; an error names the variable and
+    /// the invalid field.
     pub(crate) fn from_environment() -> Result<Self, String> {
         let read = |name| {
             let value = environment::variable(name).unwrap_or_default().into_string();
             value.map_err(|value| format!("{name}: {value:?} is not UTF-8"))
         };
         let mut config =
-            Self::read(&read("HSA_KFD")?).map_err(|wrong| format!("HSA_KFD: {wrong}"))?;
+            Self::read(&read("HSA_KFD")?).map_err(|error| format!("HSA_KFD: {error}"))?;
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
-            .map_err(|wrong| format!("HSA_KFD_FAULTS: {wrong}"))?;
+            .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
             match File::options().append(true).open(&path).and_then(own::keep_file) {
                 Ok(file) => config.faults = config.faults.recording_to(file),
                 // The process that created the file may have ended already.
-                Err(error) => complain(format_args!("{}: {error}", hsa_faults::RECORD)),
+                Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),
             }
         }
         if let Some(path) = environment::variable("HSA_KFD_PAGE_TABLES") {
-            // The process may have changed its folder when it exits.
+            // The process may exit in another folder.
             let path = std::path::absolute(path)
                 .map_err(|error| format!("HSA_KFD_PAGE_TABLES: {error}"))?;
             config.page_tables = Some(path);
@@ -56,35 +57,34 @@ impl Config {
         let mut config = Self::default();
         let mut memory = None;
         for field in text.split(',').map(str::trim).filter(|field| !field.is_empty()) {
-            let wrong = |wanted: &str| format!("{field:?}: {wanted}");
-            let (key, value) =
-                field.split_once('=').ok_or_else(|| wrong("NAME=VALUE is wanted"))?;
+            let invalid = |expected: &str| format!("{field:?}: expected {expected}");
+            let (key, value) = field.split_once('=').ok_or_else(|| invalid("NAME=VALUE"))?;
             match key {
                 "gpus" => {
-                    let gpus = value.parse().ok().filter(|gpus| (1..=MOST_GPUS).contains(gpus));
-                    config.gpus = gpus.ok_or_else(|| wrong("1 to 8 GPUs"))?;
+                    let gpus = value.parse().ok().filter(|gpus| (1..=MAX_GPUS).contains(gpus));
+                    config.gpus = gpus.ok_or_else(|| invalid("1 to 8 GPUs"))?;
                 }
                 "profile" => {
                     config.profile = profile::named(value).ok_or_else(|| {
-                        wrong(&format!(
+                        invalid(&format!(
                             "one of {}",
                             PROFILES.each_ref().map(|it| it.name).join(", ")
                         ))
                     })?;
                 }
                 "vram" => {
-                    memory = Some(size(value).ok_or_else(|| wrong("bytes, or as 64GiB"))?);
+                    memory = Some(size(value).ok_or_else(|| invalid("a size such as 64GiB"))?);
                 }
                 "machine" => {
-                    let plain =
+                    let allowed =
                         |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-                    let named = (1..=64).contains(&value.len()) && value.chars().all(plain);
-                    config.machine = Some(value.to_owned()).filter(|_| named);
-                    if !named {
-                        return Err(wrong("1 to 64 letters, digits, dots and dashes"));
+                    let valid = (1..=64).contains(&value.len()) && value.chars().all(allowed);
+                    config.machine = Some(value.to_owned()).filter(|_| valid);
+                    if !valid {
+                        return Err(invalid("1 to 64 letters, digits, '-', '_' and '.'"));
                     }
                 }
-                _ => return Err(wrong("one of gpus, profile, vram, machine is wanted")),
+                _ => return Err(invalid("one of gpus, profile, vram, machine")),
             }
         }
         config.memory = memory.unwrap_or(config.profile.memory);
@@ -120,14 +120,14 @@ mod tests {
     #[test]
     fn config_parses_every_field() {
         let config = Config::read("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
-        assert_eq!((config.gpus, config.memory), (2, 512 << 20), "in whatever order");
+        assert_eq!((config.gpus, config.memory), (2, 512 << 20), "fields in any order");
         assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));
         assert_eq!(Config::read("").unwrap().gpus, 1);
         assert_eq!(Config::read("profile=rdna3").unwrap().memory, 24 << 30);
     }
 
     #[test]
-    fn config_rejects_unknown_words() {
+    fn config_rejects_invalid_fields() {
         for field in [
             "gpus=0",
             "gpus=9",

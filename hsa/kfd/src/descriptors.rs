@@ -1,7 +1,7 @@
 //! The table of the process's descriptors that are devices.
 //!
-//! A number can be reused without an interposed call (`fclose`, a direct system call), so the file
-//! behind it is compared, too.
+//! A number can be reused without an interposed call (`fclose`, a direct system call), so each
+//! look-up also compares the file.
 
 use crate::drm::DrmFile;
 use crate::memory_file;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// The device of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
-    /// `/dev/kfd`, and the process that opened it: amdkfd serves no other.
+    /// `/dev/kfd`, and the process that opened it; amdkfd rejects calls of all others.
     Kfd(libc::pid_t),
     /// A render node.
     Render(Arc<DrmFile>),
@@ -28,6 +28,7 @@ impl std::fmt::Display for Device {
     }
 }
 
+/// An open device, and the file that represents it.
 #[derive(Debug)]
 pub(crate) struct Open {
     device: Device,
@@ -43,26 +44,26 @@ static TRACKED: [AtomicBool; QUICK] = [const { AtomicBool::new(false) }; QUICK];
 /// How many descriptors from `QUICK` up are devices.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 
-/// The process whose descriptors these are. A child of `vfork` has descriptors of its own but its
-/// parent's memory, so that it must not change the table.
+/// The process that owns the table. A child of `vfork` shares this memory but has its own
+/// descriptors, so it must not change the table.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Locks the table; a fork waits meanwhile.
-pub(crate) type Held = MutexGuard<'static, Table>;
+/// The locked table. A fork waits for the lock.
+pub(crate) type Guard = MutexGuard<'static, Table>;
 
-/// The table.
-pub(crate) fn table() -> Held {
+/// Locks the table.
+pub(crate) fn table() -> Guard {
     static TABLE: OnceLock<Mutex<Table>> = OnceLock::new();
     TABLE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the calling process, by a system call.
+/// Returns the calling process.
 pub(crate) fn this_process() -> libc::pid_t {
     std::process::id() as libc::pid_t
 }
 
-/// Makes the table this process's.
-pub(crate) fn own() {
+/// Makes the calling process the owner of the table.
+pub(crate) fn take_ownership() {
     OWNER.store(this_process(), Ordering::Relaxed);
 }
 
@@ -71,12 +72,13 @@ pub(crate) fn owner() -> libc::pid_t {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// Whether this is the process whose table it is, and no child that shares its memory or that
-/// came about behind libc's back.
+/// Returns whether the calling process owns the table. Children of `vfork`, or of a direct system
+/// call, do not.
 pub(crate) fn is_owner() -> bool {
     owner() == this_process()
 }
 
+/// Returns the flag of a descriptor below `QUICK`.
 fn quick(descriptor: c_int) -> Option<&'static AtomicBool> {
     TRACKED.get(usize::try_from(descriptor).ok()?)
 }
@@ -118,8 +120,8 @@ pub(crate) fn insert(descriptor: c_int, device: Device) {
     }
 }
 
-/// A descriptor is no longer a device, if it was one. Returns what it was, so that the last
-/// reference to a file is dropped after the lock is.
+/// Removes a descriptor from the table. Returns its device, if it was one, so that the caller drops
+/// it after the lock is released.
 pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) || !is_owner() {
         return None;
@@ -168,11 +170,10 @@ pub(crate) fn render_files() -> Vec<Arc<DrmFile>> {
     files
 }
 
-/// What a child has of its parent's devices: the files are open, but nothing is behind them. The
-/// parent's things are forgotten and not dropped, as other threads of it may have held their
-/// locks.
-pub(crate) fn begin_anew(table: &mut Table) {
-    own();
+/// Resets the table in a forked child: render nodes stay open, but have no state. The parent's state
+/// is forgotten, not dropped, because other threads of the parent may have held its locks.
+pub(crate) fn reset_in_child(table: &mut Table) {
+    take_ownership();
     let mut files: HashMap<*const DrmFile, Arc<DrmFile>> = HashMap::new();
     for open in table.values_mut() {
         let Device::Render(file) = &open.device else { continue };

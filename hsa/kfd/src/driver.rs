@@ -1,4 +1,4 @@
-//! The emulated machine: its GPUs and the process's resources.
+//! The emulated machine: its GPUs, and the process's state in the driver.
 
 use crate::buffer::Buffers;
 use crate::config::Config;
@@ -33,12 +33,12 @@ pub(crate) struct Driver {
     pub(crate) config: Config,
     pub(crate) log: Log,
     pub(crate) gpus: Vec<Gpu>,
-    /// The machine's memory that GPUs use (GTT).
+    /// The system memory that GPUs use (GTT).
     pub(crate) host: Vram,
     pub(crate) windows: Windows,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) process: Process,
-    /// The folder that stands for `/`.
+    /// The folder with the emulated files of `/dev` and `/sys`.
     pub(crate) tree: String,
 }
 
@@ -47,7 +47,7 @@ impl Driver {
     /// variable.
     fn new() -> std::result::Result<Self, String> {
         let config = Config::from_environment()?;
-        let log = Log::from_environment().map_err(|wrong| format!("HSA_KFD_LOG: {wrong}"))?;
+        let log = Log::from_environment().map_err(|error| format!("HSA_KFD_LOG: {error}"))?;
         let memory = match &config.machine {
             Some(name) => Memory::shared(name)
                 .map_err(|error| format!("HSA_KFD: the memory of machine {name:?}: {error}"))?,
@@ -66,7 +66,7 @@ impl Driver {
         Ok(Self { config, log, gpus, host, windows, buffers, process, tree })
     }
 
-    /// Finds a GPU by amdkfd's identifier.
+    /// Returns the index of the GPU with an identifier of amdkfd.
     pub(crate) fn gpu(&self, id: u32) -> Result<usize> {
         let index = id.checked_sub(FIRST_ID).ok_or(EINVAL)? / ID_STEP;
         let gpu = self.gpus.get(index as usize).filter(|gpu| gpu.id == id);
@@ -77,17 +77,17 @@ impl Driver {
 const FIRST_ID: u32 = 0x1001;
 const ID_STEP: u32 = 0x111;
 
-/// Sixteen bits, because they are part of an `mmap` offset.
+/// Returns amdkfd's identifier of a GPU. It has 16 bits, because it is part of an `mmap` offset.
 pub(crate) fn gpu_id(index: usize) -> u32 {
     FIRST_ID + ID_STEP * index as u32
 }
 
 static CURRENT: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Serialises the start of the driver.
-pub(crate) fn birth() -> MutexGuard<'static, ()> {
-    static BIRTH: Mutex<()> = Mutex::new(());
-    BIRTH.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the start of the driver.
+pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
+    static START: Mutex<()> = Mutex::new(());
+    START.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the driver, if it is started.
@@ -96,18 +96,18 @@ pub(crate) fn current() -> Option<&'static Driver> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Returns the driver; starts it on first use. An invalid configuration ends the process, which
-/// must not run on another machine than intended.
+/// Returns the driver; starts it on first use. An invalid configuration ends the process, so that it
+/// never runs on a machine other than the configured one.
 pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {
         return driver;
     }
-    let _birth = birth();
+    let _start = start_lock();
     if let Some(driver) = current() {
         return driver;
     }
-    let driver = Driver::new().unwrap_or_else(|wrong| {
-        log::complain(format_args!("{wrong}"));
+    let driver = Driver::new().unwrap_or_else(|error| {
+        log::print_error(format_args!("{error}"));
         // SAFETY: ends the process at once, without exit handlers.
         unsafe { libc::_exit(2) }
     });
@@ -116,7 +116,7 @@ pub(crate) fn get() -> &'static Driver {
     driver
 }
 
-/// Forgets the driver: it was the parent's, and this process is a forked child.
+/// Forgets the parent's driver in a forked child.
 pub(crate) fn forget() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }

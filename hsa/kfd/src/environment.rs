@@ -1,4 +1,4 @@
-//! Environment variables that say what is read and written.
+//! Environment variables, which are ignored in privileged processes.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Returns whether the process has more privileges than its caller (set-user-id, set-group-id, file
 /// capabilities). The caller's variables must not name files that such a process writes.
 fn is_privileged() -> bool {
-    // SAFETY: it reads the vector that the kernel has put on the stack.
+    // SAFETY: only reads the process's auxiliary vector.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 

@@ -6,7 +6,7 @@ use libc::c_int;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-/// Defines constants of the error numbers in use, and names of all that a fault plan can contain.
+/// Defines constants of the error numbers in use, and the names that fault plans accept.
 macro_rules! numbers {
     ($($name:ident),*; $($other:ident),*) => {
         $(pub(crate) const $name: Errno = Errno(libc::$name);)*
@@ -37,7 +37,7 @@ impl Errno {
     }
 
     /// Sets `errno` and returns -1, as libc does.
-    pub(crate) fn leave(self) -> c_int {
+    pub(crate) fn set_errno(self) -> c_int {
         // SAFETY: the address is that of this thread's own errno.
         unsafe { *libc::__errno_location() = self.0 };
         -1

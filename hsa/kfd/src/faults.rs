@@ -37,13 +37,13 @@ impl Target for Driver {
         [kfd::NAMES, drm::NAMES, &drm::VA_OPERATIONS, &OTHERS].concat()
     }
 
-    fn can(&self, call: &str, wrong: FaultKind) -> bool {
+    fn can(&self, call: &str, fault: FaultKind) -> bool {
         const FREEING: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
         const EXPORTING: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
         const MEASURING: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
         let is_engine = call == "COPY" || call == "FILL";
         let maps = call == "GEM_VA" || call == "GEM_VA.MAP";
-        match wrong {
+        match fault {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
             FaultKind::Late(_) => {
                 call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine
@@ -57,7 +57,7 @@ impl Target for Driver {
             FaultKind::Garbled => is_engine,
             FaultKind::Half => maps || is_engine || MEASURING.contains(&call),
             FaultKind::Double => MEASURING.contains(&call),
-            // Faults that the driver does not implement.
+            // The driver does not implement these faults.
             _ => false,
         }
     }
@@ -70,10 +70,10 @@ impl Faults {
         Ok(Self { injector: Injector::new(plan) })
     }
 
-    /// Lists the rules that have had an effect in a file ([`hsa_faults::RECORD`]).
+    /// Writes each rule that takes effect to a file ([`hsa_faults::RECORD`]).
     pub(crate) fn recording_to(self, file: File) -> Self {
-        // A single write, so that lines of several processes do not mix. A record that cannot be written
-        // must not make the call fail.
+        // A single write, so that lines of several processes do not mix. If the write fails, the
+        // call must not fail.
         let write = move |rule| drop((&file).write_all(format!("driver {rule}\n").as_bytes()));
         Self { injector: self.injector.noting(write) }
     }
@@ -83,7 +83,7 @@ impl Faults {
         self.injector.is_empty()
     }
 
-    /// Counts a call and applies its planned delay; returns its error or its misbehaviour.
+    /// Counts a call and applies its planned delay; returns its planned error or other fault.
     pub(crate) fn next(&self, name: &str) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
@@ -92,20 +92,20 @@ impl Faults {
     }
 
     /// Returns whether the current call has this fault.
-    pub(crate) fn has_fault(&self, wrong: FaultKind) -> bool {
-        !self.injector.is_empty() && hsa_faults::has_fault(wrong)
+    pub(crate) fn has_fault(&self, fault: FaultKind) -> bool {
+        !self.injector.is_empty() && hsa_faults::has_fault(fault)
     }
 
-    /// Returns how long the current call's mapping stays unseen.
-    pub(crate) fn unseen(&self) -> Option<Duration> {
+    /// Returns how long the engines do not see the mapping of the current call.
+    pub(crate) fn unseen_time(&self) -> Option<Duration> {
         match self.current()? {
             FaultKind::Unseen(time) => Some(time),
             _ => None,
         }
     }
 
-    /// Returns how long what the current call removes stays usable.
-    pub(crate) fn stale(&self) -> Option<Duration> {
+    /// Returns how long the engines keep using the mapping that the current call removes.
+    pub(crate) fn stale_time(&self) -> Option<Duration> {
         match self.current()? {
             FaultKind::Stale(time) => Some(time),
             _ => None,
@@ -117,7 +117,7 @@ impl Faults {
     }
 
     /// Returns the size that the call reports.
-    pub(crate) fn size(&self, size: u64) -> u64 {
+    pub(crate) fn reported_size(&self, size: u64) -> u64 {
         match () {
             () if self.has_fault(FaultKind::Half) => size / 2,
             () if self.has_fault(FaultKind::Double) => size.saturating_mul(2),
@@ -134,7 +134,7 @@ impl Faults {
         }
     }
 
-    /// Returns the protection that the CPU gets.
+    /// Returns the protection that a CPU mapping gets.
     pub(crate) fn protection(&self, protection: libc::c_int) -> libc::c_int {
         match () {
             () if self.has_fault(FaultKind::Wide) => libc::PROT_READ | libc::PROT_WRITE,
@@ -146,7 +146,7 @@ impl Faults {
 
 /// Performs a call with its fault, if any.
 pub(crate) fn perform<C, T, E>(
-    wrong: Option<FaultKind>,
+    fault: Option<FaultKind>,
     context: &C,
     argument: &mut T,
     run: impl FnOnce(&C, &mut T) -> std::result::Result<(), E> + Send + 'static,
@@ -156,7 +156,7 @@ where
     T: Clone + Send + 'static,
     E: 'static,
 {
-    match wrong {
+    match fault {
         None => run(context, argument),
         Some(FaultKind::Lost) => Ok(()),
         Some(FaultKind::Late(delay)) => {
@@ -170,7 +170,7 @@ where
             drop(without_signals(|| thread::Builder::new().name("kfd-late".into()).spawn(later)));
             Ok(())
         }
-        Some(_) => with_fault(wrong, || run(context, argument)),
+        Some(_) => with_fault(fault, || run(context, argument)),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     fn only_the_named_call_fails() {
         let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
         assert_eq!(faults.next("GEM_VA.MAP"), Ok(None));
-        assert_eq!(faults.next("GEM_VA.UNMAP"), Err(ENOMEM), "the second of them");
+        assert_eq!(faults.next("GEM_VA.UNMAP"), Err(ENOMEM), "the second GEM_VA call");
         assert_eq!(faults.next("GEM_VA.UNMAP"), Ok(Some(FaultKind::Lost)));
         assert_eq!(faults.next("MMAP"), Ok(None));
     }

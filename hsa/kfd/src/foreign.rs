@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 /// Opens a memory file of another process, if its name matches.
-pub(crate) fn open(process: u32, number: u32, wanted: impl Fn(&str) -> bool) -> Option<File> {
-    open_at(Path::new(&format!("/proc/{process}/fd/{number}")), wanted)
+pub(crate) fn open(process: u32, number: u32, matches: impl Fn(&str) -> bool) -> Option<File> {
+    open_at(Path::new(&format!("/proc/{process}/fd/{number}")), matches)
 }
 
 /// Finds a memory file by name among the open files of another process.
@@ -18,11 +18,11 @@ pub(crate) fn find(process: u32, name: &str) -> Option<File> {
     files.flatten().find_map(|file| open_at(&file.path(), |found| found == name))
 }
 
-fn open_at(path: &Path, wanted: impl Fn(&str) -> bool) -> Option<File> {
+fn open_at(path: &Path, matches: impl Fn(&str) -> bool) -> Option<File> {
     // Open only memory files: opening a pipe could block forever.
     let name = fs::read_link(path).ok()?;
     let name = name.to_str()?.strip_prefix("/memfd:")?;
-    if !wanted(name.strip_suffix(" (deleted)").unwrap_or(name)) {
+    if !matches(name.strip_suffix(" (deleted)").unwrap_or(name)) {
         return None;
     }
     own::keep_file(File::options().read(true).write(true).open(path).ok()?).ok()

@@ -1,8 +1,8 @@
 //! Fork handling.
 //!
-//! The per-process locks are taken before a fork, so that the child gets them free and their data
-//! consistent. The parent's driver, with all its locks, is abandoned: like amdkfd, the emulation
-//! gives the child nothing until it opens a device.
+//! The parent takes the per-process locks before a fork, so that the child finds them free and their
+//! data consistent. The child abandons the parent's driver with all its locks: as with amdkfd, it has
+//! no memory and no handles until it opens a device.
 
 use crate::interpose::lists;
 use crate::{descriptors, driver, own};
@@ -11,10 +11,10 @@ use std::sync::MutexGuard;
 
 /// The locks, in the order in which they are taken.
 struct Locks {
-    _birth: MutexGuard<'static, ()>,
-    table: descriptors::Held,
-    _lists: lists::Held,
-    _turn: MutexGuard<'static, ()>,
+    _start: MutexGuard<'static, ()>,
+    table: descriptors::Guard,
+    _lists: lists::Guard,
+    _limit: MutexGuard<'static, ()>,
 }
 
 thread_local! {
@@ -23,10 +23,10 @@ thread_local! {
 
 extern "C" fn before() {
     let locks = Locks {
-        _birth: driver::birth(),
+        _start: driver::start_lock(),
         table: descriptors::table(),
-        _lists: lists::open(),
-        _turn: own::turn(),
+        _lists: lists::lock(),
+        _limit: own::limit_lock(),
     };
     // A thread that is exiting has no thread-local storage left; its locks are released at once.
     let _ = HELD.try_with(|held| held.replace(Some(locks)));
@@ -38,18 +38,18 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let Ok(Some(mut locks)) = HELD.try_with(RefCell::take) else { return };
-    descriptors::begin_anew(&mut locks.table);
+    descriptors::reset_in_child(&mut locks.table);
     driver::forget();
     own::close_all();
 }
 
-extern "C" fn begin() {
-    descriptors::own();
+extern "C" fn register() {
+    descriptors::take_ownership();
     // SAFETY: the three functions live as long as the object, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
 }
 
-/// Called by the loader before the program starts.
+/// The dynamic loader calls this before the program starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
+static REGISTER: extern "C" fn() = register;

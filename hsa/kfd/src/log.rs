@@ -1,4 +1,4 @@
-//! One line for each call on a device.
+//! The log, with one line for each call on a device.
 
 use crate::abi::{Plain, bits};
 use crate::errno::Result;
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The file named by `HSA_KFD_LOG`, or nothing.
+/// The log, which is disabled without the variable `HSA_KFD_LOG`.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: Option<File>,
@@ -31,13 +31,13 @@ const FLAGS: [(u32, &str); 4] = [
     (libc::MAP_NORESERVE as u32, "NORESERVE"),
 ];
 
-/// Prints a problem to standard error; ignores failures.
-pub(crate) fn complain(what: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "hsa-kfd: {what}");
+/// Prints an error to standard error; ignores failures.
+pub(crate) fn print_error(message: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
 }
 
 impl Log {
-    /// Opens the file; an error names it.
+    /// Opens the file that `HSA_KFD_LOG` names; an error contains its path.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
@@ -50,11 +50,11 @@ impl Log {
         Ok(Self { file, began: Instant::now(), mapped: Mutex::default() })
     }
 
-    pub(crate) fn wanted(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.file.is_some()
     }
 
-    /// A call, its arguments, what it changed in them or its error, and how long it took.
+    /// Logs a call: its arguments, its error or the changed arguments, and its duration.
     pub(crate) fn call<T: Plain>(
         &self,
         device: Arguments<'_>,
@@ -64,26 +64,26 @@ impl Log {
         result: Result<()>,
         began: Instant,
     ) {
-        if !self.wanted() {
+        if !self.is_enabled() {
             return;
         }
         let took = began.elapsed().as_nanos() as f64 / 1000.0;
         let mut text = format!("{device} {name}");
-        let mut known = Vec::new();
+        let mut values = Vec::new();
         before.fields(&mut |field, value| {
             if field != "pad" {
                 // Writing to a string cannot fail.
                 let _ = write!(text, " {field}={value}");
             }
-            known.push(value);
+            values.push(value);
         });
-        let mut known = known.into_iter();
+        let mut values = values.into_iter();
         match result {
             Ok(()) => text.push_str(" ->"),
             Err(error) => drop(write!(text, " = {error}")),
         }
         after.fields(&mut |field, value| {
-            if known.next().as_ref() != Some(&value) {
+            if values.next().as_ref() != Some(&value) {
                 let _ = write!(text, " {field}={value}");
             }
         });
@@ -93,7 +93,7 @@ impl Log {
         self.line(format_args!("{text} ({took:.1} us)"));
     }
 
-    /// A mapping of a device's file.
+    /// Logs a mapping of a device's file.
     pub(crate) fn map(
         &self,
         device: Arguments<'_>,
@@ -102,12 +102,12 @@ impl Log {
         result: Result<*mut c_void>,
         began: Instant,
     ) {
-        if !self.wanted() {
+        if !self.is_enabled() {
             return;
         }
         let took = began.elapsed().as_nanos() as f64 / 1000.0;
         let Mapping { address, length, protection, flags } = mapping;
-        let asked = format!(
+        let call = format!(
             "{device} MMAP address={address:?} length={length:#x} protection={} flags={} \
              offset={offset:#x}",
             bits(protection as u32, &PROTECTIONS),
@@ -117,13 +117,13 @@ impl Log {
             Ok(mapped) => {
                 let (start, length) = (mapped as u64, length as u64);
                 self.mapped().insert(start, (start.saturating_add(length), device.to_string()));
-                self.line(format_args!("{asked} -> {start:#x} ({took:.1} us)"));
+                self.line(format_args!("{call} -> {start:#x} ({took:.1} us)"));
             }
-            Err(error) => self.line(format_args!("{asked} = {error} ({took:.1} us)")),
+            Err(error) => self.line(format_args!("{call} = {error} ({took:.1} us)")),
         }
     }
 
-    /// Logs an unmapping, if it is of a device's file.
+    /// Logs the unmapping of a device's file.
     pub(crate) fn unmap(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         let mut mapped = self.mapped();
@@ -140,15 +140,15 @@ impl Log {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something that is not emulated.
-    pub(crate) fn missing(&self, what: Arguments<'_>) {
-        self.line(format_args!("NOT EMULATED: {what}"));
+    /// Logs a request that is not emulated.
+    pub(crate) fn unknown(&self, request: Arguments<'_>) {
+        self.line(format_args!("NOT EMULATED: {request}"));
     }
 
-    /// One line, written at once so that lines of several threads do not mix.
+    /// Writes one line, in a single write so that lines of several threads do not mix.
     pub(crate) fn line(&self, text: Arguments<'_>) {
         let Some(mut file) = self.file.as_ref() else { return };
-        // SAFETY: asks for a number and touches no memory.
+        // SAFETY: queries a number and touches no memory.
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");

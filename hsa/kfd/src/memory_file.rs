@@ -11,26 +11,26 @@ use std::ffi::CString;
 pub(crate) struct Label {
     /// The GPU that owns the memory, counted from 0.
     pub(crate) gpu: usize,
-    /// The flags it was allocated with.
+    /// The flags of the allocation.
     pub(crate) flags: u32,
     /// Identifies the memory in all processes.
     pub(crate) token: u64,
-    /// The process that allocated it.
+    /// The process that allocated the memory.
     pub(crate) process: u32,
 }
 
-const NAME: &str = "hsa-kfd:";
+const PREFIX: &str = "hsa-kfd:";
 const SEALS: c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Label {
     fn text(self) -> String {
         let Self { gpu, flags, token, process } = self;
-        format!("{NAME}{gpu}:{flags:08x}:{token:016x}:{process:08x}")
+        format!("{PREFIX}{gpu}:{flags:08x}:{token:016x}:{process:08x}")
     }
 
-    /// The label of a file of that name; after it may come that the file is deleted.
+    /// Parses the name of a file; ignores the suffix ` (deleted)`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let mut fields = text.strip_prefix(NAME)?.splitn(4, ':');
+        let mut fields = text.strip_prefix(PREFIX)?.splitn(4, ':');
         let gpu = fields.next()?.parse().ok()?;
         let flags = u32::from_str_radix(fields.next()?, 16).ok()?;
         let token = u64::from_str_radix(fields.next()?, 16).ok()?;
@@ -39,14 +39,14 @@ impl Label {
     }
 }
 
-/// A file of memory, closed when dropped.
+/// A memory file (memfd), closed when dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     descriptor: c_int,
 }
 
 impl MemoryFile {
-    /// A sealed file of zeros that [`recognise`] knows as a buffer object's.
+    /// Creates a sealed file of zeros that [`recognise`] accepts as a buffer object.
     pub(crate) fn labelled(label: Label, size: u64) -> Result<Self> {
         let file = Self::plain(&label.text(), size)?;
         seal(file.descriptor, SEALS)?;
@@ -68,7 +68,7 @@ impl MemoryFile {
         Ok(file)
     }
 
-    /// Opens a new file of the memory of a descriptor.
+    /// Duplicates the descriptor of a memory file.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
         let descriptor = own::above(|floor| {
             let copy = real::duplicate(descriptor, true)?;
@@ -85,20 +85,20 @@ impl MemoryFile {
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let (start, length, offset) = (bytes.as_mut_ptr(), bytes.len(), offset as libc::off_t);
         // SAFETY: writes to the slice alone.
-        let moved = unsafe { libc::pread(self.descriptor, start.cast(), length, offset) };
-        whole(moved, length)
+        let transferred = unsafe { libc::pread(self.descriptor, start.cast(), length, offset) };
+        check_complete(transferred, length)
     }
 
     /// Writes all of the bytes, or fails.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (start, length, offset) = (bytes.as_ptr(), bytes.len(), offset as libc::off_t);
         // SAFETY: reads the slice alone.
-        let moved = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
-        whole(moved, length)
+        let transferred = unsafe { libc::pwrite(self.descriptor, start.cast(), length, offset) };
+        check_complete(transferred, length)
     }
 }
 
-/// An empty memory file under the lowest number that is free.
+/// Creates an empty memory file; its descriptor is the lowest free number.
 fn create(name: &str) -> Result<c_int> {
     let name = CString::new(name).map_err(|_| EINVAL)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -113,8 +113,8 @@ fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
     if sealed < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
-/// Creates a file that represents a device, under the lowest free number. It is empty and not
-/// writable.
+/// Creates an empty, read-only memory file that represents a device; its descriptor is the lowest
+/// free number.
 pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
     if let Err(error) = seal(descriptor, SEALS | libc::F_SEAL_WRITE) {
@@ -125,12 +125,13 @@ pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
     Ok(descriptor)
 }
 
-/// A file for the program to read, with a text in it, under the lowest number that is free.
-pub(crate) fn readable(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
+/// Creates a memory file with a text for the program to read; its descriptor is the lowest free
+/// number.
+pub(crate) fn with_text(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
     // SAFETY: reads the text alone.
-    let moved = unsafe { libc::pwrite(descriptor, text.as_ptr().cast(), text.len(), 0) };
-    if let Err(error) = whole(moved, text.len()) {
+    let transferred = unsafe { libc::pwrite(descriptor, text.as_ptr().cast(), text.len(), 0) };
+    if let Err(error) = check_complete(transferred, text.len()) {
         real::close(descriptor);
         return Err(error);
     }
@@ -138,7 +139,7 @@ pub(crate) fn readable(name: &str, text: &str, close_on_exec: bool) -> Result<c_
     Ok(descriptor)
 }
 
-/// Returns the file of a descriptor: device and inode.
+/// Returns the device and inode numbers of a descriptor's file.
 pub(crate) fn identity(descriptor: c_int) -> Result<(u64, u64)> {
     status(descriptor).map(|status| (status.st_dev, status.st_ino))
 }
@@ -153,10 +154,10 @@ fn status(descriptor: c_int) -> Result<libc::stat> {
     Ok(status)
 }
 
-fn whole(moved: isize, length: usize) -> Result<()> {
-    match moved {
+fn check_complete(transferred: isize, length: usize) -> Result<()> {
+    match transferred {
         ..0 => Err(Errno::last()),
-        moved if moved as usize == length => Ok(()),
+        transferred if transferred as usize == length => Ok(()),
         _ => Err(EIO),
     }
 }
@@ -168,7 +169,7 @@ impl Drop for MemoryFile {
     }
 }
 
-/// Recognises a dma-buf of a buffer object; rejects plain memory files.
+/// Returns the label and size of a buffer object's dma-buf; `EINVAL` for other files.
 pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
     let seals = real::seals(descriptor).map_err(|error| match error {
         EBADF => error,
@@ -183,11 +184,12 @@ pub(crate) fn recognise(descriptor: c_int) -> Result<(Label, u64)> {
 }
 
 fn label_of(descriptor: c_int) -> Option<Label> {
-    Label::parse(&link(descriptor, "/memfd:")?)
+    Label::parse(&link_target(descriptor, "/memfd:")?)
 }
 
-/// What follows a prefix in the name of the file behind a descriptor.
-pub(crate) fn link(descriptor: c_int, prefix: &str) -> Option<String> {
+/// Returns the target of a descriptor's link in `/proc`, without a prefix; `None` if the target lacks
+/// the prefix.
+pub(crate) fn link_target(descriptor: c_int, prefix: &str) -> Option<String> {
     let path = CString::new(format!("/proc/self/fd/{descriptor}")).ok()?;
     let mut target = [0u8; 512];
     // SAFETY: the path ends with a zero and the kernel writes at most the array's length.

@@ -5,25 +5,25 @@ use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The maximum size.
-pub(crate) const MOST: usize = 256;
-const SIZE: usize = 8 + 8 + 4 + MOST;
+/// The maximum size in bytes.
+pub(crate) const MAX_SIZE: usize = 256;
+const SIZE: usize = 8 + 8 + 4 + MAX_SIZE;
 
-/// The driver's bytes, and two words of the same origin.
+/// The user-space driver's bytes, and its two words of flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) flags: u64,
     pub(crate) tiling: u64,
     pub(crate) size: u32,
-    pub(crate) data: [u8; MOST],
+    pub(crate) data: [u8; MAX_SIZE],
 }
 
 impl Metadata {
-    pub(crate) const NONE: Self = Self { flags: 0, tiling: 0, size: 0, data: [0; MOST] };
+    pub(crate) const NONE: Self = Self { flags: 0, tiling: 0, size: 0, data: [0; MAX_SIZE] };
 
-    /// Stores it in a file that other processes find by the buffer's token.
+    /// Stores the metadata in a file that other processes find by the buffer's token.
     pub(crate) fn publish(&self, label: Label) -> Result<MemoryFile> {
-        if self.size as usize > MOST {
+        if self.size as usize > MAX_SIZE {
             return Err(EINVAL);
         }
         let mut bytes = [0; SIZE];
@@ -36,10 +36,10 @@ impl Metadata {
         Ok(file)
     }
 
-    /// Reads the metadata from the process that created the buffer, if it is another one and still
-    /// runs.
-    pub(crate) fn of_other(label: Label) -> Self {
-        // Searching all open files of a process is slow.
+    /// Reads the metadata from the process that created the buffer, if that is another process and
+    /// still runs.
+    pub(crate) fn from_creator(label: Label) -> Self {
+        // This process has no such file; the search through all open files is slow.
         if label.process == std::process::id() {
             return Self::NONE;
         }
@@ -50,12 +50,12 @@ impl Metadata {
         let file = foreign::find(label.process, &name(label))?;
         let mut bytes = [0; SIZE];
         let read = file.read_exact_at(&mut bytes, 0);
-        own::forget_file(&file);
+        own::unmark_file(&file);
         read.ok()?;
         let mut found = Self::NONE;
         found.flags = u64::from_ne_bytes(bytes[..8].try_into().ok()?);
         found.tiling = u64::from_ne_bytes(bytes[8..16].try_into().ok()?);
-        found.size = u32::from_ne_bytes(bytes[16..20].try_into().ok()?).min(MOST as u32);
+        found.size = u32::from_ne_bytes(bytes[16..20].try_into().ok()?).min(MAX_SIZE as u32);
         found.data.copy_from_slice(&bytes[20..]);
         Some(found)
     }
@@ -73,7 +73,7 @@ mod tests {
     use std::time::Duration;
 
     fn written() -> Metadata {
-        let mut data = [0; MOST];
+        let mut data = [0; MAX_SIZE];
         data[..4].copy_from_slice(b"here");
         Metadata { flags: 3, tiling: 5, size: 4, data }
     }
@@ -96,21 +96,23 @@ mod tests {
         let mut published = [0];
         reader.read_exact(&mut published).unwrap();
         let label = Label { gpu: 0, flags: 1, token, process: child as u32 };
-        let (found, other) =
-            (Metadata::of_other(label), Metadata::of_other(Label { token: token ^ 1, ..label }));
+        let (found, absent) = (
+            Metadata::from_creator(label),
+            Metadata::from_creator(Label { token: token ^ 1, ..label }),
+        );
         // SAFETY: our own child, which was not waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
         // SAFETY: as above; its status is of no interest.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(published, [1]);
-        assert_eq!((found, other), (written(), Metadata::NONE));
-        assert_eq!(Metadata::of_other(label), Metadata::NONE);
+        assert_eq!((found, absent), (written(), Metadata::NONE));
+        assert_eq!(Metadata::from_creator(label), Metadata::NONE);
     }
 
     #[test]
     fn oversized_metadata_is_rejected() {
         let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
-        let written = Metadata { size: MOST as u32 + 1, ..written() };
+        let written = Metadata { size: MAX_SIZE as u32 + 1, ..written() };
         assert_eq!(written.publish(label).map(drop), Err(EINVAL));
     }
 }

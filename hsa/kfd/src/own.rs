@@ -1,7 +1,7 @@
 //! The emulation's own descriptors and files.
 //!
-//! A real driver's memory uses no descriptors of the process. The emulation's are therefore hidden:
-//! they lie above the process's limit, are not listed, and the program cannot close them.
+//! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
+//! descriptors: they lie above the process's limit, are not listed, and the program cannot close them.
 
 use crate::errno::Errno;
 use libc::{c_int, rlimit};
@@ -11,13 +11,13 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Descriptors from here on are not distinguished from the program's; default limits are lower.
-const MOST: usize = 1 << 20;
-/// The kernel's table of descriptors is as long as its highest one.
+/// Descriptors from this number on are treated as the program's. Default limits are lower.
+const MAX_DESCRIPTORS: usize = 1 << 20;
+/// The maximum floor: the kernel's table of descriptors is as long as the highest descriptor.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
-static OWN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
-/// One more than the highest ever used.
+static OWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
+/// One more than the highest descriptor ever marked.
 static END: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -25,6 +25,7 @@ fn flag(descriptor: c_int) -> Option<&'static AtomicBool> {
     OWN.get(usize::try_from(descriptor).ok()?)
 }
 
+/// Marks a descriptor as the emulation's, or as the program's.
 pub(crate) fn set(descriptor: c_int, own: bool) {
     let Some(flag) = flag(descriptor) else { return };
     match (flag.swap(own, Ordering::AcqRel), own) {
@@ -39,39 +40,40 @@ pub(crate) fn set(descriptor: c_int, own: bool) {
     }
 }
 
-pub(crate) fn is(descriptor: c_int) -> bool {
+/// Returns whether a descriptor is the emulation's.
+pub(crate) fn contains(descriptor: c_int) -> bool {
     flag(descriptor).is_some_and(|flag| flag.load(Ordering::Acquire))
 }
 
-/// Returns their number.
+/// Returns the number of the emulation's descriptors.
 pub(crate) fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Returns those in a range, in order.
+/// Returns the emulation's descriptors from `first` to `last`, in order.
 pub(crate) fn within(first: usize, last: usize) -> impl Iterator<Item = usize> {
     let end = END.load(Ordering::Acquire).min(last.saturating_add(1));
     (first.min(end)..end).filter(|descriptor| OWN[*descriptor].load(Ordering::Acquire))
 }
 
-/// Closes all of them, in a forked child.
+/// Closes all of the emulation's descriptors, in a forked child.
 pub(crate) fn close_all() {
-    for descriptor in within(0, MOST) {
+    for descriptor in within(0, MAX_DESCRIPTORS) {
         set(descriptor as c_int, false);
         crate::real::close(descriptor as c_int);
     }
 }
 
-/// Serialises temporary changes of the limit.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks temporary changes of the limit of open files.
+pub(crate) fn limit_lock() -> MutexGuard<'static, ()> {
+    static LIMIT: Mutex<()> = Mutex::new(());
+    LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs with the soft limit of open files raised to the hard limit. Passes the number from which on
-/// the emulation's descriptors are placed.
+/// Runs a function with the soft limit of open files raised to the hard limit. Passes it the floor:
+/// the lowest number for the emulation's descriptors.
 pub(crate) fn above<T>(run: impl FnOnce(c_int) -> T) -> T {
-    let _turn = turn();
+    let _limit = limit_lock();
     let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the struct, which lives until the call returns.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -87,7 +89,7 @@ pub(crate) fn above<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor above the program's and makes it the emulation's.
+/// Moves a descriptor to a number from `floor` on, and marks it as the emulation's.
 pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: touches no memory; the descriptor is one the emulation has just opened.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
@@ -100,7 +102,7 @@ pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     kept
 }
 
-/// Does the same for a `File`.
+/// Moves and marks the descriptor of a file, as [`keep`] does.
 pub(crate) fn keep_file(file: File) -> io::Result<File> {
     let kept = above(|floor| keep(file.into_raw_fd(), floor));
     if kept < 0 {
@@ -110,13 +112,13 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(kept) })
 }
 
-/// Closes a kept file.
-pub(crate) fn forget_file(file: &File) {
+/// Unmarks the descriptor of a kept file, which the caller then drops.
+pub(crate) fn unmark_file(file: &File) {
     set(std::os::fd::AsRawFd::as_raw_fd(file), false);
 }
 
-/// The user that owns the files shared between processes.
+/// Returns the user that owns the files shared between processes.
 pub(crate) fn user() -> libc::uid_t {
-    // SAFETY: asks for a number and touches no memory.
+    // SAFETY: queries a number and touches no memory.
     unsafe { libc::geteuid() }
 }

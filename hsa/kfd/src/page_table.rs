@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PAGE: u64 = 4096;
 
-/// `AMDGPU_VM_PAGE_READABLE` and its like.
+/// The permissions, `AMDGPU_VM_PAGE_*`.
 pub(crate) const READABLE: u32 = 1 << 1;
 pub(crate) const WRITABLE: u32 = 1 << 2;
 pub(crate) const EXECUTABLE: u32 = 1 << 3;
 
-/// A range of addresses and its memory.
+/// The mapping of a range of addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
-    /// From where in the buffer, or the process's own address of its memory.
+    /// The offset in the buffer; for user memory, its address in the process.
     pub(crate) offset: u64,
-    /// Readable, writable, executable: `AMDGPU_VM_PAGE_*`.
+    /// The permissions and the caching mode: `AMDGPU_VM_PAGE_*`.
     pub(crate) flags: u32,
-    /// None for user memory that was registered with the GPU.
+    /// `None` for user memory, doorbells and registers.
     pub(crate) buffer: Option<Arc<Buffer>>,
 }
 
 impl Entry {
-    /// Where its range ends if it starts at an address; `EINVAL` if it is not made of pages, or not
-    /// of pages of its buffer.
-    fn check(&self, address: u64) -> Result<u64> {
+    /// Returns the end of the entry's range at an address; `EINVAL` if the range is not page-aligned
+    /// or exceeds the buffer.
+    fn checked_end(&self, address: u64) -> Result<u64> {
         if !self.offset.is_multiple_of(PAGE) {
             return Err(EINVAL);
         }
@@ -38,20 +38,21 @@ impl Entry {
                 return Err(EINVAL);
             }
         }
-        end(address, self.size)
+        range_end(address, self.size)
     }
 }
 
-/// Where an access of a GPU's engine leads.
+/// The target of a GPU engine's access.
 #[derive(Debug)]
 pub(crate) enum Translation {
-    /// To an entry, which starts at this address.
+    /// An entry, and its start address.
     Entry(u64, Entry),
-    /// To no memory for this many bytes: reads return zeros, writes are lost.
+    /// No memory for this many bytes: reads return zeros, writes are lost.
     Nowhere(u64),
 }
 
-/// A translation that an engine still has, although its entry is gone. The memory may be freed meanwhile.
+/// A translation that the engines still use, although its entry was removed. The memory may be freed
+/// meanwhile.
 #[derive(Debug)]
 struct Stale {
     address: u64,
@@ -62,13 +63,13 @@ struct Stale {
     until: Instant,
 }
 
-/// Entries that never overlap.
+/// A page table, whose entries never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct PageTable {
     entries: BTreeMap<u64, Entry>,
-    /// Entries, by their addresses, that the engines do not see yet.
+    /// The time from which the engines see a new entry, by its address.
     unseen: BTreeMap<u64, Instant>,
-    /// Entries, by their addresses, whose memory has moved.
+    /// The addresses of entries whose memory has moved.
     moved: BTreeSet<u64>,
     stale: Vec<Stale>,
     /// The addresses of the entries of each buffer, by its token.
@@ -76,9 +77,9 @@ pub(crate) struct PageTable {
 }
 
 impl PageTable {
-    /// Adds an entry; `EINVAL` if it is not made of pages or overlaps another, as in amdgpu.
+    /// Adds an entry; `EINVAL` if it is not page-aligned or overlaps another, as in amdgpu.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
-        let end = entry.check(address)?;
+        let end = entry.checked_end(address)?;
         let below = self.entries.range(..end).next_back();
         if below.is_some_and(|(start, entry)| start + entry.size > address) {
             return Err(EINVAL);
@@ -87,9 +88,9 @@ impl PageTable {
         Ok(())
     }
 
-    /// Inserts an entry, replacing others in its range; splits those that reach out of it.
+    /// Inserts an entry; removes others in its range, and splits those that extend beyond it.
     pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
-        entry.check(address)?;
+        entry.checked_end(address)?;
         self.clear(address, entry.size)?;
         self.insert(address, entry);
         Ok(())
@@ -123,8 +124,8 @@ impl PageTable {
         (address - start < entry.size).then(|| (*start, entry.clone()))
     }
 
-    /// Finds where an engine's access to an address leads, with planned faults: translations that are
-    /// outdated, not seen yet or of memory that has moved.
+    /// Translates the address of an engine's access, with planned faults: stale translations, entries
+    /// that are not seen yet, and memory that has moved.
     pub(crate) fn translate(&mut self, address: u64) -> Option<Translation> {
         let now = Instant::now();
         self.stale.retain(|stale| stale.until > now);
@@ -153,7 +154,7 @@ impl PageTable {
         self.unseen.insert(address, Instant::now() + time);
     }
 
-    /// Lets the engines use an entry that was removed for a time.
+    /// Keeps a removed entry usable for the engines for a time.
     pub(crate) fn keep_stale(&mut self, address: u64, entry: &Entry, time: Duration) {
         let Some(buffer) = entry.buffer.as_ref().map(Arc::downgrade) else { return };
         let Entry { size, offset, flags, .. } = *entry;
@@ -180,26 +181,26 @@ impl PageTable {
         }
     }
 
-    /// Removes the entry that starts at an address and leads to that memory.
+    /// Removes the entry of a buffer that starts at an address; `ENOENT` if there is none.
     pub(crate) fn unmap(&mut self, address: u64, buffer: Option<&Arc<Buffer>>) -> Result<Entry> {
         let found = self.entries.get(&address).ok_or(ENOENT)?;
-        let same = match (&found.buffer, buffer) {
-            (Some(found), Some(wanted)) => Arc::ptr_eq(found, wanted),
+        let matches = match (&found.buffer, buffer) {
+            (Some(found), Some(buffer)) => Arc::ptr_eq(found, buffer),
             (None, None) => true,
             _ => false,
         };
-        if !same {
+        if !matches {
             return Err(ENOENT);
         }
         self.remove(address).ok_or(ENOENT)
     }
 
-    /// Removes the entries in a range; splits those that reach out of it.
+    /// Removes the entries in a range; splits those that extend beyond it.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
-        let end = end(address, size)?;
-        let touched = self.entries.range(..end).rev();
-        let touched = touched.take_while(|(start, entry)| *start + entry.size > address);
-        let starts: Vec<u64> = touched.map(|(start, _)| *start).collect();
+        let end = range_end(address, size)?;
+        let overlapping = self.entries.range(..end).rev();
+        let overlapping = overlapping.take_while(|(start, entry)| *start + entry.size > address);
+        let starts: Vec<u64> = overlapping.map(|(start, _)| *start).collect();
         for start in starts {
             let Some(entry) = self.remove(start) else { continue };
             let after = start + entry.size;
@@ -227,14 +228,14 @@ impl PageTable {
         }
     }
 
-    /// Every entry, by its address.
+    /// Returns every entry, by its address.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
         self.entries.iter().map(|(address, entry)| (*address, entry))
     }
 }
 
-/// Where a range ends; `EINVAL` if it is not made of pages.
-fn end(address: u64, size: u64) -> Result<u64> {
+/// Returns the end of a range; `EINVAL` if it is not page-aligned.
+fn range_end(address: u64, size: u64) -> Result<u64> {
     if size == 0 || !address.is_multiple_of(PAGE) || !size.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn outdated_translations_last_for_their_time() {
+    fn stale_translations_expire() {
         let vram = Vram::new(Memory::alone(), 0, 8 * PAGE);
         let buffers = Buffers::new();
         let [old, new] =
@@ -283,30 +284,30 @@ mod tests {
             Translation::Entry(_, entry) => Some(entry.buffer.unwrap().label.token),
             Translation::Nowhere(_) => None,
         };
-        let (ever, never) = (Duration::from_secs(600), Duration::ZERO);
+        let (long, none) = (Duration::from_secs(600), Duration::ZERO);
         let mut table = PageTable::default();
         table.map(0x10000, of(&old)).unwrap();
-        table.hide(0x10000, ever);
+        table.hide(0x10000, long);
         assert_eq!(leads_to(&mut table), None);
-        table.hide(0x10000, never);
+        table.hide(0x10000, none);
         assert_eq!(leads_to(&mut table), Some(old.label.token));
         table.invalidate(&old);
         assert_eq!(leads_to(&mut table), None);
         table.validate(&old);
         assert_eq!(leads_to(&mut table), Some(old.label.token));
         let removed = table.unmap(0x10000, Some(&old)).unwrap();
-        table.keep_stale(0x10000, &removed, ever);
+        table.keep_stale(0x10000, &removed, long);
         drop(removed);
         table.map(0x10000, of(&new)).unwrap();
         assert_eq!(leads_to(&mut table), Some(old.label.token));
         drop(old);
         assert_eq!(leads_to(&mut table), None, "the memory was freed");
-        assert_eq!(vram.available(), 7 * PAGE, "and is not kept by the translation");
+        assert_eq!(vram.available(), 7 * PAGE, "the translation does not keep the memory");
         table.stale.iter_mut().for_each(|stale| stale.until = Instant::now());
         assert_eq!(leads_to(&mut table), Some(new.label.token));
     }
 
-    /// Numbers that look random and are the same each time.
+    /// A deterministic random generator.
     struct Dice(u64);
 
     impl Dice {
@@ -320,7 +321,7 @@ mod tests {
 
     const PAGES: usize = 64;
 
-    /// For each page, its buffer and the page in it.
+    /// The buffer of each page, and the page's number in it.
     type Model = [Option<(u64, u64)>; PAGES];
 
     fn as_model(table: &PageTable) -> Model {
@@ -357,11 +358,11 @@ mod tests {
                         let free = kind == 0 || model[pages.clone()].iter().all(Option::is_none);
                         let fits = offset + size <= buffer.size;
                         let entry = Entry { size, offset, flags: 2, buffer: Some(buffer.clone()) };
-                        let done = match kind {
+                        let result = match kind {
                             0 => table.replace(address, entry),
                             _ => table.map(address, entry),
                         };
-                        assert_eq!(done.is_ok(), free && fits);
+                        assert_eq!(result.is_ok(), free && fits);
                         for (index, page) in pages.enumerate().filter(|_| free && fits) {
                             model[page] = Some((token, offset / PAGE + index as u64));
                         }
@@ -386,10 +387,10 @@ mod tests {
                     }
                     _ => {
                         table.forget(buffer);
-                        let of_it = |page: &&mut Option<(u64, u64)>| {
+                        let of_buffer = |page: &&mut Option<(u64, u64)>| {
                             page.is_some_and(|(other, _)| other == token)
                         };
-                        model.iter_mut().filter(of_it).for_each(|page| *page = None);
+                        model.iter_mut().filter(of_buffer).for_each(|page| *page = None);
                     }
                 }
                 assert_eq!(as_model(&table), model, "seed {seed}");

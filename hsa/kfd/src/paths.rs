@@ -15,12 +15,12 @@ pub(crate) enum DriverPath {
     Render(usize),
     /// A file whose contents are generated on open.
     Counter(Counter),
-    /// A file or folder of the written tree.
+    /// A file or folder in the tree that `sysfs` wrote.
     Tree(CString),
 }
 
 /// The paths that the driver serves. All others pass through to the machine.
-const OURS: [&str; 8] = [
+const DRIVER_PATHS: [&str; 8] = [
     "/dev/kfd",
     "/dev/dri",
     "/sys/devices/virtual/kfd",
@@ -43,8 +43,8 @@ pub(crate) fn resolve_at(folder: c_int, path: *const c_char) -> Option<DriverPat
     if path.starts_with('/') || folder == libc::AT_FDCWD || path.is_empty() {
         return driver_path(path);
     }
-    // Only of a folder that was opened here.
-    let folder = crate::memory_file::link(folder, &driver::current()?.tree)?;
+    // Only folders in the tree contain driver paths.
+    let folder = crate::memory_file::link_target(folder, &driver::current()?.tree)?;
     driver_path(&format!("{folder}/{path}"))
 }
 
@@ -57,8 +57,8 @@ fn text<'a>(path: *const c_char) -> Option<&'a str> {
 }
 
 fn driver_path(path: &str) -> Option<DriverPath> {
-    let path = plain(path)?;
-    if !belongs(&path) {
+    let path = normalise(path)?;
+    if !is_driver_path(&path) {
         return None;
     }
     let driver = driver::get();
@@ -74,28 +74,28 @@ fn driver_path(path: &str) -> Option<DriverPath> {
     if let Some(counter) = Counter::named(driver, &path) {
         return Some(DriverPath::Counter(counter));
     }
-    in_tree(driver, &path).map(DriverPath::Tree)
+    join_tree(driver, &path).map(DriverPath::Tree)
 }
 
-fn in_tree(driver: &Driver, path: &str) -> Option<CString> {
+fn join_tree(driver: &Driver, path: &str) -> Option<CString> {
     CString::new(format!("{}{path}", driver.tree)).ok()
 }
 
-/// Returns the file in the tree for a driver path; those of devices and counters are empty.
-pub(crate) fn stand_in(driver_path: DriverPath) -> Option<CString> {
+/// Returns the file in the tree for a driver path. The files of devices and counters are empty.
+pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
     let driver = driver::get();
     match driver_path {
-        DriverPath::Kfd => in_tree(driver, "/dev/kfd"),
+        DriverPath::Kfd => join_tree(driver, "/dev/kfd"),
         DriverPath::Render(gpu) => {
-            in_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu))
+            join_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu))
         }
-        DriverPath::Counter(_) => in_tree(driver, "/counter"),
+        DriverPath::Counter(_) => join_tree(driver, "/counter"),
         DriverPath::Tree(path) => Some(path),
     }
 }
 
 /// Normalises an absolute path (no `.`, `..` or empty names), if it can be a path of the driver.
-fn plain(path: &str) -> Option<Cow<'_, str>> {
+fn normalise(path: &str) -> Option<Cow<'_, str>> {
     if !path.starts_with('/') {
         return None;
     }
@@ -113,10 +113,10 @@ fn plain(path: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(format!("/{}", names.join("/"))))
 }
 
-fn belongs(path: &str) -> bool {
-    OURS.iter().any(|ours| {
-        path.strip_prefix(ours)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || ours.ends_with(':'))
+fn is_driver_path(path: &str) -> bool {
+    DRIVER_PATHS.iter().any(|prefix| {
+        path.strip_prefix(prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || prefix.ends_with(':'))
     })
 }
 
@@ -127,19 +127,19 @@ mod tests {
     #[test]
     fn only_driver_paths_are_recognised() {
         for path in ["/dev/kfd", "/dev/dri", "/dev/dri/card0", "/sys/dev/char/226:128/device"] {
-            assert!(belongs(path), "{path}");
+            assert!(is_driver_path(path), "{path}");
         }
         for path in ["/dev/kfd2", "/dev/null", "/sys/dev/char/1:3", "kfd", ""] {
-            assert!(!belongs(path), "{path}");
+            assert!(!is_driver_path(path), "{path}");
         }
     }
 
     #[test]
-    fn path_forms_resolve_alike() {
+    fn path_forms_are_normalised() {
         for path in ["/dev/kfd", "/dev//kfd", "//dev/./kfd", "/dev/dri/../kfd", "/dev/kfd/"] {
-            assert_eq!(plain(path).as_deref(), Some("/dev/kfd"), "{path}");
+            assert_eq!(normalise(path).as_deref(), Some("/dev/kfd"), "{path}");
         }
-        assert_eq!(plain("dev/kfd"), None);
-        assert_eq!(plain("/../.."), Some(Cow::Borrowed("/")));
+        assert_eq!(normalise("dev/kfd"), None);
+        assert_eq!(normalise("/../.."), Some(Cow::Borrowed("/")));
     }
 }

@@ -10,9 +10,9 @@ pub(crate) struct Profile {
     /// AMDGPU_FAMILY_*.
     pub(crate) family: u32,
     pub(crate) revision: u32,
-    /// Whether the CPU can access all of its memory (large BAR).
+    /// Whether the CPU can access all of the GPU's memory (large BAR).
     pub(crate) large_bar: bool,
-    /// Whether it is integrated, with memory carved out of the system's.
+    /// Whether the GPU is integrated, with memory carved out of the system's.
     pub(crate) integrated: bool,
     pub(crate) compute_units: u32,
     pub(crate) simds_per_unit: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Profile {
     pub(crate) memory_clock_mhz: u32,
     pub(crate) memory_width: u32,
     pub(crate) memory: u64,
-    /// Whether several of them are one hive, joined by XGMI.
+    /// Whether several such GPUs form a hive, connected by XGMI.
     pub(crate) hive: bool,
 }
 
@@ -124,11 +124,11 @@ pub(crate) const PROFILES: [Profile; 4] = [
     },
 ];
 
-/// The size of the CPU's window without a large BAR.
+/// How much GPU memory the CPU can access without a large BAR.
 const SMALL_BAR: u64 = GIB / 4;
 
 impl Profile {
-    /// Returns how many of `vram` bytes the CPU can access.
+    /// Returns how many of `memory` bytes the CPU can access.
     pub(crate) fn visible(&self, memory: u64) -> u64 {
         if self.large_bar { memory } else { memory.min(SMALL_BAR) }
     }

@@ -8,7 +8,7 @@ use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the next object in the search order, looked up when it is first called.
+/// A function of the next object in the search order, looked up on its first call.
 #[derive(Debug)]
 pub(crate) struct Next {
     name: &'static CStr,
@@ -20,11 +20,11 @@ impl Next {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The address, null if libc has no such function.
+    /// Returns the address; null if libc has no such function.
     pub(crate) fn address(&self) -> *mut c_void {
-        let known = self.found.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
+        let cached = self.found.load(Ordering::Acquire);
+        if !cached.is_null() {
+            return cached;
         }
         // SAFETY: the name ends with a zero; the lookup reads only the loader's tables.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
@@ -52,7 +52,7 @@ macro_rules! next {
                 Option<unsafe extern "C" fn($($kind),*) -> $result>,
             >(address)
         };
-        // SAFETY: the arguments are the caller's own, handed on as they came.
+        // SAFETY: the arguments are the caller's own, passed on unchanged.
         function.map(|function| unsafe { function($($argument),*) })
     }};
 }
@@ -64,7 +64,7 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { libc::syscall(libc::SYS_close, descriptor) };
 }
 
-/// Duplicates a descriptor, close-on-exec if asked.
+/// Duplicates a descriptor.
 pub(crate) fn duplicate(descriptor: c_int, close_on_exec: bool) -> Result<c_int> {
     let command = if close_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     // SAFETY: touches no memory; a bad descriptor is an error.
@@ -79,14 +79,14 @@ pub(crate) fn set_close_on_exec(descriptor: c_int, closes: bool) {
     unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_SETFD, flags) };
 }
 
-/// `F_GET_SEALS`, without the interposed `fcntl`.
+/// Returns the seals of a memory file.
 pub(crate) fn seals(descriptor: c_int) -> Result<c_int> {
-    // SAFETY: asks for flags and touches no memory; a bad descriptor is an error.
+    // SAFETY: queries flags and touches no memory; a bad descriptor is an error.
     let seals = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_GET_SEALS) };
     if seals < 0 { Err(Errno::last()) } else { Ok(seals as c_int) }
 }
 
-/// The arguments of `mmap`, without file and offset.
+/// The arguments of `mmap`, except for the file and its offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     pub(crate) address: *mut c_void,
@@ -102,7 +102,7 @@ pub(crate) struct Mapping {
 /// As `mmap`: `MAP_FIXED` replaces existing mappings.
 pub(crate) unsafe fn map(mapping: Mapping, descriptor: c_int, offset: u64) -> Result<*mut c_void> {
     let Mapping { address, length, protection, flags } = mapping;
-    // The offset is passed on the stack, where all of its sixty-four bits have to be set.
+    // `offset` is 64 bits wide, because it is passed on the stack.
     // SAFETY: the caller is responsible for the address.
     let mapped = unsafe {
         libc::syscall(libc::SYS_mmap, address, length, protection, flags, descriptor, offset)

@@ -1,4 +1,4 @@
-//! An `ioctl`: its number, and its argument as a struct of the kernel's.
+//! An `ioctl`: its number, and its argument as a struct of the kernel.
 
 use crate::abi::Plain;
 use crate::driver::Driver;
@@ -16,7 +16,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The type, the letter of the device's family.
+    /// Returns the type: the letter of the device's family.
     pub(crate) fn family(self) -> u8 {
         (self.code >> 8) as u8
     }
@@ -30,20 +30,20 @@ impl Request {
         (self.code >> 16) as usize & 0x3fff
     }
 
-    /// Whether the caller's struct is read.
+    /// Returns whether the call reads the caller's struct.
     fn is_in(self) -> bool {
         self.code >> 30 & 1 != 0
     }
 
-    /// Whether the caller's struct is written to.
+    /// Returns whether the call writes to the caller's struct.
     fn is_out(self) -> bool {
         self.code >> 31 & 1 != 0
     }
 
-    /// Executes the call: copies the argument in, runs, copies it out. Fields that the caller's
-    /// struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd and the
-    /// DRM core.
-    pub(crate) fn answer<T: Plain, C: Clone + Send + 'static>(
+    /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that
+    /// the caller's struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd
+    /// and the DRM core.
+    pub(crate) fn execute<T: Plain, C: Clone + Send + 'static>(
         self,
         driver: &Driver,
         device: Arguments<'_>,
@@ -61,7 +61,7 @@ impl Request {
         let before = value;
         let result = copied
             .and_then(|()| driver.config.faults.next(value.operation(name)))
-            .and_then(|wrong| faults::perform(wrong, context, &mut value, run));
+            .and_then(|fault| faults::perform(fault, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
         // A failed call also reports its progress, as in amdkfd.
         if copied.is_ok() && self.is_out() {

@@ -9,7 +9,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 
-/// Returns the open files of a GPU, each with its own page table. The file that amdkfd uses is first.
+/// Returns the open files of a GPU, each with its own page table. The file whose
+/// page table amdkfd uses is first.
 fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
     let mut files: Vec<_> = driver.process.state().space(gpu).into_iter().collect();
     for file in descriptors::render_files() {
@@ -33,7 +34,7 @@ fn line(address: u64, entry: &Entry) -> String {
     format!("{address:#018x} size {size:#x} {memory} offset {offset:#x} {flags}")
 }
 
-/// Formats the page tables of one GPU: a line for each, followed by a line for each mapping in it.
+/// Formats the page tables of one GPU: a line for each table and for each of its mappings.
 fn tables(driver: &Driver, gpu: usize) -> String {
     let mut text = String::new();
     for (index, file) in files(driver, gpu).iter().enumerate() {
@@ -58,7 +59,8 @@ pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
     tables(driver, gpu) + &totals(driver)
 }
 
-/// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used the driver.
+/// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used
+/// the driver.
 extern "C" fn write_at_end() {
     let Some(driver) = driver::current() else { return };
     let Some(path) = &driver.config.page_tables else { return };
@@ -67,7 +69,7 @@ extern "C" fn write_at_end() {
     text.push_str(&totals(driver));
     let file = File::options().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-        log::complain(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
+        log::print_error(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
     }
 }
 

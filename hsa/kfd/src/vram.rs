@@ -1,10 +1,10 @@
-//! Accounts the memory of the GPUs by process.
+//! Counts the GPU memory that each process uses.
 //!
-//! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each. A
-//! process holds a lock on its slot; the kernel releases it when the process ends. Counts in
-//! unlocked slots are ignored. Without a name a process has its own machine.
+//! Processes of one machine (`HSA_KFD=machine=NAME`) share a small file with a slot for each
+//! process. A process locks its slot; the kernel releases the lock when the process ends. Counts in
+//! unlocked slots are ignored. Without a name, each process has its own machine.
 
-use crate::config::MOST_GPUS;
+use crate::config::MAX_GPUS;
 use crate::errno::{ENOMEM, Errno, Result};
 use crate::{environment, own};
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const SLOTS: usize = 512;
 
 /// Bytes of each GPU's memory that a process uses.
-type Slot = [AtomicU64; MOST_GPUS];
+type Slot = [AtomicU64; MAX_GPUS];
 
 /// The byte of the file whose lock serialises counting; the bytes of the slots follow.
 const COUNT_LOCK: i64 = 0;
@@ -29,19 +29,19 @@ const COUNT_LOCK: i64 = 0;
 pub(crate) struct Memory {
     slots: &'static [Slot],
     own: usize,
-    /// None if the process is alone.
+    /// `None` if no other process shares the machine.
     file: Option<File>,
     count_lock: Mutex<()>,
 }
 
 impl Memory {
-    /// A process alone on its machine.
+    /// Creates the memory of a machine that no other process shares.
     pub(crate) fn alone() -> Arc<Self> {
         let slots = Box::leak(Box::new([Slot::default()]));
         Arc::new(Self { slots, own: 0, file: None, count_lock: Mutex::default() })
     }
 
-    /// The process's slot on a machine that others may be on too.
+    /// Opens the memory of a named machine, and takes a slot for this process.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
         let user = own::user();
         let mut options = OpenOptions::new();
@@ -73,13 +73,13 @@ impl Memory {
         used.filter(|(slot, used)| *used > 0 && self.is_live(*slot)).map(|(_, used)| used).sum()
     }
 
-    fn claim(&self, gpu: usize, size: u64, most: u64) -> Result<()> {
-        let _turn = self.count_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    fn claim(&self, gpu: usize, size: u64, limit: u64) -> Result<()> {
+        let _guard = self.count_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.file.as_ref();
         file.map_or(Ok(()), |file| lock(file, libc::F_OFD_SETLKW, COUNT_LOCK))?;
         let total = self.used(gpu).checked_add(size);
         let claimed = match total {
-            Some(total) if total <= most => {
+            Some(total) if total <= limit => {
                 self.slots[self.own][gpu].fetch_add(size, Ordering::Relaxed);
                 Ok(())
             }
@@ -101,11 +101,12 @@ impl Drop for Memory {
     }
 }
 
-/// The file of a user's machine.
+/// Returns the path of the file of a user's machine.
 fn path(user: u32, name: &str) -> PathBuf {
     environment::temporary_folder().join(format!("hsa-kfd-{user}-{name}.machine"))
 }
 
+/// Returns the byte of the file that the process of a slot locks.
 fn byte(slot: usize) -> i64 {
     COUNT_LOCK + 1 + slot as i64
 }
@@ -122,10 +123,11 @@ fn range(kind: libc::c_int, byte: i64) -> libc::flock {
     }
 }
 
-fn command(file: &File, command: libc::c_int, range: &mut libc::flock) -> Result<()> {
+/// Performs a lock operation (`F_OFD_*`) of `fcntl`; retries if a signal interrupts it.
+fn control(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Result<()> {
     let range = &raw mut *range;
     // SAFETY: the kernel reads and writes the struct, which lives until the call returns.
-    while unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, range) } < 0 {
+    while unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), operation, range) } < 0 {
         let error = Errno::last();
         if error.0 != libc::EINTR {
             return Err(error);
@@ -134,23 +136,23 @@ fn command(file: &File, command: libc::c_int, range: &mut libc::flock) -> Result
     Ok(())
 }
 
-fn lock(file: &File, how: libc::c_int, byte: i64) -> Result<()> {
-    command(file, how, &mut range(libc::F_WRLCK, byte))
+fn lock(file: &File, operation: libc::c_int, byte: i64) -> Result<()> {
+    control(file, operation, &mut range(libc::F_WRLCK, byte))
 }
 
 fn unlock(file: &File, byte: i64) -> Result<()> {
-    command(file, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, byte))
+    control(file, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, byte))
 }
 
 fn is_locked(file: &File, byte: i64) -> bool {
     let mut found = range(libc::F_WRLCK, byte);
-    command(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
+    control(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
 }
 
-/// Maps the slots. A child does not inherit the mapping: it would keep the lock alive.
+/// Maps the slots. A forked child does not inherit the mapping, which would keep the lock alive.
 fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
+    // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
     let mapped = unsafe {
         libc::syscall(
             libc::SYS_mmap,
@@ -165,10 +167,10 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     if mapped == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: changes what a fork does with a mapping that was made just now.
+    // SAFETY: excludes the new mapping from forked children.
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
-    // SAFETY: `size` bytes of pages, unmapped when their last owner is dropped, of a file that is never cut; every process
-    // uses its numbers atomically, and any bits are numbers.
+    // SAFETY: maps `size` bytes of a file that is never truncated, until `Memory` is dropped. Every
+    // process uses the numbers atomically, and every bit pattern is a number.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }
 
@@ -185,12 +187,12 @@ impl Vram {
         Self { size, gpu, memory }
     }
 
-    /// Bytes that processes have taken.
+    /// Returns how many bytes all processes use.
     pub(crate) fn used(&self) -> u64 {
         self.memory.used(self.gpu)
     }
 
-    /// Bytes that this process has taken.
+    /// Returns how many bytes this process uses.
     pub(crate) fn held(&self) -> u64 {
         self.memory.slots[self.memory.own][self.gpu].load(Ordering::Relaxed)
     }
@@ -206,7 +208,7 @@ impl Vram {
     }
 }
 
-/// A part of a GPU's memory that is taken.
+/// A claimed part of a GPU's memory.
 #[derive(Debug)]
 pub(crate) struct Claim {
     memory: Arc<Memory>,
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_machine_share_memory() {
-        // Two that open the file have two open files, as two processes do.
+        // Each `Memory` opens the file itself, as each process does.
         let name = format!("test{}", std::process::id());
         let [first, second] = [(); 2].map(|()| Memory::shared(&name).unwrap());
         let [one, other] = [&first, &second].map(|memory| Vram::new(memory.clone(), 1, 100));

@@ -9,7 +9,7 @@ use libc::EMFILE;
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
 /// Returns whether a descriptor is a render node.
 fn is_render(descriptor: i32) -> bool {
@@ -38,13 +38,13 @@ fn duplicated_descriptors_are_devices() {
         for copy in copies {
             assert!(is_render(copy), "{copy}");
             let copy = Gpu { drm: copy, ..gpu };
-            copy.gem_va(gem, MAP, AT, MIB).unwrap();
-            copy.gem_va(gem, UNMAP, AT, MIB).unwrap();
+            copy.gem_va(gem, MAP, ADDRESS, MIB).unwrap();
+            copy.gem_va(gem, UNMAP, ADDRESS, MIB).unwrap();
             close(copy.drm).unwrap();
         }
         // The process's page table outlives its file.
         gpu.free(handle).unwrap();
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();
         assert_eq!(page_tables().0.len(), 1);
     });
@@ -53,7 +53,7 @@ fn duplicated_descriptors_are_devices() {
 #[test]
 fn reused_descriptor_is_not_a_device() {
     under("reused_descriptor_is_not_a_device", &[], || {
-        // SAFETY: here and below, each closes the test's own descriptor.
+        // SAFETY: here and below, each function closes the test's own descriptor.
         let directly = |descriptor: i32| unsafe { libc::syscall(libc::SYS_close, descriptor) };
         let of_range = |descriptor: i32| {
             // SAFETY: as above.
@@ -65,13 +65,18 @@ fn reused_descriptor_is_not_a_device() {
         };
         // SAFETY: as above.
         let by_another = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
-        let closes: [&dyn Fn(i32) -> i64; 4] = [&directly, &of_range, &of_stream, &by_another];
-        for (index, close_it) in closes.iter().enumerate() {
+        let close_functions: [&dyn Fn(i32) -> i64; 4] =
+            [&directly, &of_range, &of_stream, &by_another];
+        for (index, close_by) in close_functions.iter().enumerate() {
             let descriptor = open("/dev/dri/renderD128").unwrap();
             assert!(is_render(descriptor));
-            assert!(close_it(descriptor) >= 0);
+            assert!(close_by(descriptor) >= 0);
             if index < 3 {
-                assert_eq!(open("/dev/null").unwrap(), descriptor, "the lowest number is free");
+                assert_eq!(
+                    open("/dev/null").unwrap(),
+                    descriptor,
+                    "the lowest free number is reused"
+                );
             }
             assert!(!is_render(descriptor), "{index}");
             close(descriptor).unwrap();
@@ -79,7 +84,7 @@ fn reused_descriptor_is_not_a_device() {
     });
 }
 
-fn listed() -> Vec<i32> {
+fn open_descriptors() -> Vec<i32> {
     let entries = fs::read_dir("/proc/self/fd").unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut numbers: Vec<i32> = names.map(|name| name.parse().unwrap()).collect();
@@ -90,18 +95,18 @@ fn listed() -> Vec<i32> {
 #[test]
 fn driver_descriptors_are_protected() {
     under("driver_descriptors_are_protected", &[], || {
-        let before = listed();
+        let before = open_descriptors();
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
         let memory = mmap(gpu.drm, offset, MIB as usize).unwrap();
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         // Only the two devices are visible, and the lowest number is free.
-        assert_eq!(listed().len(), before.len() + 2);
-        // One of the free numbers was that of the listed directory; two are now the devices'.
+        assert_eq!(open_descriptors().len(), before.len() + 2);
+        // One of the free numbers was that of the listed folder; the devices use two of them.
         let lowest = (0..).filter(|number| !before.contains(number)).nth(1);
         let next = open("/dev/null").unwrap();
         assert_eq!(Some(next), lowest);
-        // Whatever the program closes, the memory stays.
+        // The program cannot close the driver's descriptors, which hold the memory.
         for descriptor in next..70_000 {
             // SAFETY: the test has no descriptor with this number, and the driver must keep its
             // own.
@@ -154,7 +159,7 @@ fn descriptor_exhaustion_loses_nothing() {
             gpu.free(handle).unwrap();
         }
         taken.into_iter().for_each(|descriptor| assert!(close(descriptor).is_ok()));
-        assert_eq!(page_tables().1, "buffers 1, descriptors 1", "only the imported one");
+        assert_eq!(page_tables().1, "buffers 1, descriptors 1", "only the imported buffer remains");
     });
 }
 

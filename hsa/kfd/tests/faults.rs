@@ -3,17 +3,17 @@
 mod fixture;
 mod kernel;
 
-use fixture::{again, under};
+use fixture::{rerun, under};
 use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 const READ: u64 = 2;
 
-fn planned(name: &str, plan: &str, body: impl FnOnce()) {
+fn with_plan(name: &str, plan: &str, body: impl FnOnce()) {
     under(name, &[("HSA_KFD_FAULTS", plan), ("HSA_KFD", "vram=64MiB")], body);
 }
 
@@ -32,25 +32,25 @@ fn map_to_read(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
 }
 
 #[test]
-fn page_table_faults() {
+fn page_table_faults_change_entries() {
     let plan = "GEM_VA.MAP#1=lost,GEM_VA.UNMAP#1=lost,GEM_VA.MAP#3=wide,GEM_VA.MAP#4=narrow,\
                 GEM_VA.MAP#5=half,GEM_VA.MAP#6=shifted";
-    planned("page_table_faults", plan, || {
+    with_plan("page_table_faults_change_entries", plan, || {
         let gpu = Gpu::open();
         let (_, gem) = memory(gpu);
         let (map, unmap) =
             (|at| gpu.gem_va(gem, MAP, at, 2 * MIB), |at| gpu.gem_va(gem, UNMAP, at, 2 * MIB));
-        map(AT).unwrap();
+        map(ADDRESS).unwrap();
         assert_eq!(page_tables().0.len(), 0, "lost");
-        map(AT).unwrap();
-        unmap(AT).unwrap();
-        assert_eq!(page_tables().0.len(), 1, "it stays");
-        unmap(AT).unwrap();
-        assert_eq!(unmap(AT), Err(ENOENT));
-        map_to_read(gpu, gem, AT).unwrap();
-        map(AT + 16 * MIB).unwrap();
-        map(AT + 32 * MIB).unwrap();
-        map(AT + 48 * MIB).unwrap();
+        map(ADDRESS).unwrap();
+        unmap(ADDRESS).unwrap();
+        assert_eq!(page_tables().0.len(), 1, "the entry stays");
+        unmap(ADDRESS).unwrap();
+        assert_eq!(unmap(ADDRESS), Err(ENOENT));
+        map_to_read(gpu, gem, ADDRESS).unwrap();
+        map(ADDRESS + 16 * MIB).unwrap();
+        map(ADDRESS + 32 * MIB).unwrap();
+        map(ADDRESS + 48 * MIB).unwrap();
         let (tables, _) = page_tables();
         let ends = ["offset 0x0 rw-", "offset 0x0 r-x", "offset 0x0 rwx", "offset 0x1000 rwx"];
         for (line, end) in tables.iter().zip(ends) {
@@ -61,17 +61,17 @@ fn page_table_faults() {
 }
 
 #[test]
-fn mmap_faults() {
+fn mmap_faults_change_mappings() {
     let plan = "MMAP#2=lost,MMAP#3=shifted,MMAP#4=narrow";
-    planned("mmap_faults", plan, || {
+    with_plan("mmap_faults_change_mappings", plan, || {
         let gpu = Gpu::open();
         let (_, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
-        let [right, lost, shifted, narrow] =
+        let [correct, lost, shifted, narrow] =
             [(); 4].map(|()| mmap(gpu.drm, offset, 2 * MIB as usize).unwrap());
-        // SAFETY: mapped just now, with any fault, and the addresses are inside.
+        // SAFETY: mapped just now; the addresses are inside, whatever the fault.
         unsafe {
-            right.write(1);
-            right.add(4096).write(2);
+            correct.write(1);
+            correct.add(4096).write(2);
             assert_eq!((lost.read(), shifted.read(), narrow.read()), (0, 2, 1));
         }
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -84,27 +84,27 @@ fn mmap_faults() {
 #[test]
 fn leak_fault_keeps_memory() {
     let plan = "FREE_MEMORY_OF_GPU#1=leak,GEM_CLOSE#2=leak,EXPORT_DMABUF#3=leak";
-    planned("leak_fault_keeps_memory", plan, || {
+    with_plan("leak_fault_keeps_memory", plan, || {
         let gpu = Gpu::open();
-        for left in [62, 60, 60] {
+        for remaining in [62, 60, 60] {
             let (handle, gem) = memory(gpu);
             gpu.gem_close(gem).unwrap();
             gpu.free(handle).unwrap();
             assert_eq!(gpu.free(handle), Err(EINVAL), "the handle is freed");
-            assert_eq!(gpu.available(), left * MIB);
+            assert_eq!(gpu.available(), remaining * MIB);
         }
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
-        let left = open.filter(|it| {
+        let remaining = open.filter(|it| {
             let target = std::fs::read_link(it.as_ref().unwrap().path());
             target.is_ok_and(|target| target.to_string_lossy().contains("hsa-kfd:0"))
         });
-        assert_eq!(left.count(), 1, "of the third export");
+        assert_eq!(remaining.count(), 1, "the third export leaks one");
     });
 }
 
 #[test]
 fn export_fault_substitutes_memory() {
-    planned("export_fault_substitutes_memory", "EXPORT_DMABUF#2=other", || {
+    with_plan("export_fault_substitutes_memory", "EXPORT_DMABUF#2=other", || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let memory = mmap(gpu.drm, offset, 4096).unwrap();
@@ -122,29 +122,33 @@ fn export_fault_substitutes_memory() {
 
 #[test]
 fn late_fault_delays_the_call() {
-    planned("late_fault_delays_the_call", "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms", || {
-        let gpu = Gpu::open();
-        let (handle, gem) = memory(gpu);
-        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
-        assert_eq!(page_tables().0.len(), 0);
-        let began = Instant::now();
-        let wait = |what: &dyn Fn() -> bool| {
-            while !what() {
-                assert!(began.elapsed() < Duration::from_secs(20));
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        };
-        wait(&|| page_tables().0.len() == 1);
-        gpu.gem_close(gem).unwrap();
-        gpu.free(handle).unwrap();
-        assert_eq!(gpu.available(), 62 * MIB);
-        wait(&|| gpu.available() == 64 * MIB);
-    });
+    with_plan(
+        "late_fault_delays_the_call",
+        "GEM_VA=late:20ms,FREE_MEMORY_OF_GPU=late:20ms",
+        || {
+            let gpu = Gpu::open();
+            let (handle, gem) = memory(gpu);
+            gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
+            assert_eq!(page_tables().0.len(), 0);
+            let began = Instant::now();
+            let wait = |condition: &dyn Fn() -> bool| {
+                while !condition() {
+                    assert!(began.elapsed() < Duration::from_secs(20));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            wait(&|| page_tables().0.len() == 1);
+            gpu.gem_close(gem).unwrap();
+            gpu.free(handle).unwrap();
+            assert_eq!(gpu.available(), 62 * MIB);
+            wait(&|| gpu.available() == 64 * MIB);
+        },
+    );
 }
 
 #[test]
 fn size_faults_change_reported_sizes() {
-    planned(
+    with_plan(
         "size_faults_change_reported_sizes",
         "AVAILABLE_MEMORY#1=half,AVAILABLE_MEMORY#2=double",
         || {
@@ -154,23 +158,23 @@ fn size_faults_change_reported_sizes() {
     );
 }
 
-/// Returns the exit status of a process whose first call after opening has this fault.
-fn ended(name: &str, effect: &str) -> Option<i32> {
+/// Returns the signal that ended a process whose first call after opening has this fault.
+fn ending_signal(name: &str, effect: &str) -> Option<i32> {
     let plan = format!("AVAILABLE_MEMORY={effect}");
-    let output = again(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);
+    let output = rerun(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);
     output.status.signal()
 }
 
 #[test]
-fn crash_and_hang_faults() {
-    let name = "crash_and_hang_faults";
+fn crash_and_hang_faults_end_the_process() {
+    let name = "crash_and_hang_faults_end_the_process";
     if std::env::var_os("INSIDE").is_some() {
         // SAFETY: kills this process after one second.
         unsafe { libc::alarm(1) };
         Gpu::open().available();
         return;
     }
-    assert_eq!(ended(name, "crash"), Some(libc::SIGABRT));
-    assert_eq!(ended(name, "hang"), Some(libc::SIGALRM));
-    assert_eq!(ended(name, "1us"), None);
+    assert_eq!(ending_signal(name, "crash"), Some(libc::SIGABRT));
+    assert_eq!(ending_signal(name, "hang"), Some(libc::SIGALRM));
+    assert_eq!(ending_signal(name, "1us"), None);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a function in a forked child, which must succeed in time.
+/// Runs a function in a forked child, which must succeed within a minute.
 fn in_child(run: impl FnOnce()) {
     // SAFETY: the child has only this thread, which holds no lock of the test.
     match unsafe { libc::fork() } {
@@ -43,7 +43,7 @@ fn forked_child_starts_empty() {
         // SAFETY: mapped just now.
         unsafe { memory.write_volatile(5) };
         in_child(|| {
-            // The memory is inherited, but amdkfd's file is useless.
+            // The child inherits the mapping, but cannot use amdkfd's file.
             // SAFETY: mapped above.
             assert_eq!(unsafe { memory.read_volatile() }, 5);
             assert_eq!(gpu.free(handle), Err(EBADF));

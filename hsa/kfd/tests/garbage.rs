@@ -1,4 +1,4 @@
-//! Invalid calls must fail, and never crash the caller.
+//! Invalid calls fail, and never crash the caller.
 
 mod fixture;
 mod kernel;
@@ -10,7 +10,7 @@ use kernel::Gpu;
 struct Dice(u64);
 
 impl Dice {
-    fn roll(&mut self) -> u64 {
+    fn random(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -18,7 +18,7 @@ impl Dice {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        self.roll() % end
+        self.random() % end
     }
 
     /// Returns a random argument, often one that is nearly valid.
@@ -28,8 +28,8 @@ impl Dice {
         match self.below(12) {
             0 => 0,
             1 => memory + self.below(4096),
-            2 => self.roll(),
-            3 => self.roll() & 0xffff_ffff,
+            2 => self.random(),
+            3 => self.random() & 0xffff_ffff,
             4 => Gpu::ID | self.below(1 << 20) << 32,
             5 => low | high << 32,
             6 => Gpu::ID << 32 | low,
@@ -43,15 +43,15 @@ impl Dice {
 }
 
 #[test]
-fn garbage_is_rejected() {
-    under("garbage_is_rejected", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
+fn random_calls_return() {
+    under("random_calls_return", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
         // A call can write to its arguments, so they have pages of their own.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
         let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
         let mut dice = Dice(0x5eed);
-        let (mut refused, mut answered) = (0, 0);
+        let (mut failed, mut succeeded) = (0, 0);
         for _ in 0..200_000 {
             let render = dice.below(2) == 0;
             let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
@@ -69,14 +69,14 @@ fn garbage_is_rejected() {
             // unused memory, or invalid.
             let result = unsafe {
                 match dice.below(16) {
-                    0 => libc::ioctl(device, code, dice.roll() & 0xfff),
+                    0 => libc::ioctl(device, code, dice.random() & 0xfff),
                     _ => libc::ioctl(device, code, argument.as_mut_ptr()),
                 }
             };
             if result == 0 {
-                answered += 1
+                succeeded += 1
             } else {
-                refused += 1
+                failed += 1
             }
             if dice.below(8) == 0 {
                 let (offset, length) =
@@ -88,18 +88,18 @@ fn garbage_is_rejected() {
             }
         }
         eprintln!(
-            "{refused} refused, {answered} answered, {} threads",
+            "{failed} failed, {succeeded} succeeded, {} threads",
             std::fs::read_dir("/proc/self/task").unwrap().count()
         );
-        assert!(refused > 10_000 && answered > 1000, "{refused} refused, {answered} answered");
+        assert!(failed > 10_000 && succeeded > 1000, "{failed} failed, {succeeded} succeeded");
         // The driver still works.
         let (handle, _) = gpu.alloc(4096, kernel::GTT).unwrap();
         gpu.free(handle).unwrap();
     });
 }
 
-/// Makes valid calls with the process's objects.
-fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
+/// Returns a random valid call on the process's objects: its family, number and arguments.
+fn valid_call(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
     let one = 1 + dice.below(3);
     let (handle, address) = (gpu.id << 32 | one, 0x1000_0000 + (dice.below(64) << 12));
     let (dmabuf, size) = (dmabuf as u64, 4096 * one);
@@ -113,7 +113,7 @@ fn right(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u6
         4 => (b'K', 0x24, vec![handle, libc::O_CLOEXEC as u64]),
         5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
         6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
-        // Each creates a thread, so make only a few.
+        // Each queue creates a thread, so create only a few.
         7 if dice.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
         7 => (b'K', 0x23, vec![0, gpu.id]),
         8 => (b'K', 0x03, vec![one]),
@@ -139,9 +139,9 @@ fn nearly_valid_calls_return() {
         unsafe { memory.add(4096).cast::<u32>().write(Gpu::ID as u32) };
         let (memory, dmabuf) = (memory as u64, gpu.export(handle).unwrap());
         let mut dice = Dice(0xfeed);
-        let (mut refused, mut answered) = (0, 0);
+        let (mut failed, mut succeeded) = (0, 0);
         for _ in 0..30_000 {
-            let (family, number, mut argument) = right(gpu, &mut dice, memory, dmabuf);
+            let (family, number, mut argument) = valid_call(gpu, &mut dice, memory, dmabuf);
             if dice.below(2) == 0 {
                 let index = dice.below(argument.len() as u64) as usize;
                 argument[index] = dice.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
@@ -152,16 +152,16 @@ fn nearly_valid_calls_return() {
             // SAFETY: as in the other test.
             let result = unsafe { libc::ioctl(device, code, argument.as_mut_ptr()) };
             if result == 0 {
-                answered += 1
+                succeeded += 1
             } else {
-                refused += 1
+                failed += 1
             }
             if (number, result) == (0x24, 0) {
                 kernel::close((argument[1] >> 32) as i32).unwrap();
             }
         }
-        assert!(refused > 3000 && answered > 3000, "{refused} refused, {answered} answered");
-        // Everything can be released, and nothing is left.
+        assert!(failed > 3000 && succeeded > 3000, "{failed} failed, {succeeded} succeeded");
+        // Everything can be released, and nothing remains.
         kernel::close(dmabuf).unwrap();
         for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
             let _ = gpu.map(0x19, handle);
@@ -176,10 +176,10 @@ fn nearly_valid_calls_return() {
     });
 }
 
-/// A byte count near its maximum wraps around to 0, and the queue continues.
+/// A queue continues after its byte count wraps around to 0.
 #[test]
-fn queue_accepts_any_start() {
-    under("queue_accepts_any_start", &[], || {
+fn queue_survives_counter_overflow() {
+    under("queue_survives_counter_overflow", &[], || {
         let gpu = Gpu::open();
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
@@ -198,7 +198,7 @@ fn queue_accepts_any_start() {
         let began = std::time::Instant::now();
         // SAFETY: as above.
         while unsafe { read.read_volatile() } > u64::MAX / 2 {
-            assert!(began.elapsed().as_secs() < 20, "the queue is not read any more");
+            assert!(began.elapsed().as_secs() < 20, "the queue must continue");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let mut destroy = [queue[6] >> 32];
@@ -207,8 +207,8 @@ fn queue_accepts_any_start() {
 }
 
 #[test]
-fn waits_for_garbage_end() {
-    under("waits_for_garbage_end", &[], || {
+fn invalid_waits_return() {
+    under("invalid_waits_return", &[], || {
         let gpu = Gpu::open();
         let wait = |events: u64, count: u64, all: u64| {
             // The timeout is a millisecond.
@@ -217,7 +217,7 @@ fn waits_for_garbage_end() {
         assert_eq!(wait(0, 1, 0), Err(libc::EFAULT));
         assert_eq!(wait(8, 3, 1), Err(libc::EFAULT));
         assert_eq!(wait(0, u64::from(u32::MAX), 0), Err(libc::ENOMEM));
-        assert_eq!(wait(0, 0, 0), Ok(()), "nothing to wait for");
+        assert_eq!(wait(0, 0, 0), Ok(()), "no event to wait for");
         let events = [[0u64, 0, 0, 0, 0, 77]];
         assert_eq!(
             wait(events.as_ptr() as u64, 1, 0),

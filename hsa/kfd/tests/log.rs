@@ -9,12 +9,12 @@ use libc::EBUSY;
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
-/// Returns the log of a process that runs this test's body.
+/// Runs a test's body in a child process and returns the log; `None` in the child.
 fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
-    let path = log.to_str().expect("text").to_owned();
+    let path = log.to_str().expect("a UTF-8 path").to_owned();
     let inside = std::env::var_os("HSA_KFD_LOG").is_some();
     under(name, &[("HSA_KFD_LOG", &path), ("HSA_KFD_FAULTS", faults)], body);
     if inside {
@@ -62,9 +62,9 @@ fn log_records_each_call() {
 }
 
 #[test]
-fn planned_errors_and_delays() {
+fn plan_injects_errors_and_delays() {
     let plan = "ALLOC_MEMORY_OF_GPU#2-3=EBUSY,MMAP#1=EIO,AVAILABLE_MEMORY#2=30ms";
-    let text = log_of("planned_errors_and_delays", plan, || {
+    let text = log_of("plan_injects_errors_and_delays", plan, || {
         let gpu = Gpu::open();
         let results = [(); 4].map(|()| gpu.alloc(4096, VRAM));
         assert_eq!(results.map(|result| result.err()), [None, Some(EBUSY), Some(EBUSY), None]);
@@ -84,11 +84,11 @@ fn planned_errors_and_delays() {
 #[test]
 fn page_tables_are_written_at_exit() {
     let file = std::env::temp_dir().join(format!("hsa-kfd-tables-{}", std::process::id()));
-    let name = file.to_str().expect("text");
+    let name = file.to_str().expect("a UTF-8 path");
     let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
     under("page_tables_are_written_at_exit", &[("HSA_KFD_PAGE_TABLES", name)], || {
         let gpu = Gpu::open();
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map(0x18, handle).unwrap();
     });
     if inside {
@@ -99,7 +99,7 @@ fn page_tables_are_written_at_exit() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("process "), "{text}");
     assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mappings");
-    assert!(lines[2].starts_with(&format!("  {AT:#018x} size 0x100000 buffer ")), "{text}");
+    assert!(lines[2].starts_with(&format!("  {ADDRESS:#018x} size 0x100000 buffer ")), "{text}");
     assert!(lines[2].ends_with(" offset 0x0 rw-"), "{text}");
     assert_eq!(lines[3..], ["buffers 1, descriptors 0"]);
 }

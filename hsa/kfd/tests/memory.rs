@@ -9,7 +9,7 @@ use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY}
 use std::fs;
 
 const MIB: u64 = 1 << 20;
-const AT: u64 = 0x1000_0000;
+const ADDRESS: u64 = 0x1000_0000;
 
 #[test]
 fn mappings_appear_in_the_page_table() {
@@ -20,18 +20,18 @@ fn mappings_appear_in_the_page_table() {
         let descriptor = gpu.export(handle).unwrap();
         let gem = gpu.prime(descriptor).unwrap();
         close(descriptor).unwrap();
-        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
-        assert_eq!(gpu.gem_va(gem, MAP, AT + MIB, MIB), Err(EINVAL), "an overlap");
+        gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, MAP, ADDRESS + MIB, MIB), Err(EINVAL), "an overlap");
         let (mappings, last) = page_tables();
         assert_eq!((mappings.len(), last.as_str()), (1, "buffers 1, descriptors 1"));
-        let start = format!("  {AT:#018x} size 0x200000 buffer ");
+        let start = format!("  {ADDRESS:#018x} size 0x200000 buffer ");
         assert!(mappings[0].starts_with(&start), "{mappings:?}");
         assert!(mappings[0].ends_with(" of gpu 0 offset 0x0 rwx"), "{mappings:?}");
-        gpu.gem_va(gem, UNMAP, AT, 2 * MIB).unwrap();
-        assert_eq!(gpu.gem_va(gem, UNMAP, AT, 2 * MIB), Err(ENOENT));
+        gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB).unwrap();
+        assert_eq!(gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB), Err(ENOENT));
         assert_eq!(page_tables().0.len(), 0);
         // Closing the last handle removes its mappings.
-        gpu.gem_va(gem, MAP, AT, 2 * MIB).unwrap();
+        gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
         gpu.gem_close(gem).unwrap();
         assert_eq!(gpu.gem_close(gem), Err(EINVAL));
         assert_eq!(page_tables().0.len(), 0);
@@ -41,8 +41,8 @@ fn mappings_appear_in_the_page_table() {
 }
 
 #[test]
-fn memory_is_counted() {
-    under("memory_is_counted", &[("HSA_KFD", "vram=64MiB")], || {
+fn counters_report_used_memory() {
+    under("counters_report_used_memory", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         let number =
             |path: &str| -> u64 { fs::read_to_string(path).unwrap().trim_end().parse().unwrap() };
@@ -87,8 +87,8 @@ fn memory_aliases_agree() {
 }
 
 #[test]
-fn errors_are_the_kernels() {
-    under("errors_are_the_kernels", &[("HSA_KFD", "gpus=2")], || {
+fn errors_match_the_kernel() {
+    under("errors_match_the_kernel", &[("HSA_KFD", "gpus=2")], || {
         let kfd = open("/dev/kfd").unwrap();
         let drm = open("/dev/dri/renderD128").unwrap();
         let gpu = Gpu { kfd, drm, id: Gpu::ID };
@@ -104,7 +104,7 @@ fn errors_are_the_kernels() {
         assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
         assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
         assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
-        let (handle, _) = gpu.alloc_at(AT, MIB, VRAM).unwrap();
+        let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
         // On failure, the number of processed GPUs is returned.
@@ -149,10 +149,10 @@ fn errors_are_the_kernels() {
 }
 
 #[test]
-fn user_memory_must_exist() {
-    under("user_memory_must_exist", &[], || {
+fn unmapped_user_memory_is_rejected() {
+    under("unmapped_user_memory_is_rejected", &[], || {
         let gpu = Gpu::open();
-        // More pages than the driver checks at once.
+        // More pages than the driver checks in one system call.
         let size = 8 * MIB as usize;
         let map = |protection| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -165,7 +165,7 @@ fn user_memory_must_exist() {
         let host = map(libc::PROT_READ | libc::PROT_WRITE);
         let handle = gpu.lock_host(host, size as u64).unwrap();
         gpu.free(handle).unwrap();
-        assert_eq!(gpu.lock_host(host + 1, 4096), Err(EINVAL), "no page");
+        assert_eq!(gpu.lock_host(host + 1, 4096), Err(EINVAL), "not page-aligned");
         // SAFETY: an unused page of this test.
         unsafe { libc::munmap((host + 7 * MIB) as *mut _, 4096) };
         assert_eq!(gpu.lock_host(host, size as u64), Err(EFAULT), "a hole near the end");
@@ -178,8 +178,8 @@ fn user_memory_must_exist() {
 }
 
 #[test]
-fn small_bar_maps_no_memory() {
-    under("small_bar_maps_no_memory", &[("HSA_KFD", "profile=rdna3")], || {
+fn small_bar_rejects_public_memory() {
+    under("small_bar_rejects_public_memory", &[("HSA_KFD", "profile=rdna3")], || {
         let gpu = Gpu::open();
         assert_eq!(gpu.alloc(MIB, VRAM | PUBLIC), Err(EINVAL));
         assert!(gpu.alloc(MIB, VRAM).is_ok());
@@ -203,9 +203,9 @@ fn processes_of_a_machine_share_memory() {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         gpu.alloc(40 * MIB, VRAM).unwrap();
-        let second = fixture::again(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
+        let second = fixture::rerun(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
         assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
-        assert_eq!(gpu.available(), 24 * MIB, "its memory is available again");
+        assert_eq!(gpu.available(), 24 * MIB, "the killed process's memory is available again");
     });
     // SAFETY: only queries the user.
     let user = unsafe { libc::geteuid() };

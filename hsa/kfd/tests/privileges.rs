@@ -1,4 +1,4 @@
-//! A set-user-id program with the emulation linked in writes no file that its caller names.
+//! A set-user-id program that links the emulation writes no file that its caller names.
 
 mod fixture;
 
@@ -55,7 +55,7 @@ fn privileged_program_ignores_variables() {
     let (text, written) = run(0o4755);
     if text.contains("privileged 1") {
         assert_eq!(text, "privileged 1, opened 1\n");
-        assert_eq!(written, [false, false], "its caller's files were written");
+        assert_eq!(written, [false, false], "the program must not write its caller's files");
         // Without privileges, the files are written.
         let (text, written) = run(0o755);
         assert_eq!((text.as_str(), written), ("privileged 0, opened 1\n", [true, true]));

@@ -1,5 +1,5 @@
-//! Programs of the machine under the object: those that do not use the devices run unchanged, the
-//! others find a machine with GPUs.
+//! Programs of the machine with the object preloaded. Programs that do not use the devices run
+//! unchanged; the others find GPUs.
 
 mod fixture;
 
@@ -29,8 +29,8 @@ fn stat_reports_character_devices() {
 
 #[test]
 fn paths_resolve_in_every_form() {
-    let there = ["/dev/kfd", "/dev//kfd", "/dev/dri/../kfd", "/dev/dri/renderD128", NODES];
-    for path in there {
+    let driver_paths = ["/dev/kfd", "/dev//kfd", "/dev/dri/../kfd", "/dev/dri/renderD128", NODES];
+    for path in driver_paths {
         for test in ["-e", "-r"] {
             output("gpus=1", "test", &[test, path]);
             output("gpus=1", "sh", &["-c", &format!("test {test} {path}")]);
@@ -81,8 +81,8 @@ fn other_files_pass_through() {
     );
 }
 
-/// A program that does not use the devices prints the same as without the object, and does not even
-/// read the object's configuration.
+/// A program that does not use the devices prints the same output as without the object, even if the
+/// object's configuration is invalid.
 #[test]
 fn other_programs_run_unchanged() {
     let loop_of_forks =
@@ -111,7 +111,7 @@ fn other_programs_run_unchanged() {
 
 #[test]
 fn invalid_configuration_ends_the_process() {
-    let refused = |variable: &str, value: &str| {
+    let rejection = |variable: &str, value: &str| {
         let mut command = program("gpus=1", "cat", &["/dev/dri/renderD128"]);
         let output = run(command.env(variable, value));
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -119,9 +119,9 @@ fn invalid_configuration_ends_the_process() {
         assert!(text.starts_with(&format!("hsa-kfd: {variable}: ")), "{text}");
         text
     };
-    assert!(refused("HSA_KFD", "gpus=2,colour=red").contains("colour=red"));
-    assert!(refused("HSA_KFD", "gpus=200").contains("gpus=200"));
-    assert!(refused("HSA_KFD_FAULTS", "GEM_VA=EIO,GEM_V=EIO").contains("GEM_V=EIO"));
-    assert!(refused("HSA_KFD_FAULTS", "GEM_VA#0=EIO").contains("GEM_VA#0=EIO"));
-    assert!(refused("HSA_KFD_LOG", "/nowhere/log").contains("/nowhere/log"));
+    assert!(rejection("HSA_KFD", "gpus=2,colour=red").contains("colour=red"));
+    assert!(rejection("HSA_KFD", "gpus=200").contains("gpus=200"));
+    assert!(rejection("HSA_KFD_FAULTS", "GEM_VA=EIO,GEM_V=EIO").contains("GEM_V=EIO"));
+    assert!(rejection("HSA_KFD_FAULTS", "GEM_VA#0=EIO").contains("GEM_VA#0=EIO"));
+    assert!(rejection("HSA_KFD_LOG", "/nowhere/log").contains("/nowhere/log"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The chip's registers, hubs and buses: functions that would program hardware, with constant answers. */
+/* The chip's registers, hubs and buses: in place of hardware accesses, the functions return constants. */
 #include <linux/ktime.h>
 #include "gpu.h"
 
@@ -41,17 +41,17 @@ static void ignore(struct amdgpu_device *adev)
 {
 }
 
-static u32 zero(struct amdgpu_device *adev)
+static u32 return_zero_u32(struct amdgpu_device *adev)
 {
 	return 0;
 }
 
-static bool no(struct amdgpu_device *adev)
+static bool return_false(struct amdgpu_device *adev)
 {
 	return false;
 }
 
-static int success(struct amdgpu_device *adev)
+static int return_zero_int(struct amdgpu_device *adev)
 {
 	return 0;
 }
@@ -63,7 +63,7 @@ static u32 vram_mebibytes(struct amdgpu_device *adev)
 
 const struct amdgpu_nbio_funcs software_nbio_funcs = {
 	.get_memsize = vram_mebibytes,
-	.get_rev_id = zero,
+	.get_rev_id = return_zero_u32,
 };
 
 static enum amdgpu_pkg_type package_type(struct amdgpu_device *adev)
@@ -73,9 +73,9 @@ static enum amdgpu_pkg_type package_type(struct amdgpu_device *adev)
 
 const struct amdgpu_smuio_funcs software_smuio_funcs = {
 	.get_pkg_type = package_type,
-	.is_host_gpu_xgmi_supported = no,
-	.get_die_id = zero,
-	.get_socket_id = zero,
+	.is_host_gpu_xgmi_supported = return_false,
+	.get_die_id = return_zero_u32,
+	.get_socket_id = return_zero_u32,
 };
 
 static void flush_hdp(struct amdgpu_device *adev, struct amdgpu_ring *ring)
@@ -91,7 +91,7 @@ const struct amdgpu_hdp_funcs software_hdp_funcs = {
 
 const struct amdgpu_df_funcs software_df_funcs = { };
 
-/* The part of the frame buffer that one GPU has. */
+/* Returns the size of one GPU's part of the frame buffer. */
 static u64 segment_size(struct amdgpu_device *adev)
 {
 	return roundup_pow_of_two(gpu_of(adev)->vram_size);
@@ -133,7 +133,7 @@ const struct amdgpu_mmhub_funcs software_mmhub_funcs = {
 	.get_fb_location = frame_buffer_location,
 	.get_mc_fb_offset = frame_buffer_offset,
 	.init = ignore,
-	.gart_enable = success,
+	.gart_enable = return_zero_int,
 	.gart_disable = ignore,
 	.set_fault_enable_default = set_fault_default,
 	.setup_vm_pt_regs = set_page_table,
@@ -143,7 +143,7 @@ const struct amdgpu_gfxhub_funcs software_gfxhub_funcs = {
 	.get_fb_location = frame_buffer_location,
 	.get_mc_fb_offset = frame_buffer_offset,
 	.init = ignore,
-	.gart_enable = success,
+	.gart_enable = return_zero_int,
 	.gart_disable = ignore,
 	.set_fault_enable_default = set_fault_default,
 	.setup_vm_pt_regs = set_page_table,
@@ -198,18 +198,18 @@ static void init_doorbells(struct amdgpu_device *adev)
 }
 
 const struct amdgpu_asic_funcs software_asic_funcs = {
-	.read_disabled_bios = no,
+	.read_disabled_bios = return_false,
 	.read_bios_from_rom = no_bios,
 	.read_register = read_register,
 	.set_vga_state = set_vga_state,
-	.reset = success,
+	.reset = return_zero_int,
 	.reset_method = reset_method,
 	.get_xclk = reference_clock,
 	.get_config_memsize = vram_mebibytes,
-	.need_full_reset = no,
+	.need_full_reset = return_false,
 	.init_doorbell_index = init_doorbells,
-	.need_reset_on_init = no,
+	.need_reset_on_init = return_false,
 	.get_pcie_replay_count = no_replays,
-	.supports_baco = success,
+	.supports_baco = return_zero_int,
 	.pre_asic_init = ignore,
 };

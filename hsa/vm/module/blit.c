@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * AMD's runtime copies and fills with kernels of its own when it does not use SDMA. They are recognised by
- * the form of their arguments, and executed in software; no other kernel runs.
+ * AMD's runtime copies and fills with its own kernels when it does not use SDMA. This file recognises them by
+ * the form of their arguments, and performs the copy or fill in software. No other kernel runs.
  */
 #include <linux/align.h>
 #include "gpu.h"
@@ -11,7 +11,7 @@
 #define ALIGNED_PHASES 5
 #define MISALIGNED_PHASES 3
 
-/* Returns the length of a copy, or 0 if these are not the arguments of one. */
+/* Returns the length of a copy, or 0 if these are not the arguments of a copy. */
 static u64 copy_size(const u64 *arguments, int phases)
 {
 	u64 source = arguments[0], target = arguments[1], size = 0;
@@ -28,7 +28,7 @@ static u64 copy_size(const u64 *arguments, int phases)
 	return size;
 }
 
-static bool is_grid(u32 items, u32 grid)
+static bool matches_grid(u32 items, u32 grid)
 {
 	return items && ALIGN((u64)items, WAVE) == ALIGN((u64)grid, WAVE);
 }
@@ -43,13 +43,13 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(n, ALIGNED_PHASES);
-	if (size && is_grid(n[2 * ALIGNED_PHASES], grid))
+	if (size && matches_grid(n[2 * ALIGNED_PHASES], grid))
 		return user_copy(a, n[0], n[1], size) ?: 1;
 	size = copy_size(n, MISALIGNED_PHASES);
-	if (size && is_grid(n[2 * MISALIGNED_PHASES], grid))
+	if (size && matches_grid(n[2 * MISALIGNED_PHASES], grid))
 		return user_copy(a, n[0], n[1], size) ?: 1;
-	/* A fill: begin, end of the unrolled part, end, value, work items. */
-	if (is_grid(n[3] >> 32, grid) && n[0] && n[0] <= n[1] && n[1] <= n[2] && n[0] < n[2])
+	/* The arguments of a fill: start, end of the unrolled part, end, value, work items. */
+	if (matches_grid(n[3] >> 32, grid) && n[0] && n[0] <= n[1] && n[1] <= n[2] && n[0] < n[2])
 		return user_fill(a, n[0], n[3], n[2] - n[0]) ?: 1;
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The IP blocks of a software GPU, in place of those that amdgpu would find in the chip's discovery table:
- * an MI300X (GC 9.4.3). The memory controller is AMD's own block gmc_v9_0 over the hubs of asic.c.
+ * The IP blocks of a software GPU, an MI300X (GC 9.4.3). They replace the blocks that amdgpu would find in the
+ * chip's discovery table. The memory controller is AMD's own block gmc_v9_0 over the hubs of asic.c.
  */
 #include "gpu.h"
 #include "amdgpu_xgmi.h"
@@ -9,7 +9,7 @@
 
 #define XCCS 8
 #define COMPUTE_UNITS_PER_XCC 38
-/* The scratch register by which a VBIOS says that it has initialised the chip. */
+/* The scratch register in which a VBIOS reports that it has initialised the chip. */
 #define BIOS_SCRATCH_7 (7 * sizeof(u32))
 #define ASIC_INIT_COMPLETE 0x200
 #define REMAPPED_REGISTERS 0x80000
@@ -60,7 +60,7 @@ static int common_early_init(struct amdgpu_ip_block *block)
 	adev->rmmio_remap.bus_addr = adev->rmmio_base + adev->rmmio_remap.reg_offset;
 	/* The processor is QEMU's, but the GPU is not passed through. */
 	adev->virt.caps &= ~AMDGPU_PASSTHROUGH_MODE;
-	/* Without this the driver allocates a buffer for firmware. */
+	/* With any other type the driver allocates a buffer for firmware. */
 	adev->firmware.load_type = AMDGPU_FW_LOAD_DIRECT;
 	writel(ASIC_INIT_COMPLETE, adev->rmmio + BIOS_SCRATCH_7);
 	return 0;
@@ -100,7 +100,7 @@ static int gmc_early_init(struct amdgpu_ip_block *block)
 	struct gpu *gpu = gpu_of(adev);
 	int error;
 
-	/* set_ip_blocks() has set it, so that the driver does not look for a VBIOS. */
+	/* set_ip_blocks() has set the flag, so that the driver does not look for a VBIOS. */
 	adev->flags &= ~AMD_IS_APU;
 	error = amd.gmc_v9_0_ip_funcs->early_init(block);
 	if (error)
@@ -136,7 +136,7 @@ static int gmc_hw_init(void *handle)
 	if (!adev->gart.bo)
 		return -EINVAL;
 	amd.amdgpu_gtt_mgr_recover(&adev->mman.gtt_mgr);
-	/* The PSP's answer: every GPU of the hive is one hop away. */
+	/* The PSP would report that every GPU of the hive is one hop away. */
 	for (int i = 0; i < MAX_GPUS; i++) {
 		adev->psp.xgmi_context.top_info.nodes[i].num_hops = 1;
 		adev->psp.xgmi_context.top_info.nodes[i].num_links = 1;
@@ -207,7 +207,7 @@ static int gfx_early_init(struct amdgpu_ip_block *block)
 	gfx->config.gc_num_cu_per_sqc = 2;
 	gfx->config.gc_tcc_size = 4096;
 	adev->gmc.mall_size = 256ull << 20;
-	/* amdkfd reserves them when it uses the hardware scheduler. */
+	/* amdkfd reserves these resources when it uses the hardware scheduler. */
 	adev->gds.gws_size = 64;
 	adev->gds.oa_size = 16;
 	units->number = COMPUTE_UNITS_PER_XCC * XCCS;
@@ -259,7 +259,7 @@ int set_ip_blocks(struct amdgpu_device *adev)
 	if (!gpu)
 		return -ENODEV;
 	gpu->adev = adev;
-	/* Any valid register offsets: what is read or written is RAM. */
+	/* Any valid register offsets: the driver reads and writes RAM. */
 	amd.aldebaran_reg_base_init(adev);
 	adev->ip_versions[GC_HWIP][0] = IP_VERSION(9, 4, 3);
 	adev->ip_versions[SDMA0_HWIP][0] = IP_VERSION(4, 4, 2);
@@ -268,7 +268,7 @@ int set_ip_blocks(struct amdgpu_device *adev)
 	adev->smuio.funcs = &software_smuio_funcs;
 	adev->df.funcs = &software_df_funcs;
 	adev->hdp.funcs = &software_hdp_funcs;
-	/* Both together: the chip has no VBIOS. gmc_early_init() clears the flag. */
+	/* Together they mean that the chip has no VBIOS. gmc_early_init() clears the flag. */
 	adev->aid_mask = 1;
 	adev->flags |= AMD_IS_APU;
 	for (int i = 0; i < ARRAY_SIZE(blocks); i++) {

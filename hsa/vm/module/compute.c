@@ -37,7 +37,7 @@ static int load_compute_queue(struct amdgpu_device *adev, void *mqd, u32 pipe, u
 {
 	const struct v9_mqd *m = mqd;
 
-	/* All XCCs get the same queue. */
+	/* All XCCs get the same queue, so it is added once. */
 	if (instance)
 		return 0;
 	return add_queue(gpu_of(adev), (struct user_queue){
@@ -85,17 +85,17 @@ static int load_scheduler_queue(struct amdgpu_device *adev, void *mqd, u32 pipe,
 	const struct v9_mqd *m = mqd;
 	struct gpu *gpu = gpu_of(adev);
 	struct scheduler_queue hiq = { };
-	u64 left;
+	u64 remaining;
 
 	/* One scheduler serves all XCCs. */
 	if (instance)
 		return 0;
-	hiq.ring = kernel_pointer(gpu, join(m->cp_hqd_pq_base_hi, m->cp_hqd_pq_base_lo) << 8, &left);
+	hiq.ring = kernel_pointer(gpu, join(m->cp_hqd_pq_base_hi, m->cp_hqd_pq_base_lo) << 8, &remaining);
 	hiq.mask = (2u << (m->cp_hqd_pq_control & 0x3f)) - 1;
 	hiq.rptr_report = kernel_pointer(gpu, join(m->cp_hqd_pq_rptr_report_addr_hi,
-						   m->cp_hqd_pq_rptr_report_addr_lo), &left);
+						   m->cp_hqd_pq_rptr_report_addr_lo), &remaining);
 	hiq.wptr_report = kernel_pointer(gpu, join(m->cp_hqd_pq_wptr_poll_addr_hi,
-						   m->cp_hqd_pq_wptr_poll_addr_lo), &left);
+						   m->cp_hqd_pq_wptr_poll_addr_lo), &remaining);
 	if (!hiq.ring || !hiq.rptr_report || !hiq.wptr_report)
 		return -EFAULT;
 	hiq.loaded = true;
@@ -171,7 +171,7 @@ void replace_kfd2kgd(struct gpu *gpu)
 	calls->enable_debug_trap = set_debug_trap;
 	calls->disable_debug_trap = set_debug_trap;
 	calls->get_iq_wait_times = get_wait_times;
-	/* They read registers. */
+	/* The originals read registers. */
 	calls->hqd_dump = NULL;
 	calls->hqd_sdma_dump = NULL;
 	kfd->kfd2kgd = calls;

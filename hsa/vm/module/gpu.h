@@ -22,7 +22,7 @@
 #define FIRST_RUNLIST_SPACE 16
 #define TLB_ENTRIES 16384
 
-/* A process on one GPU: what the registers of a VMID contain. */
+/* The address space of a process on one GPU: the contents of a VMID's registers. */
 struct gpu_space {
 	u32 pasid;
 	u64 root;
@@ -135,9 +135,9 @@ struct access {
 	bool fault_is_write;
 };
 
-void *kernel_pointer(struct gpu *gpu, u64 mc_address, u64 *left);
+void *kernel_pointer(struct gpu *gpu, u64 mc_address, u64 *remaining);
 int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out);
-void *user_pointer(struct access *a, u64 va, u64 *left, bool write);
+void *user_pointer(struct access *a, u64 va, u64 *remaining, bool write);
 int user_read(struct access *a, u64 va, void *to, u64 size);
 int user_write(struct access *a, u64 va, const void *from, u64 size);
 int user_add64(struct access *a, u64 va, s64 value);
@@ -152,7 +152,7 @@ void run_kernel_ring(struct work_struct *work);
 void init_kernel_ring_funcs(void);
 extern struct workqueue_struct *kernel_engine_wq;
 
-/* asic.c and blocks.c: what a chip's IP blocks tell the driver */
+/* asic.c and blocks.c: the functions and properties of the chip's IP blocks */
 extern const struct amdgpu_asic_funcs software_asic_funcs;
 extern const struct amdgpu_nbio_funcs software_nbio_funcs;
 extern const struct amdgpu_smuio_funcs software_smuio_funcs;
@@ -174,18 +174,18 @@ int set_ip_blocks(struct amdgpu_device *adev);
 /* compute.c: the functions by which amdkfd programs a GPU */
 void replace_kfd2kgd(struct gpu *gpu);
 
-/* scheduler.c: which queues run; the thread that runs them */
+/* scheduler.c: selects the user queues, and runs them in a thread */
 int run_queues(void *gpu);
 int add_queue(struct gpu *gpu, struct user_queue queue);
 void remove_queue(struct gpu *gpu, u64 mqd);
 void run_scheduler_queue(struct gpu *gpu);
 
-/* packets.c: one packet of a user queue. 1: done, 0: must wait, negative: page fault */
+/* packets.c: execute one packet of a user queue. 1: done, 0: must wait, negative: page fault */
 int run_aql_packet(struct access *a, struct user_queue *queue);
 int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
 
-/* blit.c: 1: a copy or fill kernel of AMD's runtime, done; 0: another kernel; negative: page fault */
+/* blit.c: executes a copy or fill kernel of AMD's runtime. 1: done, 0: other kernel, negative: page fault */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
 /* page_table.c and instruments.c: the files in debugfs */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * debugfs hsa_vmm/stub: a function of amdgpu.ko whose name is written does nothing and returns 0, to learn
- * whether tests notice. hsa_vmm/coverage: the functions of amdgpu.ko that ran, and how often.
- * hsa_vmm/statistics: what the software GPUs have done.
+ * Files in debugfs. hsa_vmm/stub: the function of amdgpu.ko whose name is written does nothing and returns 0,
+ * to check whether tests detect it. hsa_vmm/coverage: the functions of amdgpu.ko that ran, and their numbers
+ * of calls. hsa_vmm/statistics: counters of the software GPUs.
  */
 #include <linux/debugfs.h>
 #include <linux/ftrace.h>
@@ -31,7 +31,7 @@ static struct ftrace_ops stub_ops = {
 	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
 };
 
-/* Replaces the function that was stubbed before. An empty name ends it. */
+/* Stubs the named function, and restores the previous one. An empty name only restores. */
 static ssize_t stub_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);
@@ -56,7 +56,7 @@ static ssize_t stub_write(struct file *file, const char __user *text, size_t siz
 		if (!error)
 			error = register_ftrace_function(&stub_ops);
 		active = !error;
-		pr_info("hsa_vmm: %s does nothing now: %d\n", name, error);
+		pr_info("hsa_vmm: stub of %s: %d\n", name, error);
 	}
 	mutex_unlock(&lock);
 	kfree(buffer);
@@ -120,7 +120,7 @@ static int start_counting(void)
 	return error;
 }
 
-/* Takes addresses, one hexadecimal number a line, in any number of writes; "start" begins to count. */
+/* Accepts hexadecimal addresses, one a line, in any number of writes; "start" starts the counting. */
 static ssize_t coverage_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);

@@ -20,7 +20,7 @@ enum {
 	SRBM_WRITE = 14,
 };
 
-/* A job of the kernel that writes page tables is at most this far from its own commands. */
+/* The maximum distance from a job's commands to the page-table entries that the job copies. */
 #define IB_SIZE_LIMIT 0x20000
 
 uint pte_delay_ms;
@@ -30,7 +30,7 @@ MODULE_PARM_DESC(pte_delay, "delay of the SDMA jobs that write page tables, in m
 struct workqueue_struct *kernel_engine_wq;
 static struct amdgpu_ring_funcs ring_funcs;
 
-/* Packets in a ring (`mask` is its size in dwords less one) or in an indirect buffer (no mask). */
+/* Packets in a ring (`mask` is its size in dwords, minus one) or in an indirect buffer (`mask` is all ones). */
 struct packets {
 	u32 *words;
 	u64 mask;
@@ -70,13 +70,13 @@ static void fill(struct gpu *gpu, u64 to, u32 value, u64 size)
 
 static void copy(struct gpu *gpu, u64 from, u64 to, u64 size)
 {
-	for (u64 part, other; size; size -= part, from += part, to += part) {
+	for (u64 part, target_part; size; size -= part, from += part, to += part) {
 		void *source = kernel_pointer(gpu, from, &part);
-		void *target = kernel_pointer(gpu, to, &other);
+		void *target = kernel_pointer(gpu, to, &target_part);
 
 		if (!source || !target)
 			return report_fault(gpu, "copy", source ? to : from);
-		part = min3(part, other, size);
+		part = min3(part, target_part, size);
 		memcpy(target, source, part);
 		cond_resched();
 	}
@@ -84,8 +84,8 @@ static void copy(struct gpu *gpu, u64 from, u64 to, u64 size)
 
 static void write_word(struct gpu *gpu, u64 to, u32 value)
 {
-	u64 left;
-	u32 *target = kernel_pointer(gpu, to, &left);
+	u64 remaining;
+	u32 *target = kernel_pointer(gpu, to, &remaining);
 
 	if (!target)
 		return report_fault(gpu, "write", to);
@@ -98,7 +98,7 @@ static void write_entries(struct gpu *gpu, const struct packets *p)
 	u32 step = word(p, 7), count = (word(p, 9) & 0x7ffff) + 1;
 
 	for (; count; count--, to += sizeof(u64), value += step) {
-		u64 left, *target = kernel_pointer(gpu, to, &left);
+		u64 remaining, *target = kernel_pointer(gpu, to, &remaining);
 
 		if (!target)
 			return report_fault(gpu, "page-table write", to);
@@ -106,14 +106,14 @@ static void write_entries(struct gpu *gpu, const struct packets *p)
 	}
 }
 
-/* Returns whether an indirect buffer writes page tables: the kernel's SDMA does nothing else with these. */
+/* Returns whether an indirect buffer writes page tables, judged by its first packet. */
 static bool writes_page_tables(const u32 *words, u64 buffer)
 {
 	switch (words[0] & 0xff) {
 	case PTE_PDE:
 	case WRITE_LINEAR:
 		return true;
-	case COPY_LINEAR: /* of entries that are stored in the buffer itself */
+	case COPY_LINEAR: /* page-table writes copy entries that are stored in the buffer itself */
 		return *(const u64 *)(words + 3) - buffer < IB_SIZE_LIMIT;
 	default:
 		return false;
@@ -124,9 +124,9 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p);
 
 static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 {
-	u64 left;
-	/* The buffers come from the driver's pool, which is contiguous for the CPU. */
-	struct packets p = { .words = kernel_pointer(gpu, buffer, &left), .mask = ~0ull,
+	u64 remaining;
+	/* The driver's pool of these buffers is contiguous for the CPU. */
+	struct packets p = { .words = kernel_pointer(gpu, buffer, &remaining), .mask = ~0ull,
 			     .is_indirect = true };
 
 	if (!p.words)
@@ -163,7 +163,7 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p)
 		return 4;
 	case TRAP: /* the ring's fences are processed after each batch */
 		return 2;
-	case POLL_REGISTER: /* packets run in order: what it waits for has happened */
+	case POLL_REGISTER: /* packets run in order, so the condition holds already */
 		return 6;
 	case CONST_FILL:
 		fill(gpu, quad(p, 1), word(p, 3), (u64)(word(p, 4) & 0x3fffffff) + 1);
@@ -229,7 +229,7 @@ void init_kernel_ring_funcs(void)
 	ring_funcs.set_wptr = set_wptr;
 	ring_funcs.test_ring = test_ring;
 	ring_funcs.test_ib = test_ib;
-	/* It would read a register of the NBIO block. */
+	/* The original reads a register of the NBIO block. */
 	ring_funcs.emit_hdp_flush = NULL;
 }
 

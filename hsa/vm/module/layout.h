@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* What this module relies on in AMD's headers. A kernel with another layout does not compile. */
+/* Asserts the layouts in AMD's headers that the module uses. With other layouts it does not compile. */
 #ifndef HSA_VMM_LAYOUT_H
 #define HSA_VMM_LAYOUT_H
 
@@ -19,7 +19,7 @@ static_assert(AMDGPU_PTE_WRITEABLE == 1 << 6);
 static_assert(AMDGPU_PDE_PTE == 1ull << 54);
 static_assert(AMDGPU_PTE_TF == 1ull << 56);
 
-/* Queue descriptors: the number of a register in dwords. */
+/* Queue descriptors: the offset of a register in dwords. */
 #define DWORD(type, field) (offsetof(struct type, field) / 4)
 static_assert(DWORD(v9_mqd, cp_hqd_vmid) == 131);
 static_assert(DWORD(v9_mqd, cp_hqd_pq_base_lo) == 136);

@@ -23,7 +23,7 @@
 #define BAR_VRAM 0
 #define BAR_DOORBELLS 2
 #define BAR_REGISTERS 5
-/* The end of the device's memory: doorbells, then registers. */
+/* The device's memory ends with the doorbells and the registers. */
 #define DOORBELLS_FROM_END SZ_8M
 #define REGISTERS_FROM_END SZ_4M
 #define DOORBELLS_SIZE SZ_4M
@@ -42,16 +42,16 @@ static uint visible;
 module_param(visible, uint, 0444);
 MODULE_PARM_DESC(visible, "the part of the VRAM that the CPU can access, in MiB; 0: all of it");
 
-/* The module changes PCI resources of the machine: nothing but a test machine may load it. */
+/* The module changes PCI resources, so it loads only in a virtual machine of `hsa-vmm vm`. */
 static bool is_test_machine(void)
 {
 	static const char *const hypervisors[] = { "TCGTCGTCGTCG", "KVMKVMKVM\0\0\0" };
 	const char *line;
-	bool known = false;
+	bool supported = false;
 
 	for (int i = 0; i < ARRAY_SIZE(hypervisors); i++)
-		known |= hypervisor_cpuid_base(hypervisors[i], 0) != 0;
-	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR) || !known || !dmi_match(DMI_SYS_VENDOR, "QEMU"))
+		supported |= hypervisor_cpuid_base(hypervisors[i], 0) != 0;
+	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR) || !supported || !dmi_match(DMI_SYS_VENDOR, "QEMU"))
 		return false;
 	line = kernel_command_line();
 	return line && strstr(line, "hsa_vmm.vm=1");
@@ -87,7 +87,7 @@ static void set_bar(struct pci_dev *pdev, int bar, const struct resource *memory
 	resource->end = start + size - 1;
 	resource->flags = memory->flags;
 	resource->name = pci_name(pdev);
-	/* pci_enable_device() needs a resource that is claimed. */
+	/* pci_enable_device() needs a claimed resource. */
 	resource->parent = memory->parent;
 }
 
@@ -129,7 +129,7 @@ static int __init hsa_vmm_init(void)
 	int error;
 
 	if (!is_test_machine()) {
-		pr_err("hsa_vmm: refused: this is not a virtual machine that `hsa-vmm vm` has started\n");
+		pr_err("hsa_vmm: cannot load: this is not a virtual machine that `hsa-vmm vm` has started\n");
 		return -EPERM;
 	}
 	error = resolve_symbols();
@@ -149,7 +149,7 @@ static int __init hsa_vmm_init(void)
 
 		gpu->index = gpu_count;
 		error = init_gpu(gpu, pci_dev_get(pdev));
-		/* Threads and the replaced function need this module: it stays, and says what it lacks. */
+		/* Threads and the replaced function use this module, so it stays loaded and logs the error. */
 		if (error)
 			dev_err(&pdev->dev, "hsa_vmm: cannot make this device a GPU: %d\n", error);
 		else

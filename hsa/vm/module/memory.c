@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * Memory as the GPU addresses it: VRAM of all GPUs of the hive, system memory by its bus address, the
- * kernel's own address space (VMID 0), and the processes' address spaces through the page tables that the
- * driver has written, with a TLB that keeps an entry until the driver flushes it.
+ * kernel's own address space (VMID 0), and the processes' address spaces. The latter are translated by the
+ * page tables that the driver has written, and by a TLB that keeps an entry until the driver flushes it.
  */
 #include <linux/sched.h>
 #include "gpu.h"
@@ -12,8 +12,8 @@
 #define TABLE_MASK 0xffffffffffc0ull
 #define LEVELS 4
 
-/* An address of the frame buffer, without its base: the VRAM of all GPUs, one segment each. */
-static void *vram_pointer(struct gpu *gpu, u64 address, u64 *left)
+/* Translates an offset in the frame buffer, which has a segment of VRAM for each GPU. */
+static void *vram_pointer(struct gpu *gpu, u64 address, u64 *remaining)
 {
 	for (int i = 0; i < gpu_count; i++) {
 		struct gpu *other = &gpus[i];
@@ -23,17 +23,17 @@ static void *vram_pointer(struct gpu *gpu, u64 address, u64 *left)
 			continue;
 		base = other->adev->vm_manager.vram_base_offset;
 		if (address >= base && address - base < other->vram_size) {
-			*left = other->vram_size - (address - base);
+			*remaining = other->vram_size - (address - base);
 			return other->vram + (address - base);
 		}
 	}
 	return NULL;
 }
 
-/* A bus address: system memory, or the VRAM of a GPU through its BAR. */
-static void *bus_pointer(u64 address, u64 *left)
+/* Translates a bus address of system memory, or of a GPU's VRAM in its BAR. */
+static void *bus_pointer(u64 address, u64 *remaining)
 {
-	*left = PAGE_SIZE - offset_in_page(address);
+	*remaining = PAGE_SIZE - offset_in_page(address);
 	if (pfn_valid(address >> PAGE_SHIFT))
 		return phys_to_virt(address);
 	for (int i = 0; i < gpu_count; i++) {
@@ -45,15 +45,15 @@ static void *bus_pointer(u64 address, u64 *left)
 	return NULL;
 }
 
-static void *pte_pointer(struct gpu *gpu, u64 pte, u64 address, u64 *left)
+static void *pte_pointer(struct gpu *gpu, u64 pte, u64 address, u64 *remaining)
 {
 	if (pte & AMDGPU_PTE_SYSTEM)
-		return bus_pointer(address, left);
-	return vram_pointer(gpu, address, left);
+		return bus_pointer(address, remaining);
+	return vram_pointer(gpu, address, remaining);
 }
 
 /* Translates an address of the kernel's address space. */
-void *kernel_pointer(struct gpu *gpu, u64 address, u64 *left)
+void *kernel_pointer(struct gpu *gpu, u64 address, u64 *remaining)
 {
 	struct amdgpu_gmc *gmc = &gpu->adev->gmc;
 
@@ -64,12 +64,12 @@ void *kernel_pointer(struct gpu *gpu, u64 address, u64 *left)
 
 		if (!(pte & AMDGPU_PTE_VALID))
 			return NULL;
-		pointer = pte_pointer(gpu, pte, target, left);
-		*left = min(*left, PAGE_SIZE - offset_in_page(address));
+		pointer = pte_pointer(gpu, pte, target, remaining);
+		*remaining = min(*remaining, PAGE_SIZE - offset_in_page(address));
 		return pointer;
 	}
 	if (address >= gmc->fb_start && address <= gmc->fb_end)
-		return vram_pointer(gpu, address - gmc->fb_start, left);
+		return vram_pointer(gpu, address - gmc->fb_start, remaining);
 	return NULL;
 }
 
@@ -80,15 +80,15 @@ int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 
 	for (int level = 0; level < LEVELS; level++) {
 		int shift = PAGE_SHIFT + 9 * (LEVELS - 1 - level);
-		u64 left, slot = (entry & TABLE_MASK) + (va >> shift & 0x1ff) * sizeof(u64);
-		u64 *table = pte_pointer(gpu, entry, slot, &left);
+		u64 remaining, slot = (entry & TABLE_MASK) + (va >> shift & 0x1ff) * sizeof(u64);
+		u64 *table = pte_pointer(gpu, entry, slot, &remaining);
 		bool is_pte = level == LEVELS - 1;
 
 		if (!table)
 			return -EFAULT;
 		entry = READ_ONCE(*table);
 		is_pte |= entry & AMDGPU_PDE_PTE;
-		/* With `translate_further`, an entry of the last directory is a PTE unless it says otherwise. */
+		/* With `translate_further`, an entry of the last directory is a PTE unless its TF bit is set. */
 		is_pte |= level == LEVELS - 2 && gpu->adev->gmc.translate_further &&
 			  !(entry & AMDGPU_PTE_TF);
 		out->pte = entry;
@@ -103,7 +103,7 @@ int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 	return -ENOENT;
 }
 
-/* Returns a TLB entry of the page, after a walk if the TLB has none. */
+/* Returns the TLB entry of a page, after a page-table walk if needed; NULL if the page is not mapped. */
 static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
 {
 	struct gpu_space *owner = &gpu->spaces[space];
@@ -124,16 +124,16 @@ static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
 	return entry->valid ? entry : NULL;
 }
 
-/* Translates an address of a process; `*left` bytes follow it without another translation. */
-void *user_pointer(struct access *a, u64 va, u64 *left, bool write)
+/* Translates an address of a process; it is valid for `*remaining` bytes. */
+void *user_pointer(struct access *a, u64 va, u64 *remaining, bool write)
 {
 	struct tlb_entry *entry = look_up(a->gpu, a->space, va);
 	u64 needed = write ? AMDGPU_PTE_WRITEABLE : AMDGPU_PTE_READABLE;
 	void *pointer = NULL;
 
 	if (entry && entry->pte & needed) {
-		pointer = pte_pointer(a->gpu, entry->pte, entry->address | offset_in_page(va), left);
-		*left = min(*left, PAGE_SIZE - offset_in_page(va));
+		pointer = pte_pointer(a->gpu, entry->pte, entry->address | offset_in_page(va), remaining);
+		*remaining = min(*remaining, PAGE_SIZE - offset_in_page(va));
 	}
 	if (!pointer && !a->faulted) {
 		a->faulted = true;
@@ -181,7 +181,7 @@ int user_write(struct access *a, u64 va, const void *from, u64 size)
 		if (!to)
 			return -EFAULT;
 		part = min(part, size);
-		/* Another processor may read values: they are written at once. */
+		/* Another processor may read the value, so it is written with one store. */
 		if (part == sizeof(u64) && IS_ALIGNED(va, sizeof(u64)))
 			WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
 		else if (part == sizeof(u32) && IS_ALIGNED(va, sizeof(u32)))
@@ -194,8 +194,8 @@ int user_write(struct access *a, u64 va, const void *from, u64 size)
 
 int user_add64(struct access *a, u64 va, s64 value)
 {
-	u64 left;
-	atomic64_t *counter = user_pointer(a, va, &left, true);
+	u64 remaining;
+	atomic64_t *counter = user_pointer(a, va, &remaining, true);
 
 	if (!counter || !IS_ALIGNED(va, sizeof(u64)))
 		return -EFAULT;
@@ -205,13 +205,13 @@ int user_add64(struct access *a, u64 va, s64 value)
 
 int user_copy(struct access *a, u64 from, u64 to, u64 size)
 {
-	for (u64 part, other; size; size -= part, from += part, to += part) {
+	for (u64 part, target_part; size; size -= part, from += part, to += part) {
 		void *source = user_pointer(a, from, &part, false);
-		void *target = source ? user_pointer(a, to, &other, true) : NULL;
+		void *target = source ? user_pointer(a, to, &target_part, true) : NULL;
 
 		if (!target)
 			return -EFAULT;
-		part = min3(part, other, size);
+		part = min3(part, target_part, size);
 		memcpy(target, source, part);
 		cond_resched();
 	}

@@ -5,14 +5,14 @@
 
 #define AQL_SIZE 64
 #define DEPENDENCIES 5
-/* The contexts of interrupts: an event of a compute queue, of an SDMA queue. */
+/* How many bits of an event's number an interrupt of a compute or SDMA queue contains. */
 #define AQL_EVENT_BITS 32
 #define SDMA_EVENT_BITS 28
 
 enum { VENDOR = 0, INVALID = 1, DISPATCH = 2, BARRIER_AND = 3, BARRIER_OR = 5 };
 enum { FORMAT_BARRIER_VALUE = 3 };
 
-/* HSA's packets, by the offset of a field. */
+/* HSA's packets: the fields that are used. */
 struct aql_packet {
 	u8 type;
 	u8 fences;
@@ -136,7 +136,7 @@ int run_aql_packet(struct access *a, struct user_queue *queue)
 	if (user_read(a, at, &p, sizeof(p)))
 		return -EFAULT;
 	switch (p.type) {
-	case INVALID: /* the producer has reserved it and not written it yet */
+	case INVALID: /* the producer has reserved the packet, but not written it yet */
 		return 0;
 	case BARRIER_AND:
 	case BARRIER_OR:
@@ -170,7 +170,7 @@ enum {
 	SDMA_TIMESTAMP = 13,
 	SDMA_GCR = 17,
 };
-#define SDMA_LONGEST 8
+#define SDMA_MAX_DWORDS 8
 
 static u64 quad(const u32 *words, int n)
 {
@@ -182,7 +182,7 @@ static int poll_memory(struct access *a, const u32 *w)
 {
 	u32 value, reference = w[3];
 
-	/* Bit 31: memory; otherwise a register, which software does not have. */
+	/* Bit 31: memory; otherwise a register, which a software GPU does not have. */
 	if (!(w[0] >> 31))
 		return 1;
 	if (user_read(a, quad(w, 1), &value, sizeof(value)))
@@ -242,7 +242,7 @@ static int execute_sdma(struct access *a, const u32 *w)
 
 int run_sdma_packet(struct access *a, struct user_queue *queue)
 {
-	u32 words[SDMA_LONGEST] = { };
+	u32 words[SDMA_MAX_DWORDS] = { };
 	u64 offset = queue->rptr % queue->size;
 	u64 size = min_t(u64, queue->wptr - queue->rptr, sizeof(words));
 	u64 first = min(size, queue->size - offset);

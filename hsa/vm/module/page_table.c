@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * debugfs hsa_vmm/N: the reader's page table on GPU N, one line per mapping: the driver's record of it, and
- * what the entry in the page table says. The form is that of the emulated driver (hsa-kfd).
+ * The debugfs file hsa_vmm/N: the reader's page table on GPU N. Each line describes a mapping by the driver's
+ * record and the entry in the page table, in the format of the emulated driver (hsa-kfd).
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -26,8 +26,8 @@ static struct amdgpu_vm *find_vm(struct amdgpu_device *adev, pid_t tgid)
 }
 
 /*
- * A process is evicted while its memory moves. Its queues stand still until a worker has rewritten its page
- * tables: no GPU uses what they contain meanwhile.
+ * A process is evicted while its memory moves. Its queues are stopped until a worker has rewritten its page
+ * tables, so that no GPU uses the outdated entries.
  */
 static void wait_until_restored(void)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Which user queues run. amdkfd maps them itself (sched_policy=2), or it writes run lists for the hardware
- * scheduler into the HIQ, as on every real GPU of this generation. One thread per GPU reads the HIQ and runs
- * packets of the mapped queues in turns.
+ * Selects and runs user queues. amdkfd maps them itself (sched_policy=2), or it writes run lists for the
+ * hardware scheduler into the HIQ, as on every real GPU of this generation. One thread per GPU reads the HIQ
+ * and runs packets of the mapped queues in turn.
  */
 #include <linux/delay.h>
 #include <linux/kthread.h>
@@ -11,8 +11,9 @@
 #include "layout.h"
 #include "symbols.h"
 
-/* Packets of one queue before the next queue's turn. */
+/* The maximum number of packets of one queue before the next queue's turn. */
 #define BURST 64
+/* After the last packet, the thread polls without sleeping for BUSY_NS, then often for RECENT_NS. */
 #define BUSY_NS (300 * NSEC_PER_USEC)
 #define RECENT_NS (2 * NSEC_PER_SEC)
 
@@ -30,7 +31,7 @@ static int add_locked(struct gpu *gpu, struct user_queue queue)
 	for (int i = 0; i < MAX_QUEUES; i++) {
 		if (gpu->queues[i].mqd)
 			continue;
-		/* An unmapped queue continues where it was. */
+		/* A queue that was mapped before continues at its read pointer. */
 		if (user_read(&a, queue.rptr_address, &queue.rptr, sizeof(queue.rptr)))
 			queue.halted = true;
 		gpu->queues[i] = queue;
@@ -59,7 +60,7 @@ void remove_queue(struct gpu *gpu, u64 mqd)
 	mutex_unlock(&gpu->queues_lock);
 }
 
-/* Returns the address space of a process in the run list: its own, or a free one. */
+/* Returns the address space of a process in the run list; assigns a free one if it has none. */
 static u32 space_of(struct gpu *gpu, u32 pasid)
 {
 	u32 unused = FIRST_RUNLIST_SPACE;
@@ -78,7 +79,7 @@ static u32 space_of(struct gpu *gpu, u32 pasid)
 		}
 	}
 	gpu->spaces[unused].pasid = pasid;
-	/* Entries of the space's former process are not this one's. */
+	/* Invalidates the TLB entries of the space's former process. */
 	gpu->spaces[unused].generation++;
 	return unused;
 }
@@ -90,8 +91,8 @@ static void map_queue(struct gpu *gpu, const struct pm4_mes_map_queues *p, u32 s
 				  extended_engine_sel__mes_map_queues__legacy_engine_sel;
 	struct user_queue queue = { .mqd = join(p->mqd_addr_hi, p->mqd_addr_lo), .space = space,
 				    .is_sdma = !is_compute };
-	u64 left;
-	const void *mqd = kernel_pointer(gpu, queue.mqd, &left);
+	u64 remaining;
+	const void *mqd = kernel_pointer(gpu, queue.mqd, &remaining);
 
 	queue.wptr_address = join(p->wptr_addr_hi, p->wptr_addr_lo);
 	if (!mqd) {
@@ -134,8 +135,8 @@ static void run_list(struct gpu *gpu, u64 list, u32 size)
 	u32 space = 0;
 
 	while (size) {
-		u64 left;
-		const u32 *p = kernel_pointer(gpu, list, &left);
+		u64 remaining;
+		const u32 *p = kernel_pointer(gpu, list, &remaining);
 		u32 length = p ? (p[0] >> 16 & 0x3fff) + 2 : 0;
 		u64 address;
 
@@ -145,14 +146,14 @@ static void run_list(struct gpu *gpu, u64 list, u32 size)
 		}
 		switch (p[0] >> 8 & 0xff) {
 		case IT_MAP_PROCESS:
-			/* The pasid and the root have the same place in both forms of the packet. */
+			/* Both forms of the packet have the PASID and the root at the same offsets. */
 			space = space_of(gpu, p[1] & 0xffff);
 			WRITE_ONCE(gpu->spaces[space].root, join(p[3], p[2]));
 			break;
 		case IT_MAP_QUEUES:
 			map_queue(gpu, (const void *)p, space);
 			break;
-		case IT_RUN_LIST: /* at the end of an oversubscribed list: starts it again */
+		case IT_RUN_LIST: /* at the end of an oversubscribed list: would start it again */
 			return;
 		case IT_INDIRECT_BUFFER:
 			address = join(p[2], p[1]);
@@ -167,12 +168,12 @@ static void run_list(struct gpu *gpu, u64 list, u32 size)
 	}
 }
 
-/* Executes one packet of the HIQ, which is contiguous; the kernel fills its end with NOPs. */
+/* Executes one packet of the HIQ. Packets do not wrap: the kernel fills the ring's end with NOPs. */
 static void run_scheduler_packet(struct gpu *gpu, const u32 *p)
 {
 	const struct pm4_mes_runlist *list = (const void *)p;
 	const struct pm4_mes_query_status *query = (const void *)p;
-	u64 left, *fence;
+	u64 remaining, *fence;
 
 	switch (p[0] >> 8 & 0xff) {
 	case IT_RUN_LIST:
@@ -184,7 +185,7 @@ static void run_scheduler_packet(struct gpu *gpu, const u32 *p)
 		unmap_queues(gpu, (const void *)p);
 		break;
 	case IT_QUERY_STATUS:
-		fence = kernel_pointer(gpu, join(query->addr_hi, query->addr_lo), &left);
+		fence = kernel_pointer(gpu, join(query->addr_hi, query->addr_lo), &remaining);
 		if (fence)
 			WRITE_ONCE(*fence, join(query->data_hi, query->data_lo));
 		break;
@@ -241,7 +242,7 @@ static void signal_page_fault(struct gpu *gpu, const struct access *a)
 	amd.kfd_signal_vm_fault_event(node, pasid, &info, &data);
 }
 
-/* Runs packets of one queue. Returns how many. The caller holds the lock. */
+/* Runs packets of one queue; returns their number. The caller holds the lock. */
 static int run_queue(struct gpu *gpu, struct user_queue *queue)
 {
 	struct access a = { .gpu = gpu, .space = queue->space };
@@ -279,7 +280,7 @@ int run_queues(void *argument)
 		for (int i = 0; i < MAX_QUEUES; i++) {
 			struct user_queue *queue = &gpu->queues[i];
 
-			/* amdkfd waits for the HIQ: it comes before each queue. */
+			/* amdkfd waits for the HIQ, so it is read before each queue. */
 			if (i && !READ_ONCE(queue->mqd))
 				continue;
 			mutex_lock(&gpu->queues_lock);

@@ -1,17 +1,17 @@
-//! Which of QEMU's accelerators runs the machine's processors.
+//! QEMU's accelerators, which run the machine's processors.
 
 use core::fmt;
 use std::fs::File;
 
-/// How often an emulated machine may fail to boot.
-const BOOTS: usize = 3;
+/// How often to try to boot with emulation.
+const TCG_ATTEMPTS: usize = 3;
 
 /// How QEMU runs the machine's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// The processor's own virtualisation.
+    /// The CPU's hardware virtualisation.
     Kvm,
-    /// Translation of the instructions, one thread for each processor.
+    /// Translation of instructions, in one thread for each emulated processor.
     Tcg,
 }
 
@@ -24,11 +24,11 @@ impl Accelerator {
     }
 
     /// Returns the accelerators to try, best first. A nested machine may have a `/dev/kvm` that does not work.
-    /// With two emulated processors, Linux sometimes panics at boot, when it changes its own code (seen with
-    /// QEMU 7.2), so that emulation is tried more than once.
+    /// With two emulated processors, Linux sometimes panics at boot when it changes its own code (seen with
+    /// QEMU 7.2), so emulation is in the list more than once.
     pub fn candidates() -> Vec<Self> {
         let has_kvm = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        has_kvm.then_some(Self::Kvm).into_iter().chain([Self::Tcg; BOOTS]).collect()
+        has_kvm.then_some(Self::Kvm).into_iter().chain([Self::Tcg; TCG_ATTEMPTS]).collect()
     }
 }
 

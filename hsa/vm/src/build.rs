@@ -35,9 +35,10 @@ pub(crate) fn build(
     Ok(module)
 }
 
-/// The package's Makefile includes another by its absolute path, where the package would be installed.
+/// Changes the path by which a package's Makefile includes another file, from the installed path to `root`.
 fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
     let text = fs::read_to_string(makefile).map_err(at(makefile))?;
-    let moved = text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));
-    fs::write(makefile, moved).map_err(at(makefile))
+    let relocated =
+        text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));
+    fs::write(makefile, relocated).map_err(at(makefile))
 }

@@ -1,4 +1,4 @@
-//! Fetching a kernel, and compiling the software GPUs for it.
+//! Fetches a kernel, and compiles the software GPUs for it.
 
 use crate::packages::{self, Offer, SERIES};
 use crate::tool::{self, ToolError, at};
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The tools that compile the module, and the packages that have them.
+/// The tools that compile the module, and their packages.
 const TOOLS: [(&str, &str); 5] =
     [("gcc", "gcc"), ("make", "make"), ("strip", "binutils"), ("xz", "xz-utils"), ("tar", "tar")];
 const BUSYBOX: &str = "busybox-static";
@@ -26,21 +26,21 @@ pub enum FetchError {
          `apt-get install --no-install-recommends {packages}`"
     )]
     NoTools {
-        /// The programs.
+        /// The missing programs.
         missing: String,
-        /// The packages that have them.
+        /// The packages that contain the programs.
         packages: String,
     },
     /// The package sources have no such kernel.
     #[error(
-        "cannot fetch a kernel: the package sources of this machine have no {wanted} (available: {there}); \
+        "cannot fetch a kernel: the package sources of this machine have no {requested} (available: {available}); \
          run `apt-get update`, or add a suite of Debian that has Linux {SERIES} (bookworm-security, trixie)"
     )]
     NoKernel {
-        /// The kernel that was asked for.
-        wanted: String,
-        /// The kernels that there are.
-        there: String,
+        /// The requested kernel.
+        requested: String,
+        /// The available kernels.
+        available: String,
     },
     /// The packages of a kernel have different versions.
     #[error(
@@ -50,7 +50,7 @@ pub enum FetchError {
     Mismatch {
         /// The kernel.
         release: String,
-        /// The packages.
+        /// The missing packages.
         missing: String,
     },
     /// The module's source was not found.
@@ -67,14 +67,14 @@ pub enum FetchError {
 /// Downloads a kernel (the newest of its series, or the one named), its headers and its source from the
 /// machine's package sources, and compiles the software GPUs for it.
 ///
-/// Missing tools, among them QEMU, are installed if this process is root. `report` is called with each step.
-/// Several processes can do this at once: one fetches, the others wait.
+/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. Of several
+/// concurrent processes one fetches, and the others wait.
 ///
 /// # Errors
 /// The message names the failed step and a remedy.
 pub fn fetch(
     folder: &Path,
-    wanted: Option<&str>,
+    release: Option<&str>,
     report: &mut dyn FnMut(&str),
 ) -> Result<Kernel, FetchError> {
     let source = folder::module_source().ok_or(FetchError::NoSource)?;
@@ -88,26 +88,26 @@ pub fn fetch(
         packages::update()?;
     }
     provide_tools(is_root, report)?;
-    let offer = choose(wanted)?;
-    let place = folder.join(&offer.release);
-    let root = place.join("root");
-    let amd = place.join("amd");
-    // The list is written last.
-    let list = place.join("packages");
+    let offer = choose(release)?;
+    let target = folder.join(&offer.release);
+    let root = target.join("root");
+    let amd = target.join("amd");
+    // Written last, so that the file marks a complete download.
+    let list = target.join("packages");
     if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
-        report(&format!("the kernel {} is there", offer.release));
+        report(&format!("the kernel {} is already fetched", offer.release));
     } else {
         report(&format!("getting the kernel {} ({})", offer.release, offer.version));
-        unpack(&offer, &place)?;
+        unpack(&offer, &target)?;
         fs::write(&list, &offer.version).map_err(at(&list))?;
     }
     report("compiling the kernel module");
-    let work = place.join("module");
+    let work = target.join("module");
     let module = build::build(&source, &root, &amd, &offer.release, &work)?;
     report("writing the initial file system");
     let modules = ["lib/modules", "usr/lib/modules"].map(|it| root.join(it).join(&offer.release));
     let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
-    initramfs::write(&place.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
+    initramfs::write(&target.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
@@ -133,19 +133,19 @@ fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), Fetc
     Err(FetchError::NoTools { missing: programs.join(", "), packages: packages.join(" ") })
 }
 
-/// Chooses a kernel all of whose packages are there.
-fn choose(wanted: Option<&str>) -> Result<Offer, FetchError> {
+/// Chooses the requested or newest kernel, whose packages must all be available.
+fn choose(release: Option<&str>) -> Result<Offer, FetchError> {
     let offers = packages::offers()?;
-    let there = || offers.iter().map(|it| it.release.clone()).collect::<Vec<_>>().join(", ");
-    let offer = match wanted {
-        Some(wanted) => offers.iter().find(|it| it.release == wanted),
+    let releases = || offers.iter().map(|it| it.release.clone()).collect::<Vec<_>>().join(", ");
+    let offer = match release {
+        Some(release) => offers.iter().find(|it| it.release == release),
         None => offers.first(),
     };
     let Some(offer) = offer else {
-        let wanted =
-            wanted.map_or(format!("kernel of the series {SERIES}"), |it| format!("kernel {it}"));
-        let there = if offers.is_empty() { "none".to_owned() } else { there() };
-        return Err(FetchError::NoKernel { wanted, there });
+        let requested =
+            release.map_or(format!("kernel of the series {SERIES}"), |it| format!("kernel {it}"));
+        let available = if offers.is_empty() { "none".to_owned() } else { releases() };
+        return Err(FetchError::NoKernel { requested, available });
     };
     let missing = packages::missing(offer)?;
     if missing.is_empty() {
@@ -155,21 +155,21 @@ fn choose(wanted: Option<&str>) -> Result<Offer, FetchError> {
 }
 
 /// Downloads and unpacks the packages of a kernel.
-fn unpack(offer: &Offer, place: &Path) -> Result<(), ToolError> {
-    if place.exists() {
-        fs::remove_dir_all(place).map_err(at(place))?;
+fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
+    if target.exists() {
+        fs::remove_dir_all(target).map_err(at(target))?;
     }
-    let root = place.join("root");
-    let amd = place.join("amd");
+    let root = target.join("root");
+    let amd = target.join("amd");
     for folder in [&root, &amd] {
         fs::create_dir_all(folder).map_err(at(folder))?;
     }
     let work =
-        tempfile::Builder::new().prefix(".packages-").tempdir_in(place).map_err(at(place))?;
-    let exactly = offer.packages().map(|package| format!("{package}={}", offer.version));
-    let mut wanted = exactly.to_vec();
-    wanted.push(BUSYBOX.to_owned());
-    for package in packages::download(&wanted, work.path())? {
+        tempfile::Builder::new().prefix(".packages-").tempdir_in(target).map_err(at(target))?;
+    let versioned = offer.packages().map(|package| format!("{package}={}", offer.version));
+    let mut names = versioned.to_vec();
+    names.push(BUSYBOX.to_owned());
+    for package in packages::download(&names, work.path())? {
         let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with("linux-source") {
             unpack_source(&package, work.path(), &amd)?;
@@ -178,8 +178,7 @@ fn unpack(offer: &Offer, place: &Path) -> Result<(), ToolError> {
         }
     }
     let image = root.join(format!("boot/vmlinuz-{}", offer.release));
-    let target = place.join(Kernel::IMAGE);
-    fs::rename(&image, &target).map_err(at(&image))
+    fs::rename(&image, target.join(Kernel::IMAGE)).map_err(at(&image))
 }
 
 /// Unpacks the headers of AMD's driver, without those that list registers.

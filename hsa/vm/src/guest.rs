@@ -1,4 +1,4 @@
-//! The part inside of the virtual machine: runs the program of the job.
+//! Runs the job's program, inside the virtual machine.
 
 use crate::job::{self, split};
 use std::ffi::{OsStr, OsString};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 
-/// Where `init` shows the job's folder.
+/// Where `init` mounts the job's folder.
 const JOB: &str = "/run/hsa-vmm";
 const DEBUG: &str = "/sys/kernel/debug/hsa_vmm";
 const PORTS: &str = "/sys/class/virtio-ports";
 
-/// The exit statuses of shells.
+/// Exit statuses, as in shells.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -45,14 +45,14 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
         start_coverage()?;
     }
     if let Ok(function) = fs::read(job.join(job::STUB)) {
-        let named = |error: io::Error| {
+        let name_function = |error: io::Error| {
             let function = String::from_utf8_lossy(&function);
             io::Error::new(
                 error.kind(),
                 format!("cannot stub {function}: not a function of amdgpu.ko"),
             )
         };
-        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(named)?;
+        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(name_function)?;
     }
     let arguments = split(&read(job::ARGUMENTS)?);
     let Some((program, arguments)) = arguments.split_first() else {
@@ -61,7 +61,7 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().stdin(Stdio::null());
     for variable in split(&read(job::ENVIRONMENT)?) {
-        if let Some((name, value)) = at_equals_sign(&variable) {
+        if let Some((name, value)) = split_variable(&variable) {
             command.env(name, value);
         }
     }
@@ -87,7 +87,7 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
     Ok(exit_status(status))
 }
 
-fn at_equals_sign(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
+fn split_variable(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = variable.as_bytes();
     let at = bytes.iter().skip(1).position(|&byte| byte == b'=')? + 1;
     Some((OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])))
@@ -103,8 +103,8 @@ fn exit_status(status: ExitStatus) -> u8 {
 fn port(name: &str) -> io::Result<PathBuf> {
     for entry in fs::read_dir(PORTS)? {
         let entry = entry?;
-        let named = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
-        if named.trim() == name {
+        let port_name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if port_name.trim() == name {
             return Ok(Path::new("/dev").join(entry.file_name()));
         }
     }
@@ -127,21 +127,21 @@ fn start_coverage() -> io::Result<()> {
     let addresses = traced.lines().filter(|line| line.ends_with("[amdgpu]"));
     let addresses: Vec<_> = addresses.filter_map(|line| line.split_whitespace().next()).collect();
     let file = Path::new(DEBUG).join("coverage");
-    for some in addresses.chunks(1000) {
-        fs::write(&file, some.join("\n") + "\n")?;
+    for chunk in addresses.chunks(1000) {
+        fs::write(&file, chunk.join("\n") + "\n")?;
     }
     fs::write(&file, "start\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::at_equals_sign;
+    use super::split_variable;
     use std::ffi::OsStr;
 
     #[test]
     fn variable_is_split_at_the_first_equals_sign() {
-        let split = at_equals_sign(OsStr::new("NAME=a=b")).unwrap();
+        let split = split_variable(OsStr::new("NAME=a=b")).unwrap();
         assert_eq!(split, (OsStr::new("NAME"), OsStr::new("a=b")));
-        assert_eq!(at_equals_sign(OsStr::new("NAME")), None);
+        assert_eq!(split_variable(OsStr::new("NAME")), None);
     }
 }

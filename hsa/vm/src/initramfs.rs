@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const INIT: &[u8] = include_bytes!("../guest/init");
-/// What `init` needs, and AMD's driver.
-const WANTED: [&str; 4] = ["9pnet_virtio", "9p", "overlay", "amdgpu"];
+/// The modules that `init` needs, and AMD's driver.
+const MODULES: [&str; 4] = ["9pnet_virtio", "9p", "overlay", "amdgpu"];
 const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -23,9 +23,9 @@ pub(crate) fn write(
     gpu_module: &Path,
 ) -> Result<(), ToolError> {
     let files = find_modules(modules)?;
-    let mut loaded = Loaded { files: &files, order: Vec::new(), seen: BTreeSet::new() };
-    for name in WANTED {
-        loaded.add(name)?;
+    let mut load_order = LoadOrder { files: &files, order: Vec::new(), visited: BTreeSet::new() };
+    for name in MODULES {
+        load_order.add(name)?;
     }
     let mut archive = Archive { bytes: Vec::new() };
     let add = |archive: &mut Archive| -> io::Result<()> {
@@ -39,7 +39,7 @@ pub(crate) fn write(
             archive.add(&format!("bin/{program}"), LINK, b"busybox")?;
         }
         let mut order = String::new();
-        for (name, bytes) in &loaded.order {
+        for (name, bytes) in &load_order.order {
             archive.add(&format!("modules/{name}.ko"), FILE, bytes)?;
             order += &format!("{name}\n");
         }
@@ -48,7 +48,7 @@ pub(crate) fn write(
     };
     add(&mut archive).map_err(at(target))?;
     let bytes = trailer(archive.bytes).map_err(at(target))?;
-    // Renamed when complete: other processes see the old or the new one.
+    // Renamed when complete, so that other processes see the old or the new file.
     let part = target.with_extension("part");
     fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(at(target))
 }
@@ -66,23 +66,23 @@ impl Archive {
     }
 }
 
-/// Modules in the order in which they must be loaded.
-struct Loaded<'a> {
+/// Modules in the order in which they must be load_order.
+struct LoadOrder<'a> {
     files: &'a BTreeMap<String, PathBuf>,
     order: Vec<(String, Vec<u8>)>,
-    seen: BTreeSet<String>,
+    visited: BTreeSet<String>,
 }
 
-impl Loaded<'_> {
-    /// Adds a module after those it depends on. A module that is not there is a part of the kernel.
+impl LoadOrder<'_> {
+    /// Adds a module after its dependencies. A module without a file is built into the kernel.
     fn add(&mut self, name: &str) -> Result<(), ToolError> {
         let Some(path) = self.files.get(name) else { return Ok(()) };
-        if !self.seen.insert(name.to_owned()) {
+        if !self.visited.insert(name.to_owned()) {
             return Ok(());
         }
-        let bytes = decompressed(path)?;
-        for needed in dependencies(&bytes) {
-            self.add(&needed)?;
+        let bytes = read_module(path)?;
+        for dependency in dependencies(&bytes) {
+            self.add(&dependency)?;
         }
         self.order.push((name.to_owned(), bytes));
         Ok(())
@@ -108,7 +108,8 @@ fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     Ok(found)
 }
 
-fn decompressed(path: &Path) -> Result<Vec<u8>, ToolError> {
+/// Reads a module, and decompresses it.
+fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     if path.extension().is_some_and(|it| it == "xz") {
         let mut command = Command::new("xz");
         command.args(["--decompress", "--stdout"]).arg(path);
@@ -117,7 +118,7 @@ fn decompressed(path: &Path) -> Result<Vec<u8>, ToolError> {
     fs::read(path).map_err(at(path))
 }
 
-/// Reads `depends=a,b` in a module's information.
+/// Returns the module names in `depends=a,b` of a module's information.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(start) = module.windows(KEY.len()).position(|it| it == KEY) else { return Vec::new() };
@@ -131,7 +132,7 @@ mod tests {
     use super::{Archive, FILE, dependencies};
 
     #[test]
-    fn dependencies_of_a_module_are_read() {
+    fn dependencies_reads_module_names() {
         assert_eq!(
             dependencies(b"license=GPL\0depends=ttm,drm-exec\0name=amdgpu\0"),
             ["ttm", "drm_exec"]

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Variables that name files or folders of this machine's session, which the virtual one does not have.
+/// Variables that name files or folders that the virtual machine lacks.
 const NOT_INHERITED: [&str; 2] = ["LD_PRELOAD", "XDG_RUNTIME_DIR"];
 
-/// The names of the files.
+/// The names of the files in the folder.
 pub(crate) const ARGUMENTS: &str = "arguments";
 pub(crate) const ENVIRONMENT: &str = "environment";
 pub(crate) const DIRECTORY: &str = "directory";
@@ -32,12 +32,12 @@ const PREFIX: &str = "hsa-vmm-vm-";
 #[derive(Debug)]
 pub(crate) struct Job {
     folder: TempDir,
-    /// Locked while this process lives.
+    /// Locked while this process runs.
     _lock: File,
 }
 
 impl Job {
-    /// Writes what the virtual machine needs to run a command, with this process's environment.
+    /// Writes a command, its folder and this process's environment for the virtual machine.
     pub fn new(command: &Command, results: Option<&Path>) -> io::Result<Self> {
         sweep(&env::temp_dir());
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
@@ -45,14 +45,14 @@ impl Job {
         flock(&lock, FlockOperation::LockShared)?;
         let job = Self { folder, _lock: lock };
         let words = [command.get_program()].into_iter().chain(command.get_args());
-        job.write(ARGUMENTS, joined(words.map(OsStr::to_owned)))?;
+        job.write(ARGUMENTS, join(words.map(OsStr::to_owned)))?;
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
         variables.retain(|(name, _)| !NOT_INHERITED.iter().any(|it| name == it));
         for (name, value) in command.get_envs() {
             variables.retain(|(it, _)| it != name);
             variables.extend(value.map(|value| (name.to_owned(), value.to_owned())));
         }
-        // AMD's own packages of the kernel allow the other mode; Debian's kernel does not.
+        // The legacy mode needs AMD's own package of the kernel driver.
         if !variables.iter().any(|(name, _)| name == "HSA_ENABLE_IPC_MODE_LEGACY") {
             variables.push(("HSA_ENABLE_IPC_MODE_LEGACY".into(), "0".into()));
         }
@@ -61,7 +61,7 @@ impl Job {
             name.push(value);
             name
         });
-        job.write(ENVIRONMENT, joined(variables))?;
+        job.write(ENVIRONMENT, join(variables))?;
         let current = env::current_dir()?;
         let directory = command.get_current_dir().unwrap_or(&current);
         job.write(DIRECTORY, directory.as_os_str().as_bytes())?;
@@ -94,28 +94,28 @@ impl Job {
     }
 }
 
-/// Removes the folders of processes that were killed.
+/// Removes the folders of killed processes.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
         let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
             && entry.file_type().is_ok_and(|it| it.is_dir());
         let lock = is_job.then(|| File::open(entry.path().join(LOCK)).ok()).flatten();
-        let is_left =
+        let is_abandoned =
             lock.is_some_and(|it| flock(&it, FlockOperation::NonBlockingLockExclusive).is_ok());
-        if is_left {
-            // Another process may do the same, or it is another user's.
+        if is_abandoned {
+            // Fails if another process removes the folder, or it belongs to another user.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Joins words with NUL, which none contains.
-fn joined(words: impl Iterator<Item = OsString>) -> Vec<u8> {
+/// Joins words, each followed by a NUL.
+fn join(words: impl Iterator<Item = OsString>) -> Vec<u8> {
     words.flat_map(|word| [word.into_vec(), vec![0]].concat()).collect()
 }
 
-/// Splits what [`joined`] has joined.
+/// Splits the words that [`join`] has joined.
 pub(crate) fn split(bytes: &[u8]) -> Vec<OsString> {
     let words = bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec).map(OsString::from_vec);
     let mut words: Vec<_> = words.collect();
@@ -132,23 +132,23 @@ mod tests {
     #[test]
     fn folders_of_killed_processes_are_removed() {
         let temporary = tempfile::tempdir().unwrap();
-        let [left, other] =
-            [format!("{PREFIX}left"), "other".into()].map(|it| temporary.path().join(it));
-        for folder in [&left, &other] {
+        let [abandoned, foreign] =
+            [format!("{PREFIX}abandoned"), "foreign".into()].map(|it| temporary.path().join(it));
+        for folder in [&abandoned, &foreign] {
             fs::create_dir(folder).unwrap();
             fs::write(folder.join(LOCK), "").unwrap();
         }
-        let lock = fs::File::open(left.join(LOCK)).unwrap();
+        let lock = fs::File::open(abandoned.join(LOCK)).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
         sweep(temporary.path());
-        assert!(left.exists(), "its process lives");
+        assert!(abandoned.exists(), "its process runs");
         drop(lock);
         sweep(temporary.path());
-        assert!(!left.exists() && other.exists());
+        assert!(!abandoned.exists() && foreign.exists());
     }
 
     #[test]
-    fn command_reaches_the_other_side() {
+    fn job_contains_arguments_and_environment() {
         let mut command = Command::new("program");
         command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
         let job = Job::new(&command, None).unwrap();

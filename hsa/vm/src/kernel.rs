@@ -10,11 +10,11 @@ pub struct Kernel {
     folder: PathBuf,
 }
 
-/// No kernel was fetched, or not this one.
+/// The kernel was not fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} not found in {folder}; run `hsa-vmm vm fetch`", folder = folder.display())]
+#[error("{missing} not found in {folder}; run `hsa-vmm vm fetch`", folder = folder.display())]
 pub struct NotFetched {
-    what: String,
+    missing: String,
     folder: PathBuf,
 }
 
@@ -23,18 +23,18 @@ impl Kernel {
     pub(crate) const INITRAMFS: &str = "initramfs";
     pub(crate) const IMAGE: &str = "vmlinuz";
 
-    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`, or the one that was fetched last.
+    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched.
     ///
     /// # Errors
-    /// There is none; the message says how to fetch it.
+    /// The kernel was not fetched; the message contains the command that fetches it.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
-        let lacks = |what: String| NotFetched { what, folder: folder.to_owned() };
+        let not_fetched = |missing: String| NotFetched { missing, folder: folder.to_owned() };
         let found = match release {
             Some(release) => Self::in_folder(folder, release),
             None => Self::newest(folder),
         };
         found.ok_or_else(|| {
-            lacks(release.map_or("a kernel".into(), |it| format!("the kernel {it}")))
+            not_fetched(release.map_or("a kernel".into(), |it| format!("the kernel {it}")))
         })
     }
 

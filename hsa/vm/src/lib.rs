@@ -1,4 +1,4 @@
-//! AMD's own kernel driver in a virtual machine, on software GPUs.
+//! Runs AMD's own kernel driver in a virtual machine, on software GPUs.
 //!
 //! ```text
 //!   Debian's packages: kernel, headers, source, busybox       hsa/vm/module
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`fetch`] downloads Debian's packages and compiles the kernel module. [`Machine::run`] starts a virtual
-//! machine, runs one program in it, and returns its exit status. [`guest::run`] is the part inside.
+//! machine, runs one program in it, and returns its exit status. [`guest::run`] runs inside the virtual machine.
 
 mod accelerator;
 mod build;
@@ -31,5 +31,5 @@ mod tool;
 pub use fetch::{FetchError, fetch};
 pub use folder::folder;
 pub use kernel::{Kernel, NotFetched};
-pub use machine::{Ended, Machine, RunError};
+pub use machine::{Machine, Outcome, RunError};
 pub use tool::ToolError;

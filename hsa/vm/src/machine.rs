@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// The polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the kernel may take to boot: 16 s without KVM on an idle processor.
-const BOOT: Duration = Duration::from_secs(5 * 60);
-/// How long it may take with KVM, before QEMU emulates the processor instead.
-const BOOT_WITH_KVM: Duration = Duration::from_secs(30);
-/// The exit status of shells for a program that a signal has ended, less the signal.
+const BOOT_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// How long the kernel may take to boot with KVM, before QEMU emulates the processor instead.
+const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
+/// The exit status that a shell reports for a signal, without the signal's number.
 const SIGNALLED: u8 = 128;
 
 /// The configuration of a virtual machine.
@@ -42,14 +42,14 @@ pub struct Machine {
     dmesg: Option<PathBuf>,
 }
 
-/// How a run has ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// The exit status: the program's, or as shells report a signal.
+pub struct Outcome {
+    /// The program's exit status; after a signal, 128 and the signal's number.
     pub status: u8,
 }
 
-/// Why a program could not be run.
+/// Why a program could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -68,22 +68,22 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The virtual machine did not boot, or ended before the program.
-    #[error("the virtual machine ended before the program ({status}){}", ended_with(said))]
+    #[error("the virtual machine ended before the program ({accelerator}){}", with_log(log))]
     Lost {
-        /// QEMU's exit status.
-        status: String,
-        /// The last lines of QEMU and of the kernel.
-        said: String,
+        /// QEMU's accelerator.
+        accelerator: String,
+        /// The last lines of QEMU's output and of the kernel's log.
+        log: String,
     },
-    /// The time limit is over.
+    /// The time limit has expired.
     #[error(
         "the program did not end within {0:?} and was killed with its virtual machine; see --time-limit"
     )]
     TimeOut(Duration),
 }
 
-fn ended_with(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!(":\n{said}") }
+fn with_log(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!(":\n{log}") }
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
@@ -138,14 +138,14 @@ impl Machine {
         self
     }
 
-    /// Sets a folder that the program can write; it has the same path inside.
+    /// Sets a folder that the program can write to, under the same path.
     #[must_use]
     pub fn results(mut self, folder: impl Into<PathBuf>) -> Self {
         self.results = Some(folder.into());
         self
     }
 
-    /// Sets how long the machine may run.
+    /// Sets the time after which the machine is killed.
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
@@ -159,7 +159,7 @@ impl Machine {
         self
     }
 
-    /// Writes the functions of amdgpu.ko that have run to a file, with the number of calls.
+    /// Writes the functions of amdgpu.ko that ran, with their numbers of calls, to a file.
     #[must_use]
     pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
         self.coverage = Some(file.into());
@@ -173,9 +173,9 @@ impl Machine {
         self
     }
 
-    /// Runs a command in the machine. Its output goes to `output` and `errors`.
+    /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.
     ///
-    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, QEMU is, too.
+    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU.
     ///
     /// # Errors
     /// QEMU is missing, or the machine ends or is killed before the program has ended.
@@ -184,7 +184,7 @@ impl Machine {
         command: &Command,
         output: impl Write + Send + 'static,
         errors: impl Write + Send + 'static,
-    ) -> Result<Ended, RunError> {
+    ) -> Result<Outcome, RunError> {
         let job = Job::new(command, self.results.as_deref()).map_err(at(Path::new("job")))?;
         if let Some(function) = &self.stub {
             job.write(job::STUB, function).map_err(at(job.folder()))?;
@@ -203,28 +203,29 @@ impl Machine {
         while let Some(accelerator) = candidates.next() {
             let mut running = Running::start(self, &job, accelerator, streams)?;
             let end = running.wait(&job, &signal, started + self.time_limit);
-            let (written, said) = running.finish();
-            streams = written;
+            let (returned, errors) = running.finish();
+            streams = returned;
             match end {
                 End::NotBooted if candidates.peek().is_some() => {}
                 End::NotBooted | End::Lost => {
                     let console = fs::read(job.console()).unwrap_or_default();
-                    let said =
-                        last_lines(&format!("{said}\n{}", String::from_utf8_lossy(&console)));
-                    return Err(RunError::Lost { status: accelerator.to_string(), said });
+                    let log =
+                        last_lines(&format!("{errors}\n{}", String::from_utf8_lossy(&console)));
+                    return Err(RunError::Lost { accelerator: accelerator.to_string(), log });
                 }
                 End::TimeOut => return Err(RunError::TimeOut(self.time_limit)),
-                End::Signal(number) => return Ok(Ended { status: SIGNALLED + number }),
+                End::Signal(number) => return Ok(Outcome { status: SIGNALLED + number }),
                 End::Status(status) => {
-                    self.collect(&job)?;
-                    return Ok(Ended { status });
+                    self.copy_files(&job)?;
+                    return Ok(Outcome { status });
                 }
             }
         }
-        Err(RunError::Lost { status: "no accelerator".to_owned(), said: String::new() })
+        Err(RunError::Lost { accelerator: "no accelerator".to_owned(), log: String::new() })
     }
 
-    fn collect(&self, job: &Job) -> Result<(), RunError> {
+    /// Copies the coverage and the kernel's log to the configured files.
+    fn copy_files(&self, job: &Job) -> Result<(), RunError> {
         for (name, file) in [(job::COVERAGE, &self.coverage), (job::DMESG, &self.dmesg)] {
             if let Some(file) = file {
                 fs::copy(job.folder().join(name), file).map_err(at(file))?;
@@ -243,24 +244,24 @@ fn last_lines(text: &str) -> String {
 enum End {
     /// The program has ended.
     Status(u8),
-    /// The kernel does not boot.
+    /// The kernel has not booted.
     NotBooted,
     /// QEMU has ended before the program.
     Lost,
     TimeOut,
-    /// A signal has ended this process's wait.
+    /// This process has received a signal.
     Signal(u8),
 }
 
 type Stream = Box<dyn Write + Send>;
 
-/// A process of QEMU, and the threads that copy its output.
+/// A QEMU process, and the threads that copy its output.
 struct Running {
     qemu: Child,
     accelerator: Accelerator,
     started: Instant,
     copies: [JoinHandle<Stream>; 2],
-    said: JoinHandle<String>,
+    errors: JoinHandle<String>,
 }
 
 impl Running {
@@ -272,7 +273,7 @@ impl Running {
     ) -> Result<Self, RunError> {
         let pipe = || io::pipe().map_err(at(job.folder()));
         let ((output, output_end), (errors, errors_end)) = (pipe()?, pipe()?);
-        // QEMU opens them anew, by their numbers in this process, which it inherits.
+        // QEMU inherits these descriptors, and opens them again by their numbers.
         for end in [&output_end, &errors_end] {
             rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())
                 .map_err(|error| at(job.folder())(error.into()))?;
@@ -285,7 +286,7 @@ impl Running {
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have ended before.
+                // The parent may have ended before the call.
                 if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
             });
         }
@@ -293,19 +294,19 @@ impl Running {
         let [first, second] = streams;
         let copies = [copy(output, first), copy(errors, second)];
         let stderr = qemu.stderr.take();
-        let said = thread::spawn(move || {
+        let errors = thread::spawn(move || {
             let mut bytes = Vec::new();
-            // What cannot be read is missing from a message.
+            // After a read error, only the message is incomplete.
             stderr.map(|mut it| it.read_to_end(&mut bytes));
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        Ok(Self { qemu, accelerator, started: Instant::now(), copies, said })
+        Ok(Self { qemu, accelerator, started: Instant::now(), copies, errors })
     }
 
     fn wait(&mut self, job: &Job, signal: &AtomicUsize, deadline: Instant) -> End {
-        let boot = match self.accelerator {
-            Accelerator::Kvm => BOOT_WITH_KVM,
-            Accelerator::Tcg => BOOT,
+        let boot_limit = match self.accelerator {
+            Accelerator::Kvm => KVM_BOOT_LIMIT,
+            Accelerator::Tcg => BOOT_LIMIT,
         };
         loop {
             if let Ok(Some(_)) = self.qemu.try_wait() {
@@ -320,7 +321,7 @@ impl Running {
                 End::Signal(u8::try_from(number).unwrap_or(0))
             } else if Instant::now() > deadline {
                 End::TimeOut
-            } else if self.started.elapsed() > boot && !job.has_booted() {
+            } else if self.started.elapsed() > boot_limit && !job.has_booted() {
                 End::NotBooted
             } else {
                 thread::sleep(PAUSE);
@@ -330,18 +331,18 @@ impl Running {
         }
     }
 
-    /// Ends QEMU, if it runs; returns the streams, and what QEMU wrote to standard error.
+    /// Ends QEMU, if it still runs; returns the streams, and QEMU's standard error.
     fn finish(mut self) -> ([Stream; 2], String) {
-        // It may have ended.
+        // QEMU may have ended already.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         let streams =
             self.copies.map(|thread| thread.join().unwrap_or_else(|_| Box::new(io::sink())));
-        (streams, self.said.join().unwrap_or_default())
+        (streams, self.errors.join().unwrap_or_default())
     }
 }
 
-/// Copies a pipe to a stream until all writers have ended.
+/// Copies a pipe to a stream until all writers have closed it.
 fn copy(mut from: io::PipeReader, mut to: Stream) -> JoinHandle<Stream> {
     thread::spawn(move || {
         let mut buffer = [0; 64 << 10];

@@ -11,17 +11,17 @@ pub(crate) const SERIES: &str = "6.12";
 const APT: &str = "apt";
 const DPKG: &str = "dpkg";
 
-/// A kernel that the package sources have.
+/// A kernel in the package sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// The kernel's own name, such as `6.12.117+deb12-amd64`.
     pub release: String,
-    /// The version of its packages, such as `6.12.117-1~deb12u1`.
+    /// The version of the kernel's packages, such as `6.12.117-1~deb12u1`.
     pub version: String,
 }
 
 impl Offer {
-    /// Returns the packages that are needed, each in the version of the kernel.
+    /// Returns the names of the required packages, which all must have the kernel's version.
     pub fn packages(&self) -> [String; 5] {
         let release = &self.release;
         let abi = release.trim_end_matches("-amd64");
@@ -35,7 +35,7 @@ impl Offer {
     }
 }
 
-/// Returns the kernels of the series that the package sources have, newest first.
+/// Returns the kernels of the series in the package sources, newest first.
 pub(crate) fn offers() -> Result<Vec<Offer>, ToolError> {
     let mut command = Command::new("apt-cache");
     command.args(["search", "--names-only", "^linux-image-[0-9].*-amd64$"]);
@@ -50,31 +50,31 @@ pub(crate) fn offers() -> Result<Vec<Offer>, ToolError> {
             offers.push(Offer { release, version: version.trim().to_owned() });
         }
     }
-    offers.sort_by(|a, b| numerically(&b.release, &a.release));
+    offers.sort_by(|a, b| compare_numbers(&b.release, &a.release));
     Ok(offers)
 }
 
-/// Returns the kernels of the series in the output of `apt-cache search`, without special variants.
+/// Returns the kernels of the series in the output of `apt-cache search`, without their variants.
 fn releases(names: &str) -> Vec<String> {
     let release = |line: &str| {
         let release = line.split_whitespace().next()?.strip_prefix("linux-image-")?;
         let abi = release.strip_suffix("-amd64")?;
         let of_series = abi.strip_prefix(SERIES)?.starts_with('.');
-        let is_special = ["-rt", "-cloud"].iter().any(|kind| abi.ends_with(kind));
-        (of_series && !is_special).then(|| release.to_owned())
+        let is_variant = ["-rt", "-cloud"].iter().any(|suffix| abi.ends_with(suffix));
+        (of_series && !is_variant).then(|| release.to_owned())
     };
     names.lines().filter_map(release).collect()
 }
 
-/// Compares by the numbers in two names.
-fn numerically(a: &str, b: &str) -> Ordering {
+/// Compares two names by the numbers in them.
+fn compare_numbers(a: &str, b: &str) -> Ordering {
     let numbers = |name: &str| -> Vec<u64> {
         name.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect()
     };
     numbers(a).cmp(&numbers(b))
 }
 
-/// Returns the packages of a kernel that the package sources do not have in its version.
+/// Returns a kernel's packages that the package sources lack in the kernel's version.
 pub(crate) fn missing(offer: &Offer) -> Result<Vec<String>, ToolError> {
     let mut missing = Vec::new();
     for package in offer.packages() {
@@ -89,14 +89,14 @@ pub(crate) fn missing(offer: &Offer) -> Result<Vec<String>, ToolError> {
     Ok(missing)
 }
 
-/// Updates the lists of packages. Only root can.
+/// Updates the lists of packages. Requires root.
 pub(crate) fn update() -> Result<(), ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "update"]);
     tool::run(command, APT).map(drop)
 }
 
-/// Installs packages on this machine. Only root can.
+/// Installs packages on this machine. Requires root.
 pub(crate) fn install(packages: &[&str]) -> Result<(), ToolError> {
     let mut command = Command::new("apt-get");
     command.args(["-qq", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=120"]);
@@ -125,11 +125,11 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), ToolError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Offer, numerically, releases};
+    use super::{Offer, compare_numbers, releases};
     use std::cmp::Ordering;
 
     #[test]
-    fn only_plain_kernels_of_the_series_are_chosen() {
+    fn releases_skips_variants_and_other_series() {
         let names = "linux-image-6.1.0-55-amd64 - Linux 6.1\n\
             linux-image-6.12.117+deb12-amd64 - Linux 6.12\n\
             linux-image-6.12.117+deb12-rt-amd64 - real time\n\
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn versions_are_compared_by_number() {
-        assert_eq!(numerically("6.12.117+deb12", "6.12.99+deb13"), Ordering::Greater);
+        assert_eq!(compare_numbers("6.12.117+deb12", "6.12.99+deb13"), Ordering::Greater);
     }
 
     #[test]
-    fn all_packages_belong_to_one_kernel() {
+    fn package_names_contain_the_release() {
         let offer = Offer { release: "6.12.117+deb12-amd64".into(), version: "6.12.117-1".into() };
         assert_eq!(offer.packages()[2], "linux-headers-6.12.117+deb12-common");
         assert_eq!(offer.packages()[3], "linux-kbuild-6.12.117+deb12");

@@ -18,7 +18,7 @@ pub(crate) fn is_on_path(program: &str) -> bool {
     env::split_paths(&folders).any(|folder| folder.join(program).is_file())
 }
 
-/// Returns the command that boots the machine. `output` and `errors` are descriptors that it inherits.
+/// Returns the command that boots the machine. QEMU inherits the descriptors `output` and `errors`.
 pub(crate) fn command(
     machine: &Machine,
     job: &Job,
@@ -47,7 +47,7 @@ pub(crate) fn command(
     command.arg("-initrd").arg(machine.kernel.initramfs());
     command.args(["-append", &command_line(machine)]);
     for gpu in 0..machine.gpus {
-        // Memory without a name: it ends with QEMU, also if that is killed.
+        // The kernel frees this memory when QEMU ends, also if QEMU is killed.
         let memory =
             format!("memory-backend-memfd,id=vram{gpu},size={}M,share=on", machine.vram_mib);
         command.args(["-object", &memory]);
@@ -87,7 +87,7 @@ fn escaped(path: &Path) -> String {
 fn command_line(machine: &Machine) -> String {
     let mut words = vec![
         "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off nokaslr tsc=reliable".to_owned(),
-        // The kernel module refuses to load without it.
+        // The kernel module does not load without this word.
         "hsa_vmm.vm=1".to_owned(),
     ];
     words.extend(machine.parameters.iter().cloned());

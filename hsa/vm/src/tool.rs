@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why a tool could not do its work.
+/// Why a tool failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
@@ -13,20 +13,20 @@ pub enum ToolError {
     NotStarted {
         /// The program.
         program: String,
-        /// The package that has it.
+        /// The package that contains the program.
         package: &'static str,
         /// The system's error.
         cause: io::Error,
     },
     /// The program failed.
-    #[error("`{what}` failed ({status}):\n{said}")]
+    #[error("`{command}` failed ({status}):\n{errors}")]
     Failed {
         /// The program and its arguments.
-        what: String,
-        /// Its exit status.
+        command: String,
+        /// The exit status.
         status: String,
-        /// The end of what it wrote to standard error.
-        said: String,
+        /// The last lines of its standard error.
+        errors: String,
     },
     /// A file could not be read or written.
     #[error("{path}: {cause}", path = path.display())]
@@ -60,11 +60,11 @@ pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = errors.lines().filter(|line| !line.trim().is_empty()).collect();
     Err(ToolError::Failed {
-        what: format!("{program} {}", words.join(" ")),
+        command: format!("{program} {}", words.join(" ")),
         status: output.status.to_string(),
-        said: lines[lines.len().saturating_sub(12)..].join("\n"),
+        errors: lines[lines.len().saturating_sub(12)..].join("\n"),
     })
 }

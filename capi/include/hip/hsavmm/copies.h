@@ -13,15 +13,15 @@ typedef enum hipMemcpyKind {
   hipMemcpyDeviceToDeviceNoCU = 1024
 } hipMemcpyKind;
 
-/* Copies are complete when they return. An agent that has access copies mapped memory; `kind` must fit
- * the pointers, or be hipMemcpyDefault. */
+/* Copies are complete when they return. Mapped memory is copied by an agent that has access. `kind` must
+ * match the pointers, or be hipMemcpyDefault. */
 hipError_t hipMemcpy(void *destination, const void *source, size_t size, hipMemcpyKind kind);
 hipError_t hipMemcpyHtoD(hipDeviceptr_t destination, const void *source, size_t size);
 hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyDtoD(hipDeviceptr_t destination, hipDeviceptr_t source, size_t size);
 hipError_t hipMemcpyPeer(void *destination, int destination_device, const void *source,
                          int source_device, size_t size);
-/* `height` rows of `width` bytes; a row begins `…_pitch` bytes after the one before. */
+/* Copies `height` rows of `width` bytes. Each row starts `…_pitch` bytes after the previous row. */
 hipError_t hipMemcpy2D(void *destination, size_t destination_pitch, const void *source,
                        size_t source_pitch, size_t width, size_t height, hipMemcpyKind kind);
 hipError_t hipMemset(void *destination, int value, size_t size);

@@ -7,8 +7,8 @@
 #define hipCpuDeviceId ((int)-1)
 #define hipInvalidDeviceId ((int)-2)
 
-/* The attributes that programs of virtual memory use; any other returns hipErrorInvalidValue. For
- * what the runtime does not report: hipErrorNotSupported. */
+/* The attributes that programs with virtual memory use. Any other attribute is hipErrorInvalidValue; an
+ * attribute that the runtime does not report is hipErrorNotSupported. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,
@@ -50,9 +50,9 @@ typedef enum hipDeviceAttribute_t {
 hipError_t hipInit(unsigned int flags);
 hipError_t hipDriverGetVersion(int *version);
 hipError_t hipRuntimeGetVersion(int *version);
-/* hipErrorNoDevice if there is none. */
+/* Returns hipErrorNoDevice if there is no device. */
 hipError_t hipGetDeviceCount(int *count);
-/* The device of this thread; 0 until it is set. */
+/* Returns the current device of this thread, initially 0. */
 hipError_t hipGetDevice(int *device);
 hipError_t hipSetDevice(int device);
 hipError_t hipDeviceGet(hipDevice_t *device, int ordinal);
@@ -61,7 +61,7 @@ hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t device);
 hipError_t hipDeviceGetPCIBusId(char *id, int length, int device);
 hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);
-/* Whether memory of `peer` can be used by `device`; 0 for the device itself. */
+/* Sets `*can` to 1 if `device` can access memory of `peer`, else to 0; to 0 for the device itself. */
 hipError_t hipDeviceCanAccessPeer(int *can, int device, int peer);
 /* Grants the current device access to memory that hipMalloc allocates on `peer`, now and later. */
 hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags);

@@ -58,13 +58,13 @@ typedef enum HSAVMM_NODISCARD hipError_t {
   hipErrorTbd
 } hipError_t;
 
-/* The error's name; "hipErrorUnknown" for an unknown number. */
+/* Returns the error's name; "hipErrorUnknown" for an unknown number. */
 const char *hipGetErrorName(hipError_t error);
-/* What it means, in words. */
+/* Returns the error's description. */
 const char *hipGetErrorString(hipError_t error);
 /* Returns the last error of this thread, and resets it. */
 hipError_t hipGetLastError(void);
-/* The last error of this thread. */
+/* Returns the last error of this thread, and keeps it. */
 hipError_t hipPeekAtLastError(void);
 hipError_t hipDrvGetErrorName(hipError_t error, const char **name);
 hipError_t hipDrvGetErrorString(hipError_t error, const char **string);

@@ -69,41 +69,45 @@ typedef enum hipPointer_attribute {
 
 /* Allocates memory of the current device; for 0 bytes `*ptr` is null. */
 hipError_t hipMalloc(void **ptr, size_t size);
-/* Frees memory of this library, of a device or of the host; null is valid. */
+/* Frees memory that this library allocated on a device or the host; null is valid. */
 hipError_t hipFree(void *ptr);
 /* Allocates memory of the host that all devices can access. */
 hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
-/* HIP's older names of these two. */
+/* HIP's older names of hipHostMalloc and hipHostFree. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
-/* The same: nothing migrates here. */
+/* Allocates memory of the host that all devices can access. It never migrates. */
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
-/* hipMalloc with hipDeviceMallocDefault; memory that other agents see at once with
- * hipDeviceMallocFinegrained. For uncached, contiguous and signal memory: hipErrorNotSupported. */
+/* Allocates as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
+ * Uncached, contiguous and signal memory are hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
-/* hipMalloc and hipFree for the stream's device, complete when they return. There are no pools. */
+/* As hipMalloc and hipFree, for the stream's device. They are complete when they return. There are no
+ * pools. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
-/* Lets all devices access memory of the program, which must stay allocated until it is unregistered. */
+/* Grants all devices access to memory of the program, which must stay allocated until it is
+ * unregistered. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
-/* The address at which devices access memory from hipHostMalloc or hipHostRegister. */
+/* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */
 hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned int flags);
-/* The flags that the memory was allocated or registered with. */
+/* Returns the flags with which the memory was allocated or registered. */
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
-/* hipErrorInvalidValue, and hipMemoryTypeUnregistered, for memory that is not this library's. */
+/* For memory that is not this library's, returns hipErrorInvalidValue and sets the type
+ * hipMemoryTypeUnregistered. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
-/* One attribute, written in the type that HIP documents; hipErrorNotSupported for those that this
- * library does not know. */
+/* Writes one attribute, in the type that HIP documents; returns hipErrorNotSupported for attributes that
+ * this library does not know. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
-/* Only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0: every copy is synchronous. */
+/* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0, because every copy is
+ * synchronous. */
 hipError_t hipPointerSetAttribute(const void *value, hipPointer_attribute attribute,
                                   hipDeviceptr_t ptr);
 hipError_t hipMemGetAddressRange(hipDeviceptr_t *base, size_t *size, hipDeviceptr_t ptr);

@@ -2,13 +2,13 @@
  * The properties of a device, in the layout that HIP has had since 6.0. Included by
  * hip_runtime_api.h.
  *
- * Set are the members that describe memory and identify the device; what the library does not know
- * (textures, kernels, clocks) is 0.
+ * The library sets the members that describe memory and identify the device. All other members
+ * (textures, kernels, clocks) are 0.
  */
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H
 
-/* As in HIP: the names of HIP 6 and 7 stand for the functions and types with this suffix. */
+/* As in HIP 6 and 7, these names refer to the functions and types with this suffix. */
 #define hipGetDeviceProperties hipGetDevicePropertiesR0600
 #define hipDeviceProp_t hipDeviceProp_tR0600
 #define hipChooseDevice hipChooseDeviceR0600

@@ -1,8 +1,8 @@
 /*
- * Streams, events and contexts, as far as memory needs them. Included by hip_runtime_api.h.
+ * Streams, events and contexts that programs use with memory. Included by hip_runtime_api.h.
  *
- * Every copy of this library is complete when the call returns. A stream therefore has nothing to
- * wait for, and an event is complete as soon as it is recorded.
+ * Every copy of this library is complete when the call returns. A stream therefore never waits,
+ * and an event is complete as soon as it is recorded.
  */
 #ifndef HSAVMM_HIP_STREAMS_H
 #define HSAVMM_HIP_STREAMS_H
@@ -42,7 +42,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
 /* Always hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
-/* Exchanges the mode of this thread. There are no captures that it could affect. */
+/* Exchanges the mode of this thread. The mode has no effect, because there are no captures. */
 hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 
 /* ---- Events -------------------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ hipError_t hipEventDestroy(hipEvent_t event);
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipEventQuery(hipEvent_t event);
 hipError_t hipEventSynchronize(hipEvent_t event);
-/* The milliseconds between the calls that recorded the two events. */
+/* Returns the milliseconds between the calls that recorded the two events. */
 hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t stop);
 
 /* ---- Contexts: each device has one --------------------------------------------------------- */
@@ -77,17 +77,17 @@ hipError_t hipEventElapsedTime(float *milliseconds, hipEvent_t start, hipEvent_t
 
 hipError_t hipDevicePrimaryCtxRetain(hipCtx_t *context, hipDevice_t device);
 hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device);
-/* The context of the current device. */
+/* Returns the context of the current device. */
 hipError_t hipCtxGetCurrent(hipCtx_t *context);
 /* Makes the context's device the current one; null changes nothing. */
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);
-/* Stores the flags. No call of this library waits, so that they have no effect. */
+/* Stores the flags. No call of this library waits, so the flags have no effect. */
 hipError_t hipSetDeviceFlags(unsigned int flags);
 hipError_t hipGetDeviceFlags(unsigned int *flags);
 /* Frees the current device's memory from hipMalloc and hipHostMalloc, its streams and events.
- * Reservations, mappings and handles stay: hsavmm_shut_down() frees them, too. */
+ * Keeps reservations, mappings and handles, which hsavmm_shut_down() also frees. */
 hipError_t hipDeviceReset(void);
 
 #endif

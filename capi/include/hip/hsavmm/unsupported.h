@@ -1,6 +1,6 @@
 /*
- * What this library does not have: kernels, graphs, sparse arrays, IPC of events. The functions
- * link, and return hipErrorNotSupported. Included by hip_runtime_api.h.
+ * Functions that this library does not support: kernels, graphs, sparse arrays, IPC of events. Programs
+ * link with them, and they return hipErrorNotSupported. Included by hip_runtime_api.h.
  */
 #ifndef HSAVMM_HIP_UNSUPPORTED_H
 #define HSAVMM_HIP_UNSUPPORTED_H
@@ -80,7 +80,7 @@ typedef enum hipMemRangeHandleType {
   hipMemRangeHandleTypeMax = 0x7fffffff
 } hipMemRangeHandleType;
 
-/* Managed memory is memory of the host, and stays there. */
+/* Managed memory is memory of the host, and never migrates. */
 hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, int device);
 hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
                                hipStream_t stream HSAVMM_DEFAULT(NULL));

@@ -4,7 +4,7 @@
 #ifndef HSAVMM_HIP_VIRTUAL_MEMORY_H
 #define HSAVMM_HIP_VIRTUAL_MEMORY_H
 
-/* Physical memory. A number that is given once in a process, not a pointer. */
+/* A handle of physical memory: a number that is never reused in a process, not a pointer. */
 typedef struct ihipMemGenericAllocationHandle *hipMemGenericAllocationHandle_t;
 
 typedef enum hipMemAllocationType {
@@ -94,7 +94,7 @@ typedef hipMipmappedArray_t hipmipmappedArray;
 typedef struct hipArrayMapInfo {
   hipResourceType resourceType;
   union {
-    /* By value in HIP's header: opaque here, of the same size. */
+    /* In HIP's header a struct with members; here it is opaque, with the same size. */
     struct {
       uint64_t opaque[8];
     } mipmap;
@@ -130,10 +130,10 @@ typedef struct hipArrayMapInfo {
 } hipArrayMapInfo;
 
 /* Reserves `size` bytes of addresses, near `address` if that is not null; `flags` is 0. For an exact
- * address: hsavmm_reserve_at(). */
+ * address, use hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
-/* Frees a whole reservation, in which nothing is mapped. */
+/* Frees a whole reservation, which must contain no mapping. */
 hipError_t hipMemAddressFree(void *ptr, size_t size);
 hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
@@ -142,27 +142,28 @@ hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
 /* Maps the first `size` bytes of a handle; `offset` and `flags` are 0. */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
-/* Unmaps exactly a run of whole mappings. */
+/* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
-/* All or nothing, for exactly a run of whole mappings; devices that are not named keep their access. The
- * host gets the most access that a device has, if it can access all GPUs' memory (as in HIP), until
- * `desc` names the host. The access of GPUs is not enforced: hsavmm_enforcement(), hsavmm_revoke(). */
+/* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
+ * has changed. Devices that `desc` does not name keep their access. As in HIP, a host that can access
+ * all GPUs' memory gets the highest access of a device, until a call names the host. The access of GPUs
+ * is not enforced: see hsavmm_enforcement() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
-/* Writes an `int`: a file descriptor, to be closed by the caller. */
+/* Writes an `int`: a file descriptor, which the caller must close. */
 hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
-/* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (HIP before). A
- * value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
+/* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
+ * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
  * descriptor. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
-/* Adds a reference to the memory that is mapped at an address. */
+/* Returns the handle of the memory mapped at an address, and adds a reference to it. */
 hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address);
 
 #endif

@@ -44,7 +44,7 @@ structs! {
     }
     GemClose: 8 { handle: u32, pad: u32 }
     Prime: 12 { handle: u32, flags: u32 as open_flags, fd: i32 }
-    /// A handle goes in, an offset comes out.
+    /// Contains a handle on input, an offset on output.
     GemMmap: 8 { handle_or_offset: u64 }
     GemOperation: 16 { handle: u32, operation: u32, value: u64 }
     CreateInfo: 32 { size: u64, alignment: u64, domains: u64, flags: u64 }
@@ -53,7 +53,7 @@ structs! {
         handle: u32, operation: u32, flags: u64, tiling: u64, size: u32, data: [u32; 64], pad: u32,
     }
     Info: 32 { address: u64, size: u32, query: u32 as query, parameters: [u32; 4] }
-    /// The last fields came later; a caller that lacks them has zeros there.
+    /// Older callers lack the fields from `timeline_point` on, which are then zero.
     GemVa: 64 named va_operation {
         handle: u32, pad: u32, operation: u32 as operation, flags: u32 as page_flags, address: u64,
         offset: u64, size: u64,

@@ -1,4 +1,4 @@
-//! Handles of buffers, and the page table.
+//! Calls on handles of buffers, and on the page table.
 
 use super::DrmFile;
 use super::abi::{CreateInfo, GemClose, GemMetadata, GemMmap, GemOperation, GemVa};
@@ -15,16 +15,17 @@ const UNMAP: u32 = 2;
 const CLEAR: u32 = 3;
 const REPLACE: u32 = 4;
 
-/// Readable, writable, executable, and the kinds of caching (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
+/// The supported flags: readable, writable, executable, and the caching modes
+/// (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
 const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
-/// The lowest addresses are the driver's own (`AMDGPU_VA_RESERVED_BOTTOM`).
+/// The driver reserves all lower addresses (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED: u64 = 1 << 16;
-/// The start of the hole of non-canonical addresses.
+/// The non-canonical addresses.
 const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// Closing the last handle removes the buffer's mappings in this file.
+/// Closes a handle, and removes the buffer's mappings in this file.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
-    // Dropped after the lock is.
+    // Dropped after the lock is released.
     let closed = file.state().close(close.handle);
     if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(closed.clone());
@@ -43,16 +44,16 @@ const SET_METADATA: u32 = 1;
 const GET_METADATA: u32 = 2;
 
 pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) -> Result<()> {
-    // Not under the lock, because this can read files of another process.
+    // Release the lock first: the call can read files of another process.
     let buffer = file.state().buffer(arguments.handle).cloned().ok_or(ENOENT)?;
     match arguments.operation {
         SET_METADATA => {
-            let mut data = [0; metadata::MOST];
-            for (place, word) in data.chunks_exact_mut(4).zip(arguments.data) {
-                place.copy_from_slice(&word.to_ne_bytes());
+            let mut data = [0; metadata::MAX_SIZE];
+            for (bytes, word) in data.chunks_exact_mut(4).zip(arguments.data) {
+                bytes.copy_from_slice(&word.to_ne_bytes());
             }
             let (flags, tiling, size) = (arguments.flags, arguments.tiling, arguments.size);
-            buffer.describe(Metadata { flags, tiling, size, data })
+            buffer.set_metadata(Metadata { flags, tiling, size, data })
         }
         GET_METADATA => {
             let Metadata { flags, tiling, size, data } = buffer.metadata();
@@ -67,20 +68,20 @@ pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) 
 }
 
 const GET_CREATE_INFO: u32 = 0;
-/// Where memory is (`AMDGPU_GEM_DOMAIN_*`).
+/// The locations of memory (`AMDGPU_GEM_DOMAIN_*`).
 const SYSTEM: u64 = 1 << 1;
 const DEVICE: u64 = 1 << 2;
 
-pub(super) fn operation(driver: &Driver, file: &DrmFile, asked: &mut GemOperation) -> Result<()> {
-    let buffer = file.state().buffer(asked.handle).cloned().ok_or(ENOENT)?;
-    if asked.operation != GET_CREATE_INFO {
+pub(super) fn operation(driver: &Driver, file: &DrmFile, op: &mut GemOperation) -> Result<()> {
+    let buffer = file.state().buffer(op.handle).cloned().ok_or(ENOENT)?;
+    if op.operation != GET_CREATE_INFO {
         return Err(EINVAL);
     }
     let is_vram = buffer.label.flags & flags::VRAM != 0;
     let domains = if is_vram { DEVICE } else { SYSTEM };
-    let size = driver.config.faults.size(buffer.size);
+    let size = driver.config.faults.reported_size(buffer.size);
     let info = CreateInfo { size, alignment: PAGE, domains, flags: 0 };
-    user::write_struct(asked.value, size_of::<CreateInfo>(), &info)
+    user::write_struct(op.value, size_of::<CreateInfo>(), &info)
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
@@ -91,7 +92,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
-        driver.log.missing(format_args!("GEM_VA with synchronisation objects = EINVAL"));
+        driver.log.unknown(format_args!("GEM_VA with synchronisation objects = EINVAL"));
         return Err(EINVAL);
     }
     if !(MAP..=REPLACE).contains(&va.operation) {
@@ -104,7 +105,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     let buffer = state.buffer(va.handle).cloned().ok_or(ENOENT)?;
     if va.operation == UNMAP {
         let entry = state.table.unmap(va.address, Some(&buffer))?;
-        if let Some(time) = driver.config.faults.stale() {
+        if let Some(time) = driver.config.faults.stale_time() {
             state.table.keep_stale(va.address, &entry, time);
         }
         return Ok(());
@@ -123,7 +124,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
         REPLACE => state.table.replace(va.address, entry),
         _ => state.table.map(va.address, entry),
     }?;
-    if let Some(time) = faults.unseen() {
+    if let Some(time) = faults.unseen_time() {
         state.table.hide(va.address, time);
     }
     if faults.has_fault(FaultKind::Shifted) {

@@ -17,7 +17,7 @@ const VISIBLE_VRAM_USAGE: u32 = 0x17;
 const MEMORY: u32 = 0x19;
 
 /// The maximum number of registers in one call.
-const MOST_REGISTERS: u32 = 128;
+const MAX_REGISTERS: u32 = 128;
 
 /// `AMDGPU_IDS_FLAGS_FUSION`.
 const INTEGRATED: u64 = 1;
@@ -30,25 +30,25 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
     let (profile, gpu) = (driver.config.profile, &driver.gpus[file.gpu]);
     match info.query {
         ACCEL_WORKING => user::write_struct(address, room, &1u32),
-        // There are no command rings: everything goes through amdkfd.
+        // There are no command rings: all work is submitted through amdkfd.
         HW_IP_COUNT => user::write_struct(address, room, &0u32),
         VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, room, &gpu.vram.used()),
         READ_REGISTER => registers(address, room, info.parameters[1]),
         DEVICE => user::write_struct(address, room, &device(profile)),
         MEMORY => user::write_struct(address, room, &memory(gpu, profile)),
         query => {
-            driver.log.missing(format_args!("INFO query {query:#x} = EINVAL"));
+            driver.log.unknown(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)
         }
     }
 }
 
-/// Registers all read as zero.
+/// Reads registers, which are all zero.
 fn registers(address: u64, room: usize, count: u32) -> Result<()> {
-    if count > MOST_REGISTERS {
+    if count > MAX_REGISTERS {
         return Err(EINVAL);
     }
-    let zeros = [0; MOST_REGISTERS as usize * 4];
+    let zeros = [0; MAX_REGISTERS as usize * 4];
     user::write(address, &zeros[..room.min(count as usize * 4)])
 }
 
@@ -67,7 +67,7 @@ fn device(profile: &Profile) -> Device {
         family: profile.family,
         shader_engines: profile.shader_arrays,
         shader_arrays_per_engine: 1,
-        // In kHz: 100 MHz, as GET_CLOCK_COUNTERS counts.
+        // In kHz: 100 MHz, the rate of GET_CLOCK_COUNTERS.
         counter_frequency: 100_000,
         max_engine_clock: u64::from(profile.clock_mhz) * 1000,
         max_memory_clock: u64::from(profile.memory_clock_mhz) * 1000,

@@ -35,7 +35,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The handle of a buffer: one for each, however often it was imported.
+    /// Returns the handle of a buffer. Each import of a buffer returns the same handle.
     fn handle(&mut self, buffer: Arc<Buffer>) -> u32 {
         let (token, handles) = (buffer.label.token, &mut self.handles);
         *self.by_token.entry(token).or_insert_with(|| handles.insert(buffer))
@@ -72,11 +72,11 @@ macro_rules! calls {
         fn run(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
             match request.number() {
                 $($number => {
-                    request.answer(driver, format_args!("drm{}", file.gpu), $name, file, |file, value| {
+                    request.execute(driver, format_args!("drm{}", file.gpu), $name, file, |file, value| {
                         $function(driver, file, value)
                     })
                 })*
-                number => missing(driver, file, request, number),
+                number => reject(driver, file, request, number),
             }
         }
     };
@@ -127,26 +127,26 @@ const OTHERS: [(u8, &str); 28] = [
 ];
 
 /// Executes an `ioctl` on a render node.
-pub(crate) fn answer(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
+pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Request) -> Result<()> {
     if request.family() != b'd' {
-        return missing(driver, file, request, request.number());
+        return reject(driver, file, request, request.number());
     }
     run(driver, file, request)
 }
 
-/// DRM returns `EINVAL` for unknown calls.
-fn missing(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
+/// Rejects a call that is not emulated: DRM returns `EINVAL` for unknown calls.
+fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
     let name = name.map_or("", |known| known.1);
-    driver.log.missing(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
+    driver.log.unknown(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
     Err(EINVAL)
 }
 
-/// Maps a buffer object for the processor.
+/// Maps a buffer object for the CPU.
 ///
 /// # Safety
 ///
-/// As `mmap`: with `MAP_FIXED` what was at the address is gone.
+/// As `mmap`: `MAP_FIXED` replaces existing mappings.
 pub(crate) unsafe fn map(
     driver: &Driver,
     file: &DrmFile,
@@ -159,8 +159,8 @@ pub(crate) unsafe fn map(
     if !fits || private && mapping.protection & libc::PROT_WRITE != 0 {
         return Err(EINVAL);
     }
-    let named = file.state().by_token.contains_key(&buffer.label.token);
-    if !named && buffer.label.gpu != file.gpu {
+    let has_handle = file.state().by_token.contains_key(&buffer.label.token);
+    if !has_handle && buffer.label.gpu != file.gpu {
         return Err(EACCES);
     }
     let faults = &driver.config.faults;

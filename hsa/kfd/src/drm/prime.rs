@@ -1,4 +1,4 @@
-//! Handles from dma-bufs, and dma-bufs from handles.
+//! Imports dma-bufs as handles, and exports handles as dma-bufs.
 
 use super::DrmFile;
 use super::abi::Prime;
@@ -11,7 +11,7 @@ pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
     let buffer = driver.buffers.import(prime.fd)?;
     driver.gpus.get(buffer.label.gpu).ok_or(EINVAL)?;
     if driver.config.faults.has_fault(FaultKind::Evict) && buffer.label.gpu != file.gpu {
-        // The buffer moves to where this device reaches it.
+        // The import moves the buffer to memory that this GPU can access.
         for other in descriptors::render_files().iter().filter(|other| other.gpu != file.gpu) {
             other.state().table.invalidate(&buffer);
         }

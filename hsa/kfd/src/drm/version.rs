@@ -1,4 +1,4 @@
-//! Which driver serves the device.
+//! The name and version of the device's driver.
 
 use super::DrmFile;
 use super::abi::Version;
@@ -10,8 +10,8 @@ const NAME: &[u8] = b"amdgpu";
 const DATE: &[u8] = b"20150101";
 const DESCRIPTION: &[u8] = b"AMD GPU";
 
-/// Copies as much of a text as fits, and stores its whole length.
-fn give(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
+/// Copies as much of a text as fits, and sets `room` to the text's full length.
+fn write_text(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
     let length = text.len().min(usize::try_from(*room).unwrap_or(usize::MAX));
     *room = text.len() as u64;
     if address == 0 || length == 0 {
@@ -20,10 +20,10 @@ fn give(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
     user::write(address, &text[..length])
 }
 
-/// Callers call twice: for the lengths, then for the texts.
+/// Reports the version. A caller first queries the lengths of the texts, then the texts.
 pub(super) fn version(_: &Driver, _: &DrmFile, version: &mut Version) -> Result<()> {
     (version.major, version.minor, version.patch) = (3, 61, 0);
-    give(version.name, &mut version.name_length, NAME)?;
-    give(version.date, &mut version.date_length, DATE)?;
-    give(version.description, &mut version.description_length, DESCRIPTION)
+    write_text(version.name, &mut version.name_length, NAME)?;
+    write_text(version.date, &mut version.date_length, DATE)?;
+    write_text(version.description, &mut version.description_length, DESCRIPTION)
 }

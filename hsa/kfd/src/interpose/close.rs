@@ -1,4 +1,4 @@
-//! `close` and its forms.
+//! `close` and its variants.
 
 use super::guarded;
 use crate::errno::{EBADF, Errno};
@@ -8,10 +8,10 @@ use libc::{c_int, c_uint};
 
 #[unsafe(no_mangle)]
 extern "C" fn close(descriptor: c_int) -> c_int {
-    if own::is(descriptor) {
-        return EBADF.leave();
+    if own::contains(descriptor) {
+        return EBADF.set_errno();
     }
-    // Remove it before the number can be reused.
+    // Remove the device before the number can be reused.
     guarded(
         || {
             if let Some(device) = descriptors::remove(descriptor) {
@@ -24,15 +24,15 @@ extern "C" fn close(descriptor: c_int) -> c_int {
     next!("close", fn(c_int) -> c_int, descriptor).unwrap_or(-1)
 }
 
-/// Skips the emulation's own descriptors.
+/// Closes the range, except for the emulation's own descriptors.
 #[unsafe(no_mangle)]
 extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let plain = |first, last| {
+    let libc_close_range = |first, last| {
         next!("close_range", fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
-            .unwrap_or_else(|| Errno(libc::ENOSYS).leave())
+            .unwrap_or_else(|| Errno(libc::ENOSYS).set_errno())
     };
     if first > last {
-        return plain(first, last);
+        return libc_close_range(first, last);
     }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         guarded(|| descriptors::remove_within(first, last), ());
@@ -41,14 +41,14 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     for own in own::within(first as usize, last as usize) {
         let own = own as c_uint;
         if own > next {
-            let result = plain(next, own - 1);
+            let result = libc_close_range(next, own - 1);
             if result < 0 {
                 return result;
             }
         }
         next = own + 1;
     }
-    if next <= last { plain(next, last) } else { 0 }
+    if next <= last { libc_close_range(next, last) } else { 0 }
 }
 
 #[unsafe(no_mangle)]

@@ -34,13 +34,13 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
         || {
             let driver = driver::get();
             if !descriptors::is_owner() {
-                return EBADF.leave();
+                return EBADF.set_errno();
             }
             let result = match &device {
-                Device::Kfd(opener) => kfd::answer(driver, *opener, request),
-                Device::Render(file) => drm::answer(driver, file, request),
+                Device::Kfd(opener) => kfd::ioctl(driver, *opener, request),
+                Device::Render(file) => drm::ioctl(driver, file, request),
             };
-            result.map_or_else(|error| error.leave(), |()| 0)
+            result.map_or_else(|error| error.set_errno(), |()| 0)
         },
         -1,
     )

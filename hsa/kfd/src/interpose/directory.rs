@@ -1,7 +1,7 @@
-//! `opendir`, `readdir` and `closedir`: driver folders come from the tree; lists of descriptors
-//! omit those of the emulation.
+//! `opendir`, `readdir` and `closedir`: driver folders are read from the tree; lists of
+//! descriptors omit the emulation's.
 
-use super::{guarded, lists, stand_in};
+use super::{guarded, lists, tree_path};
 use crate::own;
 use crate::real::next;
 use libc::{DIR, c_char, c_int, dirent};
@@ -9,11 +9,11 @@ use std::ffi::CStr;
 
 #[unsafe(no_mangle)]
 extern "C" fn opendir(path: *const c_char) -> *mut DIR {
-    let other = stand_in(path);
-    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    let redirected = tree_path(path);
+    let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     let stream =
         next!("opendir", fn(*const c_char) -> *mut DIR, path).unwrap_or(std::ptr::null_mut());
-    if !stream.is_null() && lists::is_at(path) {
+    if !stream.is_null() && lists::is_list(path) {
         guarded(|| lists::insert(stream), ());
     }
     stream
@@ -29,7 +29,7 @@ extern "C" fn closedir(stream: *mut DIR) -> c_int {
 fn is_own(entry: *mut dirent) -> bool {
     // SAFETY: libc gave the entry, whose name ends with a zero.
     let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
-    name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own::is)
+    name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own::contains)
 }
 
 /// Defines `readdir` variants, which are equal on 64-bit machines.

@@ -1,4 +1,4 @@
-//! `dup`, its variants, and `fcntl`, which can duplicate, too.
+//! `dup` and its variants, and `fcntl`, which can also duplicate descriptors.
 
 use super::guarded;
 use crate::errno::EBADF;
@@ -6,33 +6,33 @@ use crate::real::next;
 use crate::{descriptors, own};
 use libc::{c_int, c_long};
 
-fn copied(from: c_int, to: c_int) -> c_int {
+fn track(from: c_int, to: c_int) -> c_int {
     guarded(|| descriptors::copy(from, to), ());
     to
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup(from: c_int) -> c_int {
-    copied(from, next!("dup", fn(c_int) -> c_int, from).unwrap_or(-1))
+    track(from, next!("dup", fn(c_int) -> c_int, from).unwrap_or(-1))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if own::is(to) {
-        return EBADF.leave();
+    if own::contains(to) {
+        return EBADF.set_errno();
     }
-    copied(from, next!("dup2", fn(c_int, c_int) -> c_int, from, to).unwrap_or(-1))
+    track(from, next!("dup2", fn(c_int, c_int) -> c_int, from, to).unwrap_or(-1))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if own::is(to) {
-        return EBADF.leave();
+    if own::contains(to) {
+        return EBADF.set_errno();
     }
-    copied(from, next!("dup3", fn(c_int, c_int, c_int) -> c_int, from, to, flags).unwrap_or(-1))
+    track(from, next!("dup3", fn(c_int, c_int, c_int) -> c_int, from, to, flags).unwrap_or(-1))
 }
 
-/// Defines `fcntl` forms.
+/// Defines `fcntl` variants.
 macro_rules! controls {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -42,7 +42,7 @@ macro_rules! controls {
             )
             .unwrap_or(-1);
             match command {
-                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(descriptor, result),
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => track(descriptor, result),
                 _ => result,
             }
         }

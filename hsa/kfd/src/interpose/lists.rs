@@ -1,4 +1,4 @@
-//! Open directory streams of `/proc/self/fd`, by address.
+//! The open directory streams of `/proc/self/fd`, by address.
 
 use libc::{DIR, c_char};
 use std::collections::HashSet;
@@ -6,35 +6,35 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Locks the lists; a fork waits meanwhile.
-pub(crate) type Held = MutexGuard<'static, HashSet<usize>>;
+/// The locked set of streams. A fork waits for the lock.
+pub(crate) type Guard = MutexGuard<'static, HashSet<usize>>;
 
-/// The number of lists, so that other folders need no lock.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+/// The number of streams in the set; while it is 0, look-ups need no lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-pub(crate) fn open() -> Held {
-    static LISTS: OnceLock<Mutex<HashSet<usize>>> = OnceLock::new();
-    LISTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock() -> Guard {
+    static STREAMS: OnceLock<Mutex<HashSet<usize>>> = OnceLock::new();
+    STREAMS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) fn insert(stream: *mut DIR) {
-    if open().insert(stream as usize) {
-        OPEN.fetch_add(1, Ordering::Release);
+    if lock().insert(stream as usize) {
+        COUNT.fetch_add(1, Ordering::Release);
     }
 }
 
 pub(super) fn remove(stream: *mut DIR) {
-    if has(stream) && open().remove(&(stream as usize)) {
-        OPEN.fetch_sub(1, Ordering::Release);
+    if has(stream) && lock().remove(&(stream as usize)) {
+        COUNT.fetch_sub(1, Ordering::Release);
     }
 }
 
 pub(super) fn has(stream: *mut DIR) -> bool {
-    OPEN.load(Ordering::Acquire) > 0 && open().contains(&(stream as usize))
+    COUNT.load(Ordering::Acquire) > 0 && lock().contains(&(stream as usize))
 }
 
-/// Returns whether a path is such a list.
-pub(super) fn is_at(path: *const c_char) -> bool {
+/// Returns whether a path is the process's list of descriptors.
+pub(super) fn is_list(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }

@@ -8,12 +8,12 @@ use hsa_faults::{FaultKind, with_fault};
 use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 
-/// Maps a device if the descriptor is one.
+/// Maps a device; returns `None` if the descriptor is not a device.
 fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
     let device = descriptors::get(descriptor)?;
     let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());
     let map = || {
-        // SAFETY: the caller of `mmap` answers for the address it gives.
+        // SAFETY: the caller of `mmap` is responsible for the address.
         unsafe {
             match &device {
                 Device::Kfd(opener) => kfd::map(driver, *opener, mapping, offset),
@@ -21,35 +21,35 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
             }
         }
     };
-    let mapped = driver.config.faults.next("MMAP").and_then(|wrong| match wrong {
+    let mapped = driver.config.faults.next("MMAP").and_then(|fault| match fault {
         None => map(),
-        // Memory, but not the device's.
+        // Map anonymous memory instead of the device's.
         Some(FaultKind::Lost) => {
             let flags = mapping.flags & libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: as above.
             unsafe { real::map(Mapping { flags, ..mapping }, -1, 0) }
         }
-        Some(_) => with_fault(wrong, map),
+        Some(_) => with_fault(fault, map),
     });
     driver.log.map(format_args!("{device}"), mapping, offset, mapped, began);
     Some(mapped.unwrap_or_else(|error| {
-        error.leave();
+        error.set_errno();
         libc::MAP_FAILED
     }))
 }
 
-/// Interposed only for the log.
+/// Logs the unmapping of devices.
 #[unsafe(no_mangle)]
 extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     if let Some(driver) = driver::current()
-        && driver.log.wanted()
+        && driver.log.is_enabled()
     {
         guarded(|| driver.log.unmap(address as u64, length as u64), ());
     }
     next!("munmap", fn(*mut c_void, size_t) -> c_int, address, length).unwrap_or(-1)
 }
 
-/// Defines `mmap` forms.
+/// Defines `mmap` variants.
 macro_rules! maps {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! `open` and its forms.
+//! `open` and its variants.
 
 use super::guarded;
 use crate::descriptors::{self, Device};
@@ -9,39 +9,42 @@ use crate::real::next;
 use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
-/// Opens a driver path; `plain` opens other files and files of the tree.
+/// Opens a path. `open` opens files of the tree and all files that are not the driver's.
 fn open_at(
     driver_path: Option<DriverPath>,
     path: *const c_char,
     flags: c_int,
-    plain: impl Fn(*const c_char) -> c_int,
+    open: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     match driver_path {
-        None => plain(path),
-        Some(DriverPath::Tree(path)) => plain(path.as_ptr()),
+        None => open(path),
+        Some(DriverPath::Tree(path)) => open(path.as_ptr()),
         Some(DriverPath::Kfd) => {
             guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1)
         }
         Some(DriverPath::Render(gpu)) => {
             guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
         }
-        Some(DriverPath::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => EACCES.leave(),
+        Some(DriverPath::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => {
+            EACCES.set_errno()
+        }
         Some(DriverPath::Counter(counter)) => guarded(
             || {
                 let text = counter.text(driver::get());
                 let closes = flags & libc::O_CLOEXEC != 0;
-                memory_file::readable("counter", &text, closes).unwrap_or_else(Errno::leave)
+                memory_file::with_text("counter", &text, closes).unwrap_or_else(Errno::set_errno)
             },
             -1,
         ),
     }
 }
 
-fn redirect(path: *const c_char, flags: c_int, plain: impl Fn(*const c_char) -> c_int) -> c_int {
-    open_at(guarded(|| paths::resolve(path), None), path, flags, plain)
+/// Opens a path, absolute or relative to the current folder.
+fn redirect(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> c_int) -> c_int {
+    open_at(guarded(|| paths::resolve(path), None), path, flags, open)
 }
 
-/// Creates a descriptor that represents a device.
+/// Creates a descriptor that represents a device, and registers it.
 fn device(device: Device, flags: c_int) -> c_int {
     match memory_file::device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
@@ -50,11 +53,11 @@ fn device(device: Device, flags: c_int) -> c_int {
             descriptors::insert(descriptor, device);
             descriptor
         }
-        Err(error) => error.leave(),
+        Err(error) => error.set_errno(),
     }
 }
 
-/// Defines `open` variants that take a path first.
+/// Defines `open` variants whose first parameter is the path.
 macro_rules! opens {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -69,7 +72,7 @@ macro_rules! opens {
 
 opens!(open "open", open64 "open64");
 
-/// Defines the checked forms, which take no mode.
+/// Defines the variants of `_FORTIFY_SOURCE`, which take no mode.
 macro_rules! checked_opens {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
@@ -106,7 +109,7 @@ macro_rules! openats {
 
 openats!(openat "openat", openat64 "openat64");
 
-/// Defines the checked forms, which take no mode.
+/// Defines the variants of `_FORTIFY_SOURCE`, which take no mode.
 macro_rules! checked_openats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! `stat` and its variants: devices are reported as character devices.
 
-use super::{guarded, stand_in};
+use super::{guarded, tree_path};
 use crate::descriptors::{self, Device};
 use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
 use crate::errno::{EFAULT, Errno};
@@ -8,7 +8,7 @@ use crate::paths::{self, DriverPath};
 use crate::real::next;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
 
-/// The number of a device: its major and its minor part.
+/// A device number: major and minor.
 type Number = (u32, u32);
 
 fn device_of(driver_path: &DriverPath) -> Option<Number> {
@@ -26,10 +26,10 @@ fn of_descriptor(descriptor: c_int) -> Option<Number> {
     }
 }
 
-/// Fills the caller's struct.
+/// Writes the status of a character device to the caller's struct.
 fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     if status.is_null() {
-        return EFAULT.leave();
+        return EFAULT.set_errno();
     }
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
@@ -43,19 +43,20 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
     0
 }
 
-/// Returns the status of a driver path: made up for devices, of the file in the tree otherwise.
-fn at(
+/// Reports the status of a path. `device_status` reports devices, `libc_status` files of the tree and
+/// all other files.
+fn report(
     driver_path: Option<DriverPath>,
     path: *const c_char,
-    answer: impl Fn(Number) -> c_int,
-    plain: impl Fn(*const c_char) -> c_int,
+    device_status: impl Fn(Number) -> c_int,
+    libc_status: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    let Some(driver_path) = driver_path else { return plain(path) };
+    let Some(driver_path) = driver_path else { return libc_status(path) };
     match device_of(&driver_path) {
-        Some(number) => answer(number),
-        None => match guarded(|| paths::stand_in(driver_path), None) {
-            Some(other) => plain(other.as_ptr()),
-            None => plain(path),
+        Some(number) => device_status(number),
+        None => match guarded(|| paths::tree_path(driver_path), None) {
+            Some(redirected) => libc_status(redirected.as_ptr()),
+            None => libc_status(path),
         },
     }
 }
@@ -72,7 +73,7 @@ macro_rules! stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
-            at(driver_path(path), path, |number| fill(status, number), |path| {
+            report(driver_path(path), path, |number| fill(status, number), |path| {
                 next!($text, fn(*const c_char, *mut Status) -> c_int, path, status).unwrap_or(-1)
             })
         }
@@ -97,12 +98,12 @@ macro_rules! fstats {
 
 fstats!(fstat "fstat", fstat64 "fstat64");
 
-/// The variants before glibc 2.33, which take the version of the struct first.
+/// Defines the variants before glibc 2.33, whose first parameter is the version of the struct.
 macro_rules! old_stats {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
-            at(driver_path(path), path, |number| fill(status, number), |path| {
+            report(driver_path(path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status) -> c_int, version, path, status
                 )
@@ -146,7 +147,7 @@ macro_rules! stats_at {
             {
                 return fill(status, number);
             }
-            at(driver_path_at(folder, path), path, |number| fill(status, number), |path| {
+            report(driver_path_at(folder, path), path, |number| fill(status, number), |path| {
                 next!(
                     $text, fn(c_int, *const c_char, *mut Status, c_int) -> c_int,
                     folder, path, status, flags
@@ -161,7 +162,7 @@ stats_at!(fstatat "fstatat", fstatat64 "fstatat64");
 
 fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
     if status.is_null() {
-        return EFAULT.leave();
+        return EFAULT.set_errno();
     }
     // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
     unsafe {
@@ -185,7 +186,7 @@ extern "C" fn statx(
     mask: c_uint,
     status: *mut Extended,
 ) -> c_int {
-    let plain = |path| {
+    let libc_status = |path| {
         next!(
             "statx",
             fn(c_int, *const c_char, c_int, c_uint, *mut Extended) -> c_int,
@@ -195,23 +196,23 @@ extern "C" fn statx(
             mask,
             status
         )
-        .unwrap_or_else(|| Errno(libc::ENOSYS).leave())
+        .unwrap_or_else(|| Errno(libc::ENOSYS).set_errno())
     };
     if flags & libc::AT_EMPTY_PATH != 0
         && let Some(number) = guarded(|| of_descriptor(folder), None)
     {
         return fill_extended(status, number);
     }
-    at(driver_path_at(folder, path), path, |number| fill_extended(status, number), plain)
+    report(driver_path_at(folder, path), path, |number| fill_extended(status, number), libc_status)
 }
 
-/// Defines `access` forms.
+/// Defines `access` variants.
 macro_rules! accesses {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, mode: c_int) -> c_int {
-            let other = stand_in(path);
-            let path = other.as_ref().map_or(path, |other| other.as_ptr());
+            let redirected = tree_path(path);
+            let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
             next!($text, fn(*const c_char, c_int) -> c_int, path, mode).unwrap_or(-1)
         }
     )*};
@@ -221,16 +222,16 @@ accesses!(access "access", eaccess "eaccess", euidaccess "euidaccess");
 
 #[unsafe(no_mangle)]
 extern "C" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    let other = guarded(|| paths::resolve_at(folder, path).and_then(paths::stand_in), None);
-    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    let redirected = guarded(|| paths::resolve_at(folder, path).and_then(paths::tree_path), None);
+    let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     next!("faccessat", fn(c_int, *const c_char, c_int, c_int) -> c_int, folder, path, mode, flags)
         .unwrap_or(-1)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t {
-    let other = stand_in(path);
-    let path = other.as_ref().map_or(path, |other| other.as_ptr());
+    let redirected = tree_path(path);
+    let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     next!("readlink", fn(*const c_char, *mut c_char, size_t) -> ssize_t, path, target, room)
         .unwrap_or(-1)
 }

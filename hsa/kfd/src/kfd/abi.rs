@@ -48,7 +48,7 @@ structs! {
     }
     EventId: 8 { event_id: u32, pad: u32 }
     WaitEvents: 24 { events: u64, count: u32, all: u32, timeout: u32, result: u32 }
-    /// A signal's age is in the first eight bytes, the description of a fault in the first 32.
+    /// In C, the first 32 bytes are a union: a signal's age, or the description of a fault.
     EventData: 48 { age: u64, fault: [u64; 3], extension: u64, event_id: u32, pad: u32 }
     ScratchBacking: 16 { address: u64, gpu_id: u32, pad: u32 }
     TrapHandler: 24 { handler: u64, memory: u64, gpu_id: u32, pad: u32 }
@@ -91,7 +91,7 @@ pub(crate) mod flags {
     pub(crate) const EXECUTABLE: u32 = 1 << 30;
     pub(crate) const WRITABLE: u32 = 1 << 31;
 
-    /// The names of the bits.
+    /// Formats the names of the set bits.
     pub(crate) fn show(flags: u32) -> String {
         super::bits(
             flags,

@@ -1,4 +1,4 @@
-//! dma-bufs: descriptors of memory, for another device or another process.
+//! dma-bufs: descriptors that share memory with another device or process.
 
 use super::abi::{DmabufInfo, ExportDmabuf, ImportDmabuf, flags};
 use super::memory::{insert, split};
@@ -15,15 +15,15 @@ pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
     let gpu = driver.gpus.get(label.gpu).ok_or(EINVAL)?;
     let metadata = driver
         .buffers
-        .known(label)
-        .map_or_else(|| Metadata::of_other(label), |buffer| buffer.metadata());
+        .find(label)
+        .map_or_else(|| Metadata::from_creator(label), |buffer| buffer.metadata());
     if info.metadata != 0 && info.metadata_size != 0 {
         if info.metadata_size < metadata.size {
             return Err(EINVAL);
         }
         user::write(info.metadata, &metadata.data[..metadata.size as usize])?;
     }
-    info.size = driver.config.faults.size(size);
+    info.size = driver.config.faults.reported_size(size);
     info.gpu_id = gpu.id;
     info.metadata_size = metadata.size;
     info.flags = label.flags & (flags::VRAM | flags::GTT | flags::PUBLIC);
@@ -48,9 +48,9 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
 pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
     let (gpu, number) = split(driver, export.handle)?;
     let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
-    // DRM takes O_CLOEXEC and O_RDWR.
-    let known = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
-    if export.flags & !known != 0 {
+    // DRM accepts only O_CLOEXEC and O_RDWR.
+    let supported = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
+    if export.flags & !supported != 0 {
         return Err(EINVAL);
     }
     let closes = export.flags & libc::O_CLOEXEC as u32 != 0;

@@ -10,10 +10,11 @@ use crate::user;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many events a GPU can signal (`KFD_SIGNAL_EVENT_LIMIT`); others are numbered from there.
+/// The maximum number of events that a GPU can signal (`KFD_SIGNAL_EVENT_LIMIT`).
 const SIGNALS: u32 = 4096;
-/// A mailbox of eight bytes for each.
+/// The size of the event page, which has a mailbox of eight bytes for each of these events.
 pub(crate) const PAGE_SIZE: u64 = SIGNALS as u64 * 8;
+/// The bit that marks the identifiers of all other events.
 const OTHERS: u32 = 1 << 31;
 
 const KIND_SIGNAL: u32 = 0;
@@ -31,11 +32,11 @@ struct Event {
     kind: u32,
     auto_reset: bool,
     signalled: bool,
-    /// Grows with each signal; a waiter that knows an older age need not wait. Never 0.
+    /// Increases with each signal; a waiter with an older age returns at once. Never 0.
     age: u64,
     /// The number of waiters.
     waiters: u32,
-    /// What happened, for an event of memory faults.
+    /// The last fault of a memory-fault event: two words of failure flags, and the address.
     fault: Option<[u64; 3]>,
     fault_gpu: u32,
 }
@@ -85,11 +86,11 @@ impl Events {
 
     /// Reports a GPU's access to an invalid address through every memory-fault event.
     pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
-        // Not present, or read-only; neither not executable nor imprecise, and no broken memory.
-        let cause = if error == EACCES { 1 << 32 } else { 1 };
+        // The page is read-only, or not present.
+        let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
         for event in state.others.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
-            event.fault = Some([cause, 0, address]);
+            event.fault = Some([flags, 0, address]);
             event.fault_gpu = gpu_id;
             event.signal();
         }
@@ -156,25 +157,25 @@ pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
 #[derive(Debug)]
 struct Waiter {
     id: u32,
-    /// The age when the wait began; a different age means that it was signalled.
+    /// The age when the wait began; a different age means that the event was signalled.
     age: u64,
     activated: bool,
-    /// Whether the caller wants the age.
-    tells_age: bool,
+    /// Whether the caller compares ages, and receives the new one.
+    wants_age: bool,
 }
 
 fn begin(state: &mut State, data: &EventData) -> Result<Waiter> {
     let event = state.event(data.event_id)?;
-    let tells_age = event.kind == KIND_SIGNAL && data.age != 0;
-    let activated = event.signalled || tells_age && event.age != data.age;
+    let wants_age = event.kind == KIND_SIGNAL && data.age != 0;
+    let activated = event.signalled || wants_age && event.age != data.age;
     if event.auto_reset {
         event.signalled = false;
     }
     event.waiters += 1;
-    Ok(Waiter { id: data.event_id, age: event.age, activated, tells_age })
+    Ok(Waiter { id: data.event_id, age: event.age, activated, wants_age })
 }
 
-/// Whether the wait is over; an error if an event is gone.
+/// Returns whether the wait is over; fails if an event was destroyed.
 fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool> {
     for waiter in waiters.iter_mut() {
         waiter.activated |= state.event(waiter.id)?.age != waiter.age;
@@ -183,19 +184,19 @@ fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool>
         return Ok(true);
     }
     let mut activated = waiters.iter().map(|waiter| waiter.activated);
-    Ok(if all { activated.all(|activated| activated) } else { activated.any(|it| it) })
+    Ok(if all { activated.all(|done| done) } else { activated.any(|done| done) })
 }
 
 /// The maximum number of events in one wait.
-const MOST_WAITERS: u32 = 1 << 16;
+const MAX_EVENTS: u32 = 1 << 16;
 
 pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
-    if wait.count > MOST_WAITERS {
+    if wait.count > MAX_EVENTS {
         return Err(ENOMEM);
     }
     let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
-    let asked = (0..wait.count as usize).map(|index| user::get(address(index)));
-    let mut data = asked.collect::<Result<Vec<EventData>>>()?;
+    let inputs = (0..wait.count as usize).map(|index| user::get(address(index)));
+    let mut data = inputs.collect::<Result<Vec<EventData>>>()?;
     let deadline = (wait.timeout != FOREVER)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
     let (result, signalled) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
@@ -210,7 +211,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
 }
 
 impl Events {
-    /// Waits; returns the result and the indices of the signalled events.
+    /// Waits for events; returns the result and the indices of the events whose data changed.
     fn wait(
         &self,
         data: &mut [EventData],
@@ -238,15 +239,15 @@ impl Events {
                     break;
                 }
             }
-            let left = match deadline {
+            let remaining = match deadline {
                 Some(deadline) => deadline.saturating_duration_since(Instant::now()),
                 None => Duration::from_secs(3600),
             };
-            if left.is_zero() {
+            if remaining.is_zero() {
                 result = Ok(TIMEOUT);
                 break;
             }
-            let woken = self.changed.wait_timeout(state, left);
+            let woken = self.changed.wait_timeout(state, remaining);
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut signalled = Vec::new();
@@ -256,11 +257,11 @@ impl Events {
             if result.is_err() || !waiter.activated {
                 continue;
             }
-            if let Some([cause, other, address]) = event.fault {
-                data[index].age = cause;
-                data[index].fault = [other, address, u64::from(event.fault_gpu)];
+            if let Some([flags, more_flags, address]) = event.fault {
+                data[index].age = flags;
+                data[index].fault = [more_flags, address, u64::from(event.fault_gpu)];
                 signalled.push(index);
-            } else if waiter.tells_age {
+            } else if waiter.wants_age {
                 data[index].age = event.age;
                 signalled.push(index);
             }
@@ -279,22 +280,22 @@ mod tests {
         Event { kind, auto_reset, signalled, age, waiters, fault, fault_gpu }
     }
 
-    fn asked(event_id: u32, age: u64) -> EventData {
+    fn input(event_id: u32, age: u64) -> EventData {
         EventData { age, fault: [0; 3], extension: 0, event_id, pad: 0 }
     }
 
-    fn soon() -> Option<Instant> {
+    fn short_deadline() -> Option<Instant> {
         Some(Instant::now() + Duration::from_millis(5))
     }
 
     #[test]
-    fn fault_wakes_waiting_threads() {
+    fn fault_signals_memory_fault_events() {
         let events = Events::default();
         let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
-        assert_eq!(events.wait(&mut [asked(id, 0)], false, soon()).0, Ok(TIMEOUT));
+        assert_eq!(events.wait(&mut [input(id, 0)], false, short_deadline()).0, Ok(TIMEOUT));
         events.fault(0x1001, 0xabc000, EFAULT);
-        let mut data = [asked(id, 0)];
-        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        let mut data = [input(id, 0)];
+        assert_eq!(events.wait(&mut data, false, short_deadline()), (Ok(COMPLETE), vec![0]));
         assert_eq!((data[0].age, data[0].fault), (1, [0, 0xabc000, 0x1001]));
     }
 
@@ -303,11 +304,11 @@ mod tests {
         let events = Events::default();
         let id = events.state().signals.insert(event(KIND_SIGNAL, true));
         events.signal(id).unwrap();
-        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(COMPLETE));
-        assert_eq!(events.wait(&mut [asked(id, 0)], true, soon()).0, Ok(TIMEOUT));
+        assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(TIMEOUT));
         // A waiter with an older age has missed a signal.
-        let mut data = [asked(id, 1)];
-        assert_eq!(events.wait(&mut data, false, soon()), (Ok(COMPLETE), vec![0]));
+        let mut data = [input(id, 1)];
+        assert_eq!(events.wait(&mut data, false, short_deadline()), (Ok(COMPLETE), vec![0]));
         assert_eq!(data[0].age, 2);
     }
 
@@ -316,10 +317,10 @@ mod tests {
         let events = Events::default();
         let ids = [(); 2].map(|()| events.state().signals.insert(event(KIND_SIGNAL, false)));
         events.signal(ids[1]).unwrap();
-        let mut both = ids.map(|id| asked(id, 0));
-        assert_eq!(events.wait(&mut both, false, soon()).0, Ok(COMPLETE));
-        assert_eq!(events.wait(&mut both, true, soon()).0, Ok(TIMEOUT));
-        assert_eq!(events.wait(&mut [asked(99, 0)], true, None).0, Err(EINVAL));
+        let mut both = ids.map(|id| input(id, 0));
+        assert_eq!(events.wait(&mut both, false, short_deadline()).0, Ok(COMPLETE));
+        assert_eq!(events.wait(&mut both, true, short_deadline()).0, Ok(TIMEOUT));
+        assert_eq!(events.wait(&mut [input(99, 0)], true, None).0, Err(EINVAL));
         assert_eq!(events.wait(&mut [], false, None).0, Ok(COMPLETE));
     }
 }

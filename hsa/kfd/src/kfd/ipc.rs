@@ -1,5 +1,5 @@
-//! IPC handles, as in AMD's own driver package. The kernel's amdkfd has no such calls; the runtime
-//! then shares by dma-buf or not at all.
+//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these
+//! calls; on it, the runtime shares memory by dma-buf or not at all.
 
 use super::abi::{IpcExport, IpcImport};
 use super::memory::{insert, split};
@@ -21,15 +21,15 @@ pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
     Ok(())
 }
 
-/// The memory lives as long as either process has it, but it can only be opened while the exporter
-/// runs.
+/// Opens the memory of a handle, while the exporter runs. The memory then lives as long as either
+/// process holds it.
 pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
     let [process, descriptor, token, flags] = import.share_handle;
-    let is_it = |name: &str| Label::parse(name).is_some_and(|label| label.token as u32 == token);
-    let file = foreign::open(process, descriptor, is_it).ok_or(EINVAL)?;
+    let matches = |name: &str| Label::parse(name).is_some_and(|label| label.token as u32 == token);
+    let file = foreign::open(process, descriptor, matches).ok_or(EINVAL)?;
     let imported = driver.buffers.import(file.as_raw_fd());
-    own::forget_file(&file);
+    own::unmark_file(&file);
     let buffer = imported?;
     if buffer.label.gpu != gpu {
         return Err(EINVAL);

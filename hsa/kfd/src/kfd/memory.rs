@@ -1,4 +1,4 @@
-//! Memory: allocating it, and mapping it for GPUs at the address it was allocated for.
+//! Allocates memory, and maps it for GPUs at its allocated address.
 
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
@@ -11,15 +11,15 @@ use crate::user;
 use hsa_faults::FaultKind;
 use std::collections::BTreeSet;
 
-/// The maximum size; no machine has more.
-const MOST: u64 = 1 << 48;
+/// The maximum size of an allocation; no machine has more memory.
+const MAX_SIZE: u64 = 1 << 48;
 
-/// Splits a handle into its GPU and its number there.
+/// Splits a handle into the GPU's index and the number of the memory on that GPU.
 pub(super) fn split(driver: &Driver, handle: u64) -> Result<(usize, u32)> {
     Ok((driver.gpu((handle >> 32) as u32)?, handle as u32))
 }
 
-/// Gives memory a handle.
+/// Inserts memory and returns its handle.
 pub(super) fn insert(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
     let gpu = memory.gpu;
     let number = state.memories[gpu].insert(memory);
@@ -37,7 +37,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     }
     let mut state = driver.process.state();
     state.space(gpu)?;
-    let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MOST);
+    let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MAX_SIZE);
     let size = size.ok_or(ENOMEM)?;
     // For user memory, the offset is its address in the process.
     let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
@@ -54,7 +54,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
             Some(buffer)
         }
         flags::USERPTR if alloc.offset != 0 && alloc.offset.is_multiple_of(PAGE) => {
-            user::check(alloc.offset, size)?;
+            user::check_readable(alloc.offset, size)?;
             None
         }
         flags::DOORBELL if alloc.size == DOORBELLS => {
@@ -73,11 +73,11 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     Ok(())
 }
 
-/// amdkfd refuses to free memory that it has mapped on a GPU. It does not check mappings of another
-/// interface, whose entries keep the memory alive.
+/// Frees memory; `EBUSY` if amdkfd has mapped it on a GPU. Mappings made through DRM are not checked:
+/// their page-table entries keep the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let (gpu, number) = split(driver, free.handle)?;
-    // Dropped after the lock is.
+    // Dropped after the lock is released.
     let removed = {
         let mut state = driver.process.state();
         if !state.memory(gpu, number)?.mapped.is_empty() {
@@ -92,37 +92,37 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
 }
 
 /// The maximum number of GPUs in one call.
-const MOST_NAMES: u32 = 1 << 16;
+const MAX_GPUS: u32 = 1 << 16;
 
-/// Returns the GPUs of a call, without those that are done already.
-fn named(map: &Map) -> Result<Vec<u32>> {
+/// Returns the identifiers of a call's GPUs, without those that are done already.
+fn remaining_gpus(map: &Map) -> Result<Vec<u32>> {
     if map.count == 0 || map.done > map.count {
         return Err(EINVAL);
     }
-    if map.count > MOST_NAMES {
+    if map.count > MAX_GPUS {
         return Err(ENOMEM);
     }
     let mut bytes = vec![0; map.count as usize * 4];
     user::read(map.gpus, &mut bytes)?;
-    let names = bytes.chunks_exact(4).map(|it| u32::from_ne_bytes([it[0], it[1], it[2], it[3]]));
-    Ok(names.skip(map.done as usize).collect())
+    let ids = bytes.chunks_exact(4).map(|it| u32::from_ne_bytes([it[0], it[1], it[2], it[3]]));
+    Ok(ids.skip(map.done as usize).collect())
 }
 
-/// Readable, and what else the memory was allocated for: `AMDGPU_VM_PAGE_*`.
+/// Converts allocation flags to `AMDGPU_VM_PAGE_*`; all memory is readable.
 fn page_flags(flags: u32) -> u32 {
     let writable = if flags & flags::WRITABLE != 0 { WRITABLE } else { 0 };
     READABLE | writable | if flags & flags::EXECUTABLE != 0 { EXECUTABLE } else { 0 }
 }
 
-/// Processes the GPUs one by one; a failure reports how many were done.
+/// Maps memory for each GPU in turn. After a failure, `done` is the number of finished GPUs.
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
     let (owner, number) = split(driver, map.handle)?;
-    let names = named(map)?;
+    let gpu_ids = remaining_gpus(map)?;
     let mut state = driver.process.state();
     state.space(owner)?;
-    for name in names {
+    for gpu_id in gpu_ids {
         let memory = state.memory(owner, number).map_err(|_| ENOMEM)?;
-        let gpu = driver.gpu(name)?;
+        let gpu = driver.gpu(gpu_id)?;
         if !memory.mapped.contains(&gpu) {
             let (address, size, offset) = (memory.address, memory.size, memory.host);
             let (flags, buffer) = (page_flags(memory.flags), memory.buffer.clone());
@@ -137,15 +137,15 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
 
 pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
     let (owner, number) = split(driver, map.handle)?;
-    let names = named(map)?;
+    let gpu_ids = remaining_gpus(map)?;
     let mut state = driver.process.state();
     state.memory(owner, number).map_err(|_| ENOMEM)?;
-    for name in names {
-        let gpu = driver.gpu(name)?;
+    for gpu_id in gpu_ids {
+        let gpu = driver.gpu(gpu_id)?;
         let space = state.space(gpu)?;
         let memory = state.memory(owner, number)?;
         if memory.mapped.remove(&gpu) {
-            // An entry that another interface removed meanwhile is no error here.
+            // DRM calls may have removed the entry already.
             let _ = space.state().table.unmap(memory.address, memory.buffer.as_ref());
         }
         map.done += 1;

@@ -1,4 +1,4 @@
-//! What `mmap` of `/dev/kfd` maps: doorbells, registers and the page of events.
+//! `mmap` of `/dev/kfd`: doorbells, registers and the event page.
 
 use super::events::PAGE_SIZE;
 use super::windows::{self, DOORBELLS};
@@ -52,7 +52,7 @@ pub(crate) unsafe fn map(
         Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
         Some(Window::Events) => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
         None => {
-            driver.log.missing(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
+            driver.log.unknown(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
             return Err(EFAULT);
         }
     };

@@ -30,10 +30,10 @@ macro_rules! calls {
 
         fn run(driver: &'static Driver, request: Request) -> Result<()> {
             match request.number() {
-                $($number => request.answer(driver, format_args!("kfd"), $name, &driver, |driver, value| {
+                $($number => request.execute(driver, format_args!("kfd"), $name, &driver, |driver, value| {
                     $function(driver, value)
                 }),)*
-                number => missing(driver, request, number),
+                number => reject(driver, request, number),
             }
         }
     };
@@ -88,20 +88,21 @@ const OTHERS: [(u8, &str); 14] = [
 ];
 
 /// Executes an `ioctl` on a `/dev/kfd` that `opener` has opened.
-pub(crate) fn answer(driver: &'static Driver, opener: libc::pid_t, request: Request) -> Result<()> {
+pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Request) -> Result<()> {
     if opener != descriptors::owner() {
         driver.log.line(format_args!("kfd call {:#x} = EBADF: another process's", request.code));
         return Err(EBADF);
     }
     if request.family() != b'K' {
-        return missing(driver, request, request.number());
+        return reject(driver, request, request.number());
     }
     run(driver, request)
 }
 
-fn missing(driver: &Driver, request: Request, number: u8) -> Result<()> {
+/// Rejects a call that is not emulated: amdkfd returns `ENOTTY` for unknown calls.
+fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
     let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'K');
     let name = name.map_or("", |known| known.1);
-    driver.log.missing(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
+    driver.log.unknown(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

@@ -1,4 +1,4 @@
-//! amdkfd's state of the process.
+//! The process's state in amdkfd.
 
 use super::Events;
 use crate::buffer::Buffer;
@@ -9,10 +9,10 @@ use crate::slots::Slots;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that has a handle of amdkfd's.
+/// Memory with a handle of amdkfd.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// None for user memory, doorbells and registers.
+    /// `None` for user memory, doorbells and registers.
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) address: u64,
     pub(crate) size: u64,
@@ -20,16 +20,16 @@ pub(crate) struct Memory {
     pub(crate) host: u64,
     pub(crate) flags: u32,
     pub(crate) gpu: usize,
-    /// The GPUs that map it at its address.
+    /// The GPUs that map the memory at `address`.
     pub(crate) mapped: BTreeSet<usize>,
 }
 
 /// The state under the process's lock.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The file of each GPU whose page table is the process's.
+    /// For each GPU, the render node's file whose page table the process uses.
     pub(crate) spaces: Vec<Option<Arc<DrmFile>>>,
-    /// By GPU: a handle has the GPU's identity and a number.
+    /// For each GPU, its memory by the lower half of the handle.
     pub(crate) memories: Vec<Slots<Memory>>,
 }
 

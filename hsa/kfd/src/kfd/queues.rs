@@ -8,7 +8,7 @@ use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{Kind, Ring};
 
 /// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
-const SHORTEST: u32 = 1024;
+const MIN_RING_SIZE: u32 = 1024;
 /// The exclusive end of user addresses.
 const USER_END: u64 = 1 << 47;
 
@@ -24,11 +24,11 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         AQL => Kind::Aql,
         SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
         kind => {
-            driver.log.missing(format_args!("a queue of type {kind} = EINVAL"));
+            driver.log.unknown(format_args!("a queue of type {kind} = EINVAL"));
             return Err(EINVAL);
         }
     };
-    let size = create.ring_size.max(SHORTEST);
+    let size = create.ring_size.max(MIN_RING_SIZE);
     if !size.is_power_of_two() || create.percentage & 0xff > 100 || create.priority > 15 {
         return Err(EINVAL);
     }
@@ -54,16 +54,17 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
     driver.process.queues.stop(destroy.queue_id)
 }
 
-/// Percentage 0 or no ring suspends a queue. Replacing the ring is not emulated.
+/// Suspends or resumes a queue: percentage 0 or no ring suspends it. Replacing the ring is not
+/// emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     if update.percentage & 0xff > 100 || update.priority > 15 {
         return Err(EINVAL);
     }
     let ring = driver.process.queues.ring(update.queue_id)?;
     if update.ring_base != 0 && update.ring_base != ring.base {
-        driver.log.missing(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
+        driver.log.unknown(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
         return Err(EINVAL);
     }
     let runs = update.percentage & 0xff != 0 && update.ring_base != 0 && update.ring_size != 0;
-    driver.process.queues.hold(update.queue_id, !runs)
+    driver.process.queues.set_suspended(update.queue_id, !runs)
 }

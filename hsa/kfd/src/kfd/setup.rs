@@ -1,4 +1,4 @@
-//! Calls of a starting process.
+//! Calls that a process makes when it starts.
 
 use super::abi::{
     AcquireVm, Aperture, Apertures, AvailableMemory, ClockCounters, MemoryPolicy, RuntimeEnable,
@@ -10,14 +10,14 @@ use crate::errno::{EBUSY, EINVAL, EPERM, Result};
 use crate::user;
 use std::sync::Arc;
 
-/// Virtual-memory management needs 1.15, a contiguous allocation 1.16.
+/// Reports version 1.17. Virtual memory management needs 1.15, contiguous allocation 1.16.
 pub(crate) fn version(_: &Driver, version: &mut Version) -> Result<()> {
     *version = Version { major: 1, minor: 17 };
     Ok(())
 }
 
 pub(crate) fn memory_policy(driver: &Driver, policy: &mut MemoryPolicy) -> Result<()> {
-    // Coherent and not.
+    // 0 is coherent, 1 is not.
     if policy.default_policy > 1 || policy.alternate_policy > 1 {
         return Err(EINVAL);
     }
@@ -32,13 +32,13 @@ pub(crate) fn trap_handler(driver: &Driver, handler: &mut TrapHandler) -> Result
     driver.gpu(handler.gpu_id).map(drop)
 }
 
-/// Does nothing: no debugger can attach.
+/// Reports no capabilities: no debugger can attach.
 pub(crate) fn runtime_enable(_: &Driver, enable: &mut RuntimeEnable) -> Result<()> {
     enable.capabilities = 0;
     Ok(())
 }
 
-/// Page faults are never retried. A negative number queries the mode.
+/// Reports that page faults are never retried. A negative number queries the mode.
 pub(crate) fn xnack(_: &Driver, xnack: &mut Xnack) -> Result<()> {
     match xnack.enabled {
         ..0 => xnack.enabled = 0,
@@ -50,11 +50,11 @@ pub(crate) fn xnack(_: &Driver, xnack: &mut Xnack) -> Result<()> {
 
 pub(crate) fn available_memory(driver: &Driver, memory: &mut AvailableMemory) -> Result<()> {
     let gpu = driver.gpu(memory.gpu_id)?;
-    memory.available = driver.config.faults.size(driver.gpus[gpu].vram.available());
+    memory.available = driver.config.faults.reported_size(driver.gpus[gpu].vram.available());
     Ok(())
 }
 
-/// Reports the system clock, in nanoseconds, as the GPU's clock.
+/// Reports the GPU's clock, and the system clock in nanoseconds.
 pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> Result<()> {
     driver.gpu(counters.gpu_id)?;
     let now = nanoseconds();
@@ -65,15 +65,15 @@ pub(crate) fn clock_counters(driver: &Driver, counters: &mut ClockCounters) -> R
     Ok(())
 }
 
-/// A tick of a GPU's clock, which runs at 100 MHz.
+/// The length of a tick of a GPU's clock, which runs at 100 MHz.
 const GPU_CLOCK_NANOSECONDS: u64 = 10;
 
-/// A GPU's clock.
+/// Returns the time of a GPU's clock in ticks.
 pub(crate) fn gpu_clock() -> u64 {
     nanoseconds() / GPU_CLOCK_NANOSECONDS
 }
 
-/// What `CLOCK_BOOTTIME` says.
+/// Returns the time of `CLOCK_BOOTTIME`.
 fn nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the struct, which lives until the call returns.
@@ -96,23 +96,23 @@ fn aperture(gpu_id: u32) -> Aperture {
     }
 }
 
-/// Callers first pass no room to get the count.
-pub(crate) fn apertures(driver: &Driver, asked: &mut Apertures) -> Result<()> {
-    let known = driver.gpus.len();
-    if asked.count == 0 {
-        asked.count = known as u32;
+/// Writes the apertures of the GPUs. A count of 0 queries the number of GPUs.
+pub(crate) fn apertures(driver: &Driver, arguments: &mut Apertures) -> Result<()> {
+    let available = driver.gpus.len();
+    if arguments.count == 0 {
+        arguments.count = available as u32;
         return Ok(());
     }
-    let count = known.min(asked.count as usize);
+    let count = available.min(arguments.count as usize);
     for (index, gpu) in driver.gpus[..count].iter().enumerate() {
-        let address = asked.address.wrapping_add((index * size_of::<Aperture>()) as u64);
+        let address = arguments.address.wrapping_add((index * size_of::<Aperture>()) as u64);
         user::write_struct(address, size_of::<Aperture>(), &aperture(gpu.id))?;
     }
-    asked.count = count as u32;
+    arguments.count = count as u32;
     Ok(())
 }
 
-/// The page table of a render node's file becomes the process's on that GPU.
+/// Makes the page table of a render node's file the process's page table on that GPU.
 pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()> {
     let gpu = driver.gpu(acquire.gpu_id)?;
     let Some(Device::Render(file)) = descriptors::get(acquire.drm_fd as i32) else {
@@ -123,7 +123,7 @@ pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()>
     }
     let mut state = driver.process.state();
     match &state.spaces[gpu] {
-        Some(known) if Arc::ptr_eq(known, &file) => Ok(()),
+        Some(current) if Arc::ptr_eq(current, &file) => Ok(()),
         Some(_) => Err(EBUSY),
         None => {
             state.spaces[gpu] = Some(file);

@@ -1,4 +1,4 @@
-//! One file for what `/dev/kfd` maps: doorbells, registers and the page of events.
+//! The file behind all mappings of `/dev/kfd`: doorbells, registers and the event page.
 
 use crate::errno::Result;
 use crate::memory_file::MemoryFile;
@@ -8,8 +8,10 @@ use std::sync::OnceLock;
 pub(super) const DOORBELLS: u64 = 8192;
 
 /// The size of a GPU's doorbells and registers.
-const GPU: u64 = 1 << 16;
+const GPU_SIZE: u64 = 1 << 16;
+/// The offset of a GPU's registers from its doorbells.
 const REGISTERS: u64 = 1 << 15;
+/// The offset of the event page.
 const EVENTS: u64 = 1 << 20;
 const SIZE: u64 = 1 << 21;
 
@@ -24,19 +26,19 @@ impl Windows {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let made = MemoryFile::plain("hsa-kfd windows", SIZE)?;
-        Ok(self.file.get_or_init(|| made))
+        let file = MemoryFile::plain("hsa-kfd windows", SIZE)?;
+        Ok(self.file.get_or_init(|| file))
     }
 }
 
 /// Returns the file offset of a GPU's doorbells.
 pub(super) fn doorbells(gpu: usize) -> u64 {
-    gpu as u64 * GPU
+    gpu as u64 * GPU_SIZE
 }
 
 /// Returns the file offset of a GPU's registers.
 pub(super) fn registers(gpu: usize) -> u64 {
-    gpu as u64 * GPU + REGISTERS
+    gpu as u64 * GPU_SIZE + REGISTERS
 }
 
 /// Returns the file offset of the event page.

@@ -1,4 +1,4 @@
-//! Packets of the HSA's queues.
+//! Packets of AQL queues (Architected Queuing Language, HSA).
 
 use super::blit;
 use super::gpu_memory::{Fault, GpuMemory};
@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::kfd::gpu_clock;
 use crate::user;
 
-pub(super) const PACKET: u64 = 64;
+pub(super) const PACKET_SIZE: u64 = 64;
 
 const VENDOR: u8 = 0;
 const INVALID: u8 = 1;
@@ -19,7 +19,7 @@ const BARRIER_OR: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
-    /// It is not written yet, or waits for signals.
+    /// The packet is not written yet, or waits for signals.
     NotYet,
 }
 
@@ -30,7 +30,7 @@ fn number(packet: &[u8; 64], at: usize) -> u64 {
 }
 
 /// Returns whether all (or any) signals of a barrier are zero.
-fn is_open(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
+fn is_satisfied(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
     let mut any = false;
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
@@ -54,7 +54,7 @@ pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<
     match packet[0] {
         INVALID => return Ok(Step::NotYet),
         kind @ (BARRIER_AND | BARRIER_OR) => {
-            if !is_open(memory, &packet, kind == BARRIER_AND)? {
+            if !is_satisfied(memory, &packet, kind == BARRIER_AND)? {
                 return Ok(Step::NotYet);
             }
         }
@@ -62,15 +62,15 @@ pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
             if !blit::run(driver, memory, (kernel, arguments), grid)? {
-                driver.log.missing(format_args!("kernel {kernel:#x} completes without running"));
+                driver.log.unknown(format_args!("kernel {kernel:#x} completes without running"));
             }
         }
         VENDOR => {
-            driver.log.missing(format_args!("vendor packet of format {}", packet[2]));
+            driver.log.unknown(format_args!("vendor packet of format {}", packet[2]));
         }
-        kind => driver.log.missing(format_args!("packet of type {kind}")),
+        kind => driver.log.unknown(format_args!("packet of type {kind}")),
     }
-    // Tells the queue's owner that the packet can be overwritten.
+    // Informs the queue's owner that it can overwrite the packet.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;

@@ -1,18 +1,19 @@
 //! The copy and fill kernels of AMD's runtime.
 //!
-//! The emulated GPUs run no code, but AMD's runtime copies within one GPU by these kernels. The emulation recognises
-//! them by two marks and performs the copy or fill itself. First, the kernel object was written by
-//! the runtime: up to 6.4 it has a header of the first code format, which compilers no longer emit;
-//! in 7.x a kernel descriptor that declares no arguments although it gets some. Second, the
-//! arguments have the shape of a copy or fill that fits the number of work items. Other kernels are
+//! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The
+//! emulation recognises them by two properties, and performs the copy or fill itself. First, the
+//! runtime assembled the kernel object: up to 6.4 it has a header of the first code format, which
+//! compilers no longer emit; in 7.x its descriptor declares no arguments although it has some. Second,
+//! the arguments have the form of a copy or fill that fits the number of work items. Other kernels do
 //! not run.
 
 use super::engine;
 use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
-/// The first bytes of a kernel's object.
+/// How many bytes of a kernel object are read.
 const HEADER: usize = 24;
+/// How many bytes of a kernel's arguments are read.
 const ARGUMENTS: usize = 88;
 
 /// The operation of a copy or fill kernel.
@@ -60,9 +61,9 @@ fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Parses the arguments of a copy in phases: pairs of a source and a destination address, one pair for the
-/// start of each phase and one for the end. Both addresses must advance by the same amounts.
-fn phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
+/// Parses the arguments of a copy in phases: pairs of a source and a destination address, one pair
+/// for the start of each phase and one for the end. Both addresses must advance by the same amounts.
+fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut last = 0;
     for index in 1..count {
@@ -75,24 +76,25 @@ fn phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
     (last > 0 && from != 0 && to != 0).then_some(Work::Copy { from, to, length: last })
 }
 
+/// Parses the arguments of a copy or fill kernel that runs on `grid` work items.
 fn recognise(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Work> {
-    let items = |index, high: bool| {
+    let fits_grid = |index, high: bool| {
         let number = number(bytes, index);
         let items = if high { (number >> 32) as u32 } else { number as u32 };
         items != 0 && items.next_multiple_of(64) == grid.next_multiple_of(64)
     };
-    if items(10, false)
-        && let Some(work) = phases(bytes, 5)
+    if fits_grid(10, false)
+        && let Some(work) = parse_phases(bytes, 5)
     {
         return Some(work);
     }
-    if items(6, false)
-        && let Some(work) = phases(bytes, 3)
+    if fits_grid(6, false)
+        && let Some(work) = parse_phases(bytes, 3)
     {
         return Some(work);
     }
     let (to, middle, end) = (number(bytes, 0), number(bytes, 1), number(bytes, 2));
-    if items(3, true) && to != 0 && to <= middle && middle <= end && to < end {
+    if fits_grid(3, true) && to != 0 && to <= middle && middle <= end && to < end {
         let (length, word) = (end - to, number(bytes, 3) as u32);
         return Some(Work::Fill { to, length, word });
     }

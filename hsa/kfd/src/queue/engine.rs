@@ -5,7 +5,7 @@ use crate::driver::Driver;
 use crate::faults;
 use hsa_faults::FaultKind;
 
-/// Performs a write of a GPU: `length` bytes at `to`.
+/// Performs a GPU's write of `length` bytes at `to`, with its planned fault.
 fn perform(
     driver: &Driver,
     name: &str,
@@ -13,10 +13,10 @@ fn perform(
     length: u64,
     write: impl FnOnce(&GpuMemory, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
-    let wrong = driver.config.faults.next(name).map_err(|error| Fault { address: to, error })?;
-    faults::perform(wrong, memory, &mut { length }, move |memory, length| {
-        write(memory, if wrong == Some(FaultKind::Half) { *length / 2 } else { *length })?;
-        if wrong == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
+    let fault = driver.config.faults.next(name).map_err(|error| Fault { address: to, error })?;
+    faults::perform(fault, memory, &mut { length }, move |memory, length| {
+        write(memory, if fault == Some(FaultKind::Half) { *length / 2 } else { *length })?;
+        if fault == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
     })
 }
 

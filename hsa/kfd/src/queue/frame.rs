@@ -1,9 +1,8 @@
-//! Atomic additions of an engine in a buffer's memory.
+//! Atomic additions of an engine to a buffer's memory.
 //!
-//! A waiter sees the new value before the engine finishes. A page that is mapped and unmapped for
-//! each addition would remain visible in the process's mappings, or at an address that the process
-//! uses next. Each queue therefore has one page of addresses for its lifetime, with always a
-//! mapping there.
+//! An addition maps a page of the buffer, and a waiting thread can see the new value before that page
+//! is unmapped. At a new address, this mapping would then appear among the process's mappings. Each
+//! queue therefore reserves one page of addresses, which is mapped during the queue's lifetime.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::MemoryFile;
@@ -13,7 +12,7 @@ use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A page of addresses.
+/// A reserved page of addresses.
 #[derive(Debug)]
 pub(super) struct Frame {
     /// The address; the lock serialises additions.
@@ -21,9 +20,9 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A page with nothing in it.
+    /// Reserves an inaccessible page.
     pub(super) fn new() -> Result<Self> {
-        // SAFETY: without MAP_FIXED the kernel chooses an address where nothing is.
+        // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let address = unsafe { remap(0, None)? };
         Ok(Self { address: Mutex::new(address) })
     }
@@ -34,15 +33,15 @@ impl Frame {
             return Err(EINVAL);
         }
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-        let inside = offset % PAGE;
-        // SAFETY: the page is this frame's own, and nothing in it is referred to.
-        unsafe { remap(*address, Some((file.descriptor(), offset - inside)))? };
-        // SAFETY: within the page, aligned, and mapped until the lock is given back.
-        let number = unsafe { &*((*address + inside as usize) as *const AtomicU64) };
+        let offset_in_page = offset % PAGE;
+        // SAFETY: only this frame uses the page, and nothing refers to it.
+        unsafe { remap(*address, Some((file.descriptor(), offset - offset_in_page)))? };
+        // SAFETY: within the page, aligned, and mapped until the lock is released.
+        let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
         // Unmap the buffer, so that the frame does not keep its memory alive. A failure is
         // corrected by the next use.
-        // SAFETY: as above; the number is not referred to any more.
+        // SAFETY: as above; the number is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
     }
@@ -56,7 +55,8 @@ impl Drop for Frame {
     }
 }
 
-/// Maps a page of a file at an address, or of nothing; anywhere, if the address is 0.
+/// Maps a page of a file at an address, or an inaccessible page. The kernel chooses the address if it
+/// is 0.
 ///
 /// # Safety
 ///
@@ -84,7 +84,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    /// The permissions of the page at an address, if anything is mapped there.
+    /// Returns the permissions of the page at an address, if it is mapped.
     fn permissions(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().find_map(|line| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_stored_in_the_file() {
+    fn add_changes_the_file() {
         let file = MemoryFile::plain("count", 3 * PAGE).unwrap();
         let frame = Frame::new().unwrap();
         assert_eq!(frame.add(&file, 2 * PAGE + 16, 7), Ok(0));
@@ -108,23 +108,23 @@ mod tests {
     }
 
     #[test]
-    fn counting_leaves_mappings_unchanged() {
+    fn add_keeps_the_page_mapped() {
         let file = MemoryFile::plain("count", PAGE).unwrap();
         let frame = Frame::new().unwrap();
         let address = *frame.address.lock().unwrap();
         assert_eq!(permissions(address).as_deref(), Some("---s"));
-        let over = AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     frame.add(&file, 0, 1).unwrap();
                 }
             });
             for _ in 0..200 {
-                let seen = permissions(address).expect("always something");
-                assert!(seen.ends_with('s'), "{seen}");
+                let shown = permissions(address).expect("the page is mapped");
+                assert!(shown.ends_with('s'), "{shown}");
             }
-            over.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(permissions(address).as_deref(), Some("---s"));
     }

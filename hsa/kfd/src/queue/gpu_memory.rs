@@ -8,7 +8,7 @@ use crate::user;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An address that the GPU cannot access, or not in this way.
+/// A failed access of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fault {
     pub(super) address: u64,
@@ -21,31 +21,32 @@ type Access<T> = std::result::Result<T, Fault>;
 #[derive(Clone, Debug)]
 pub(super) struct GpuMemory {
     pub(super) space: Arc<DrmFile>,
-    /// Where it counts in memory that the processor may be counting in, too.
+    /// The page through which engines add to a buffer's memory atomically.
     pub(super) frame: Arc<Frame>,
 }
 
 impl GpuMemory {
     /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it, and the
-    /// length up to the end of the entry. Fails with a fault if it is not mapped.
+    /// length up to the end of the entry. Fails if the address is not mapped or its entry lacks a
+    /// `needed` flag.
     fn look_up(&self, address: u64, needed: u32) -> Access<(Option<Entry>, u64, u64)> {
         let found = self.space.state().table.translate(address);
         let (start, entry) = match found.ok_or(Fault { address, error: EFAULT })? {
             Translation::Entry(start, entry) => (start, entry),
-            Translation::Nowhere(left) => return Ok((None, 0, left)),
+            Translation::Nowhere(remaining) => return Ok((None, 0, remaining)),
         };
         if entry.flags & needed != needed {
             return Err(Fault { address, error: EACCES });
         }
         let into = address - start;
-        let (at, left) = (entry.offset + into, entry.size - into);
+        let (at, remaining) = (entry.offset + into, entry.size - into);
         match &entry.buffer {
-            // Only a shifted entry reaches beyond the end.
-            Some(buffer) if at + left > buffer.size.next_multiple_of(PAGE) => {
+            // Only a shifted entry extends beyond the end of its buffer.
+            Some(buffer) if at + remaining > buffer.size.next_multiple_of(PAGE) => {
                 let end = buffer.size.next_multiple_of(PAGE);
-                Ok((Some(entry), at % end, left.min(end - at % end)))
+                Ok((Some(entry), at % end, remaining.min(end - at % end)))
             }
-            _ => Ok((Some(entry), at, left)),
+            _ => Ok((Some(entry), at, remaining)),
         }
     }
 
@@ -60,8 +61,8 @@ impl GpuMemory {
         let mut done = 0;
         while done < length {
             let address = address.wrapping_add(done);
-            let (entry, at, left) = self.look_up(address, needed)?;
-            let count = left.min(length - done);
+            let (entry, at, remaining) = self.look_up(address, needed)?;
+            let count = remaining.min(length - done);
             visit(entry.as_ref(), at, done as usize..(done + count) as usize)
                 .map_err(|error| Fault { address, error })?;
             done += count;
@@ -92,7 +93,7 @@ impl GpuMemory {
         })
     }
 
-    /// Copies; the pieces are small enough for a buffer of the engine's own.
+    /// Copies memory, at most 1 MiB at a time.
     pub(super) fn copy(&self, from: u64, to: u64, length: u64) -> Access<()> {
         let mut piece = vec![0; length.min(1 << 20) as usize];
         let mut done = 0;
@@ -106,7 +107,7 @@ impl GpuMemory {
         Ok(())
     }
 
-    /// Fills with a word.
+    /// Fills memory with a word.
     pub(super) fn fill(&self, to: u64, length: u64, word: u32) -> Access<()> {
         let piece = word.to_le_bytes().repeat((length.min(1 << 20) as usize).div_ceil(4));
         let mut done = 0;
@@ -118,7 +119,7 @@ impl GpuMemory {
         Ok(())
     }
 
-    /// Flips one bit.
+    /// Flips one bit of the byte at an address.
     pub(super) fn garble(&self, address: u64) -> Access<()> {
         let mut byte = [0];
         self.read(address, &mut byte)?;
@@ -136,13 +137,13 @@ impl GpuMemory {
         let Some(buffer) = &entry.buffer else {
             let address = at;
             user::get::<u64>(address).map_err(fault)?;
-            // SAFETY: it was readable just now and is aligned. A program that unmaps memory which
-            // the GPU is changing crashes here; on hardware the GPU would fault. The program's own
-            // accesses to it are atomic, too.
+            // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory
+            // that the GPU is changing crashes here; on hardware the GPU would fault. The program
+            // also accesses this number atomically.
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let counted = buffer.file().and_then(|file| self.frame.add(file, at, summand));
-        counted.map_err(fault)
+        let previous = buffer.file().and_then(|file| self.frame.add(file, at, summand));
+        previous.map_err(fault)
     }
 }

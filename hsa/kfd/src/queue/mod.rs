@@ -17,18 +17,18 @@ use gpu_memory::GpuMemory;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use worker::Orders;
+use worker::Commands;
 
 /// The packet format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Packets of 64 bytes, of the HSA.
+    /// HSA packets of 64 bytes.
     Aql,
-    /// Words for a DMA engine.
+    /// Packets of words for a DMA engine.
     Sdma,
 }
 
-/// A queue's memory.
+/// A queue's ring, and the addresses of its pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub(crate) kind: Kind,
@@ -40,7 +40,7 @@ pub(crate) struct Ring {
 }
 
 /// The maximum number of queues of a process (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
-const MOST: usize = 1024;
+const MAX_QUEUES: usize = 1024;
 
 /// The queues of the process.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub(crate) struct Queues {
 #[derive(Debug)]
 struct Running {
     ring: Ring,
-    orders: Arc<Orders>,
+    commands: Arc<Commands>,
     thread: JoinHandle<()>,
 }
 
@@ -68,18 +68,18 @@ impl Queues {
         space: Arc<DrmFile>,
         doorbells: u64,
     ) -> Result<(u32, u64)> {
-        if self.running().len() >= MOST {
+        if self.running().len() >= MAX_QUEUES {
             return Err(ENOMEM);
         }
-        let orders = Arc::new(Orders::default());
+        let commands = Arc::new(Commands::default());
         let frame = Arc::new(Frame::new()?);
-        let (memory, received) = (GpuMemory { space, frame }, orders.clone());
+        let (memory, shared) = (GpuMemory { space, frame }, commands.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
-            thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &received))
+            thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))
         });
         let thread = thread.map_err(|_| EAGAIN)?;
-        let number = self.running().insert(Running { ring, orders, thread });
+        let number = self.running().insert(Running { ring, commands, thread });
         // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
@@ -87,29 +87,29 @@ impl Queues {
     /// Stops a queue and waits for its thread.
     pub(crate) fn stop(&self, id: u32) -> Result<()> {
         let running = self.running().remove(id).ok_or(EINVAL)?;
-        running.orders.stop.store(true, Ordering::Release);
-        // A thread that panicked is gone as well.
+        running.commands.stop.store(true, Ordering::Release);
+        // A thread that panicked has ended as well.
         let _ = running.thread.join();
         Ok(())
     }
 
-    /// The memory of a queue.
+    /// Returns the ring of a queue.
     pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
         self.running().get(id).map(|running| running.ring).ok_or(EINVAL)
     }
 
     /// Suspends or resumes a queue.
-    pub(crate) fn hold(&self, id: u32, held: bool) -> Result<()> {
+    pub(crate) fn set_suspended(&self, id: u32, suspended: bool) -> Result<()> {
         let running = self.running();
-        running.get(id).ok_or(EINVAL)?.orders.hold.store(held, Ordering::Release);
+        running.get(id).ok_or(EINVAL)?.commands.suspend.store(suspended, Ordering::Release);
         Ok(())
     }
 }
 
-/// Runs with all signals blocked, also for threads started meanwhile: the program's signals are for
-/// its own threads.
+/// Runs a function with all signals blocked. Threads that it starts inherit this, so that the
+/// program's signals only interrupt the program's threads.
 pub(crate) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
-    // SAFETY: all zeros is a value of a set of signals.
+    // SAFETY: all zeros is a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: fills the sets, which live until the calls return.
     unsafe {

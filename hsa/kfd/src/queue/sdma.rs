@@ -25,22 +25,22 @@ const ADD: u32 = 47;
 const EQUAL: u32 = 3;
 
 /// The longest packet, in words.
-const LONGEST: usize = 8;
+const MAX_WORDS: usize = 8;
 
-/// The ring; packets can wrap at its end.
+/// A queue's ring; packets can wrap at its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words {
     pub(super) base: u64,
     pub(super) size: u64,
-    /// How many bytes were consumed since the queue began.
+    /// How many bytes were consumed since the queue was created.
     pub(super) at: u64,
-    /// How many were written.
+    /// How many bytes were written since then.
     pub(super) end: u64,
 }
 
 impl Words {
-    fn read(&self) -> Result<[u32; LONGEST], Fault> {
-        let mut bytes = [0; LONGEST * 4];
+    fn read(&self) -> Result<[u32; MAX_WORDS], Fault> {
+        let mut bytes = [0; MAX_WORDS * 4];
         let length = (self.end - self.at).min(bytes.len() as u64);
         let start = self.at % self.size;
         let before_end = length.min(self.size - start);
@@ -51,7 +51,7 @@ impl Words {
                 user::read(address, part).map_err(|error| Fault { address, error })?;
             }
         }
-        let mut words = [0; LONGEST];
+        let mut words = [0; MAX_WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
             *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
@@ -59,11 +59,11 @@ impl Words {
     }
 }
 
-fn long(words: &[u32; LONGEST], at: usize) -> u64 {
+fn long(words: &[u32; MAX_WORDS], at: usize) -> u64 {
     u64::from(words[at]) | u64::from(words[at + 1]) << 32
 }
 
-/// Executes the first packet; returns its size once it is complete.
+/// Executes the packet at `ring.at`; returns its size in bytes, or 0 if it must wait.
 pub(super) fn step(
     driver: &Driver,
     memory: &GpuMemory,
@@ -107,7 +107,7 @@ pub(super) fn step(
         }
         (CACHE, _) => 5,
         _ => {
-            driver.log.missing(format_args!("DMA packet {:#010x}", words[0]));
+            driver.log.unknown(format_args!("DMA packet {:#010x}", words[0]));
             return Err(Fault { address: ring.base + ring.at % ring.size, error: EINVAL });
         }
     };
@@ -115,7 +115,7 @@ pub(super) fn step(
 }
 
 /// Returns whether memory has the polled value. Polls of registers succeed at once.
-fn is_met(memory: &GpuMemory, words: &[u32; LONGEST]) -> Result<bool, Fault> {
+fn is_met(memory: &GpuMemory, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
     let mut bytes = [0; 4];
     memory.read(long(words, 1), &mut bytes)?;
     let value = u32::from_le_bytes(bytes) & words[4];

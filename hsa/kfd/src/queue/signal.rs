@@ -15,7 +15,7 @@ fn read<const N: usize>(memory: &GpuMemory, address: u64) -> Result<[u8; N], Fau
     Ok(bytes)
 }
 
-/// The signal's value.
+/// Returns the signal's value.
 pub(super) fn value(memory: &GpuMemory, signal: u64) -> Result<i64, Fault> {
     read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
@@ -43,7 +43,7 @@ pub(super) fn complete(
     Ok(())
 }
 
-/// An interrupt that carries the number of an event.
+/// Raises the interrupt that signals an event.
 pub(super) fn interrupt(driver: &Driver, event: u32) {
     // The event may have been destroyed meanwhile.
     let _ = driver.process.events.signal(event);

@@ -12,28 +12,29 @@ use std::time::Duration;
 
 /// Commands to a worker.
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct Commands {
     pub(super) stop: AtomicBool,
-    pub(super) hold: AtomicBool,
+    pub(super) suspend: AtomicBool,
 }
 
-/// The number of polls without sleeping: writes to a doorbell cannot be detected.
-const BUSY: u32 = 64;
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST: Duration = Duration::from_millis(1);
+/// The number of polls before the first sleep. Workers poll, because writes to a doorbell cannot be
+/// detected.
+const BUSY_POLLS: u32 = 64;
+const MIN_SLEEP: Duration = Duration::from_micros(20);
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Reads a queue until it is stopped or the GPU faults.
-pub(super) fn run(ring: Ring, memory: &GpuMemory, orders: &Arc<Orders>) {
+pub(super) fn run(ring: Ring, memory: &GpuMemory, commands: &Arc<Commands>) {
     sleep_precisely();
     let driver = driver::get();
-    let (mut at, mut idle) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
-    while !orders.stop.load(Ordering::Acquire) {
-        let held = orders.hold.load(Ordering::Acquire);
-        match if held { Ok(Step::NotYet) } else { step(driver, &ring, memory, &mut at) } {
-            Ok(Step::Done) => idle = 0,
+    let (mut at, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
+    while !commands.stop.load(Ordering::Acquire) {
+        let suspended = commands.suspend.load(Ordering::Acquire);
+        match if suspended { Ok(Step::NotYet) } else { step(driver, &ring, memory, &mut at) } {
+            Ok(Step::Done) => idle_polls = 0,
             Ok(Step::NotYet) => {
-                idle = idle.saturating_add(1);
-                rest(idle);
+                idle_polls = idle_polls.saturating_add(1);
+                pause(idle_polls);
             }
             Err(fault) => {
                 let Fault { address, error } = fault;
@@ -45,32 +46,32 @@ pub(super) fn run(ring: Ring, memory: &GpuMemory, orders: &Arc<Orders>) {
     }
 }
 
-/// Sets the timer slack of this thread. By default the kernel extends a sleep by up to 50 µs, more
-/// than twice the interval here, while the program busy-waits for its copy.
+/// Minimises this thread's timer slack. By default the kernel extends a sleep by up to 50 µs, more
+/// than twice `MIN_SLEEP`, while the program busy-waits for its copy.
 fn sleep_precisely() {
     let nanoseconds: libc::c_ulong = 1;
     // SAFETY: sets a number of this thread; on failure nothing changes.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
 }
 
-fn rest(idle: u32) {
-    if idle < BUSY {
+fn pause(idle_polls: u32) {
+    if idle_polls < BUSY_POLLS {
         std::thread::yield_now();
     } else {
-        std::thread::sleep((SHORTEST * (idle / BUSY)).min(LONGEST));
+        std::thread::sleep((MIN_SLEEP * (idle_polls / BUSY_POLLS)).min(MAX_SLEEP));
     }
 }
 
 fn step(driver: &Driver, ring: &Ring, memory: &GpuMemory, at: &mut u64) -> Result<Step, Fault> {
-    let gone = |address| move |error| Fault { address, error };
-    let end = user::get(ring.write_pointer).map_err(gone(ring.write_pointer))?;
+    let fault = |address| move |error| Fault { address, error };
+    let end = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
     if *at >= end {
         return Ok(Step::NotYet);
     }
     let (step, length) = match ring.kind {
         Kind::Aql => {
-            let slots = ring.size / aql::PACKET;
-            (aql::step(driver, memory, ring.base + *at % slots * aql::PACKET)?, 1)
+            let slots = ring.size / aql::PACKET_SIZE;
+            (aql::step(driver, memory, ring.base + *at % slots * aql::PACKET_SIZE)?, 1)
         }
         Kind::Sdma => {
             let words = Words { base: ring.base, size: ring.size, at: *at, end };
@@ -78,10 +79,10 @@ fn step(driver: &Driver, ring: &Ring, memory: &GpuMemory, at: &mut u64) -> Resul
         }
     };
     if step == Step::Done {
-        // The count wraps with the ring.
+        // `at` counts packets or bytes since the start, and may overflow.
         *at = at.wrapping_add(length);
         let read = ring.read_pointer;
-        user::write(read, &at.to_le_bytes()).map_err(gone(read))?;
+        user::write(read, &at.to_le_bytes()).map_err(fault(read))?;
     }
     Ok(step)
 }

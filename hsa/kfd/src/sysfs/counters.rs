@@ -1,38 +1,38 @@
-//! Files whose contents are generated on open.
+//! Files with the driver's current counts and page tables.
 
 use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER};
 use crate::vm_info;
 
-/// One such file.
+/// A file whose contents are generated on open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
     /// Bytes of a GPU's memory that this process holds (amdkfd's `vram_<gpuid>`).
     Held(usize),
     /// Bytes of a GPU's memory (amdgpu's `mem_info_vram_total`).
     Total(usize),
-    /// Bytes of it in use (`mem_info_vram_used`).
+    /// Bytes of a GPU's memory in use (`mem_info_vram_used`).
     Used(usize),
-    /// Bytes of it that the CPU can access (`mem_info_vis_vram_total`).
+    /// Bytes of a GPU's memory that the CPU can access (`mem_info_vis_vram_total`).
     Visible(usize),
     /// The page tables of a GPU (`amdgpu_vm_info` of debugfs).
     PageTables(usize),
 }
 
 impl Counter {
-    /// The file of a path, if it is one.
+    /// Returns the counter of a path, if there is one.
     pub(crate) fn named(driver: &Driver, path: &str) -> Option<Self> {
         let (folder, name) = path.rsplit_once('/')?;
         match name {
-            "mem_info_vram_total" => card(driver, folder).map(Self::Total),
-            "mem_info_vram_used" => card(driver, folder).map(Self::Used),
-            "mem_info_vis_vram_total" => card(driver, folder).map(Self::Visible),
+            "mem_info_vram_total" => gpu_of_folder(driver, folder).map(Self::Total),
+            "mem_info_vram_used" => gpu_of_folder(driver, folder).map(Self::Used),
+            "mem_info_vis_vram_total" => gpu_of_folder(driver, folder).map(Self::Visible),
             "amdgpu_vm_info" => {
                 let minor = folder.strip_prefix("/sys/kernel/debug/dri/")?;
-                of_minor(driver, minor.parse().ok()?).map(Self::PageTables)
+                gpu_of_minor(driver, minor.parse().ok()?).map(Self::PageTables)
             }
             name => {
                 let id = name.strip_prefix("vram_")?.parse().ok()?;
-                is_own(folder).then(|| driver.gpu(id).ok().map(Self::Held))?
+                is_process_folder(folder).then(|| driver.gpu(id).ok().map(Self::Held))?
             }
         }
     }
@@ -52,24 +52,24 @@ impl Counter {
     }
 }
 
-/// A GPU's minor numbers: that of its card and that of its render node.
-fn of_minor(driver: &Driver, minor: usize) -> Option<usize> {
+/// Finds the GPU of a minor number, which is that of its card or of its render node.
+fn gpu_of_minor(driver: &Driver, minor: usize) -> Option<usize> {
     let gpu = minor.checked_sub(FIRST_RENDER).unwrap_or(minor);
     (gpu < driver.gpus.len()).then_some(gpu)
 }
 
-/// Finds the GPU of a folder.
-fn card(driver: &Driver, folder: &str) -> Option<usize> {
+/// Finds the GPU of a device folder.
+fn gpu_of_folder(driver: &Driver, folder: &str) -> Option<usize> {
     let folder = folder.strip_suffix("/device")?;
     let minor = match folder.strip_prefix("/sys/class/drm/") {
         Some(name) => name.strip_prefix("card").or_else(|| name.strip_prefix("renderD"))?,
         None => folder.strip_prefix(&format!("/sys/dev/char/{DRM_MAJOR}:"))?,
     };
-    of_minor(driver, minor.parse().ok()?)
+    gpu_of_minor(driver, minor.parse().ok()?)
 }
 
-/// Returns whether it is amdkfd's folder of this process.
-fn is_own(folder: &str) -> bool {
+/// Returns whether a folder is amdkfd's folder of this process.
+fn is_process_folder(folder: &str) -> bool {
     let roots = ["/sys/class/kfd/kfd/proc/", "/sys/devices/virtual/kfd/kfd/proc/"];
     let name = roots.iter().find_map(|root| folder.strip_prefix(root));
     name.is_some_and(|name| name == "self" || name.parse() == Ok(std::process::id()))

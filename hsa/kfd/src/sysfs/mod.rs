@@ -1,7 +1,7 @@
-//! The files of sysfs and devfs, written to a folder that stands for `/`.
+//! Writes the emulated files of `/sys` and `/dev` to a temporary folder, the tree.
 //!
 //! Their contents depend only on the configuration. Processes of one configuration share a folder,
-//! named after its contents; it is written under a temporary name and renamed.
+//! whose name contains a hash of the contents; it is written under another name and renamed.
 
 mod counters;
 mod topology;
@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 /// A file (path and text) or a symbolic link (path and target).
 pub(crate) type File = (String, String);
 
-/// Writes the files and names their folder.
+/// Writes the files; returns their folder.
 pub(crate) fn write(config: &Config) -> io::Result<String> {
     let mut files = topology::files(config);
     let mut links =
         vec![("sys/class/kfd/kfd".to_owned(), "../../devices/virtual/kfd/kfd".to_owned())];
     for gpu in 0..config.gpus {
-        files.extend(device(config, gpu));
+        files.extend(device_files(config, gpu));
         for (name, minor) in [("card", gpu), ("renderD", FIRST_RENDER + gpu)] {
             let target = format!("../../../dev/char/{DRM_MAJOR}:{minor}/device");
             links.push((format!("sys/class/drm/{name}{minor}/device"), target));
@@ -35,14 +35,14 @@ pub(crate) fn write(config: &Config) -> io::Result<String> {
     }
     files.push(("dev/kfd".to_owned(), String::new()));
     files.push(("sys/module/amdgpu/initstate".to_owned(), "live\n".to_owned()));
-    // The file on which `stat` of a counter is answered.
+    // `stat` of a counter reports this file.
     files.push(("counter".to_owned(), String::new()));
     store(&files, &links).map(|folder| folder.to_string_lossy().into_owned())
 }
 
-/// Adds the files that libdrm reads for a device number. It distinguishes GPUs by the name of their
-/// primary node, so each has one.
-fn device(config: &Config, gpu: usize) -> Vec<File> {
+/// Returns the files that libdrm reads for a GPU's device numbers. libdrm distinguishes GPUs by the
+/// name of their primary node, so each GPU has one.
+fn device_files(config: &Config, gpu: usize) -> Vec<File> {
     let render = FIRST_RENDER + gpu;
     let mut files = vec![
         (format!("dev/dri/renderD{render}"), String::new()),
@@ -78,7 +78,7 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {
         fs::remove_dir_all(&draft)?;
-        // Another process of the same configuration may have been first.
+        // Another process of the same configuration may have written the folder meanwhile.
         if !is_own(&folder, user) {
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! The topology amdkfd serves: node 0 is the processor, the others are the GPUs.
+//! amdkfd's topology: node 0 is the CPU, the other nodes are the GPUs.
 
 use super::File;
 use crate::config::Config;
@@ -12,16 +12,16 @@ const LINK_ENABLED: u64 = 1;
 const PCI_EXPRESS: u64 = 2;
 const XGMI: u64 = 11;
 
-/// Kinds of memory banks.
+/// Types of memory banks.
 const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
 
-/// Doorbells of 64 bits; four watch points; firmware that can be debugged, without which AMD's
-/// runtime (6.4.3, 7.2.4) does not let go of the driver when it stops, and cannot start again.
+/// Doorbells of 64 bits; four watch points; firmware that can be debugged. Without the last,
+/// AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
 const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
-/// The text of a file of `name value` lines.
+/// Formats a file of `name value` lines.
 fn text(fields: &[(&str, u64)]) -> String {
     fields.iter().fold(String::new(), |mut text, (name, value)| {
         // Writing to a string cannot fail.
@@ -30,7 +30,7 @@ fn text(fields: &[(&str, u64)]) -> String {
     })
 }
 
-/// Every file of the topology.
+/// Returns every file of the topology.
 pub(crate) fn files(config: &Config) -> Vec<File> {
     let mut files = vec![
         (format!("{ROOT}/generation_id"), "2\n".to_owned()),
@@ -70,16 +70,16 @@ fn bank(node: usize, fields: &[(&str, u64)]) -> File {
     (format!("{ROOT}/nodes/{node}/mem_banks/0/properties"), text(fields))
 }
 
-/// How many bytes of memory the machine has.
+/// Returns the size of the machine's memory in bytes.
 pub(crate) fn machine_memory() -> u64 {
-    // SAFETY: asks for numbers and touches no memory.
+    // SAFETY: queries numbers and touches no memory.
     let (pages, page) =
         unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
     (pages as u64).saturating_mul(page as u64)
 }
 
 fn processor(config: &Config) -> Vec<File> {
-    // SAFETY: asks for a number and touches no memory.
+    // SAFETY: queries a number and touches no memory.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let memory = machine_memory();
     let node = format!("{ROOT}/nodes/0");

@@ -1,4 +1,4 @@
-//! The kernel's interface, as far as the tests need it.
+//! The calls of the kernel's interface that the tests use.
 
 // Each test uses a part of this module.
 #![allow(dead_code)]
@@ -104,7 +104,7 @@ impl Gpu {
         Ok(import[1])
     }
 
-    /// Maps memory at its address, or unmaps it.
+    /// Maps memory at its address (call 0x18), or unmaps it (call 0x19).
     pub fn map(self, number: u8, handle: u64) -> Result<()> {
         let gpus = [self.id as u32];
         call(self.kfd, b'K', number, &mut [handle, gpus.as_ptr() as u64, 1])

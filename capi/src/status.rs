@@ -1,4 +1,4 @@
-//! Results of functions: an error number, and a message for each thread.
+//! The status of a call: an error number, and a message for each thread.
 
 use crate::errors;
 use crate::pointers::cut;
@@ -13,23 +13,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static LAST: Cell<hipError_t> = const { Cell::new(errors::SUCCESS) };
-    /// At a fixed address, so that pointers to it stay valid while the thread lives.
+    /// Never moves, so that pointers to it stay valid while the thread runs.
     static MESSAGE: RefCell<[c_char; 1024]> = const { RefCell::new([0; 1024]) };
 }
 
 /// Why a call failed.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub struct Failure {
     pub code: hipError_t,
-    pub words: String,
+    pub message: String,
 }
 
-impl Refusal {
-    pub fn new(code: hipError_t, words: impl Display) -> Self {
-        Self { code, words: words.to_string() }
+impl Failure {
+    pub fn new(code: hipError_t, message: impl Display) -> Self {
+        Self { code, message: message.to_string() }
     }
 
-    /// An invalid argument.
+    /// Describes an invalid argument.
     pub fn value(argument: &str, problem: impl Display) -> Self {
         Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
     }
@@ -40,9 +40,9 @@ impl Refusal {
 }
 
 /// Converts an error to the code of HIP in the process's profile.
-macro_rules! refusals {
+macro_rules! failures {
     ($($error:ident)+) => {
-        $(impl From<$error> for Refusal {
+        $(impl From<$error> for Failure {
             fn from(error: $error) -> Self {
                 Self::new(error.hip(profile()).code(), error)
             }
@@ -50,30 +50,31 @@ macro_rules! refusals {
     };
 }
 
-refusals! { Error }
+failures! { Error }
 
-/// Runs the body of a function and converts its result to an error number. Catches panics.
-pub fn answer(function: &str, act: impl FnOnce() -> Result<(), Refusal>) -> hipError_t {
+/// Runs the body of a C function, and converts its result to an error number. Catches panics.
+pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipError_t {
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
-        let words = "a defect of libhsavmm: it panicked; please report what led to it";
-        Err(Refusal::new(errors::UNKNOWN, words))
+        let message = "a defect of libhsavmm: it panicked; please report what led to it";
+        Err(Failure::new(errors::UNKNOWN, message))
     });
     match outcome {
         Ok(()) => errors::SUCCESS,
-        Err(refusal) => {
-            note(function, &refusal);
-            refusal.code
+        Err(failure) => {
+            record(function, &failure);
+            failure.code
         }
     }
 }
 
-fn note(function: &str, refusal: &Refusal) {
-    let name = errors::name(refusal.code).to_string_lossy();
-    let text = format!("{function}: {}: {name} ({})", refusal.words, refusal.code);
+/// Logs a failure, and stores it for this thread.
+fn record(function: &str, failure: &Failure) {
+    let name = errors::name(failure.code).to_string_lossy();
+    let text = format!("{function}: {}: {name} ({})", failure.message, failure.code);
     tracing::warn!(target: "hsavmm", "{text}");
     // In an exiting thread the message is dropped: no caller can read it.
-    let _ = LAST.try_with(|last| last.set(refusal.code));
-    let _ = MESSAGE.try_with(|message| message.replace(cut(&printable(&text))));
+    let _ = LAST.try_with(|last| last.set(failure.code));
+    let _ = MESSAGE.try_with(|buffer| buffer.replace(cut(&printable(&text))));
 }
 
 #[unsafe(no_mangle)]
