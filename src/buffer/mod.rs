@@ -71,7 +71,7 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     match properties.location {
         Location::Agent(agent) => Ok(agent),
         Location::Unknown => {
-            let kind = ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation);
+            let kind = ErrorKind::without_value(Argument::Location, Problem::MissingLocation);
             Err(Error::new(Operation::Create, kind))
         }
     }
@@ -197,15 +197,15 @@ struct Span<'a> {
 
 impl Span<'_> {
     fn read(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        self.about_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
+        self.for_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.about_offset(Mapping::write_many(&self.mappings, self.address(), bytes))
+        self.for_offset(Mapping::write_many(&self.mappings, self.address(), bytes))
     }
 
     fn fill(&self, value: u32, size: usize) -> Result<(), Error> {
-        self.about_offset(Mapping::fill_many(&self.mappings, self.address(), value, size))
+        self.for_offset(Mapping::fill_many(&self.mappings, self.address(), value, size))
     }
 
     fn address(&self) -> Address {
@@ -213,10 +213,10 @@ impl Span<'_> {
     }
 
     /// Makes an error name the offset in the buffer instead of the address.
-    fn about_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
+    fn for_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
         done.map_err(|error| {
             let operation = error.operation();
-            Error::new(operation, error.into_kind().about_offset(Argument::Address, self.base))
+            Error::new(operation, error.into_kind().for_offset(Argument::Address, self.base))
         })
     }
 }

@@ -165,7 +165,7 @@ impl Ipc {
             let problem = Problem::UndefinedFlags(LAZY_ENABLE_PEER_ACCESS.into());
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
-        let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
+        let invalid = |problem| Err(ErrorKind::without_value(Argument::IpcHandle, problem));
         if handle.allocation_size == 0 {
             return invalid(Problem::Empty);
         }
@@ -206,7 +206,7 @@ impl Ipc {
             let fetch = || server::fetch(native, process, self.trust);
             let memory = is_served.then(fetch).transpose()?;
             // Meanwhile it can have ended, or have changed its users.
-            if !self.find_exporter(process)?.is_same(exporter) {
+            if !self.find_exporter(process)?.is_same_process(exporter) {
                 return Err(unavailable(process, Unavailable::NoProcess));
             }
             let mut open = lock(&imports.0);

@@ -99,9 +99,9 @@ impl PoolMemory {
             if size == 0 {
                 return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
             }
-            let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
-            let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
-            let pool = pool_of(owner, flags).ok_or(refused(Problem::NoPool))?;
+            let invalid = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
+            let owner = runtime.agent(agent).ok_or(invalid(Problem::UnknownAgent))?;
+            let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;
             let start = runtime.native().pool_allocate(pool.native, size);
             let start = start.map_err(|failure| ErrorKind::of_call(failure, size))?;
             let record = Arc::new(Record {
@@ -156,10 +156,10 @@ impl PoolMemory {
             let mut natives = Vec::with_capacity(1 + agents.len());
             // The owner is always in the list, because the runtime refuses an empty one.
             for &id in core::iter::once(&owner).chain(agents) {
-                let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
-                let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
+                let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
+                let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;
                 if !agent.reaches(owner) {
-                    return Err(refused(Problem::Unreachable(owner)));
+                    return Err(invalid(Problem::Unreachable(owner)));
                 }
                 if !natives.contains(&agent.native) {
                     natives.push(agent.native);

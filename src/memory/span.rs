@@ -165,15 +165,15 @@ impl Span {
         copier: Result<AgentId, AgentId>,
     ) -> Result<(), Error> {
         Operation::Copy.run(|| {
-            let refused = |problem| ErrorKind::invalid_list(Argument::Source, problem);
+            let invalid = |problem| ErrorKind::without_value(Argument::Source, problem);
             self.check_copy(offset, source, source_offset, size)?;
             if !self.runtime.is(&source.runtime) {
-                return Err(refused(Problem::ForeignMemory));
+                return Err(invalid(Problem::ForeignMemory));
             }
             if size == 0 {
                 return Ok(());
             }
-            let copier = copier.map_err(|agent| refused(Problem::NotAllowed(agent)))?;
+            let copier = copier.map_err(|agent| invalid(Problem::NotAllowed(agent)))?;
             let engine = self.engine_of(copier);
             let to = self.start_for(engine) + offset;
             let from = source.start_for(engine) + source_offset;

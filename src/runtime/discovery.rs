@@ -70,7 +70,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let natives = native.agents()?;
     let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
     // No machine has that many agents; an identifier has no bits for more.
-    for (index, &agent) in natives.iter().take(AgentId::MOST).enumerate() {
+    for (index, &agent) in natives.iter().take(AgentId::MAX_AGENTS).enumerate() {
         let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,

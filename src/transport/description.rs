@@ -76,7 +76,7 @@ impl Description {
     /// [`ErrorKind::InvalidArgument`] for a name of more than 255 bytes, or a size of zero.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let invalid = |argument, problem| {
-            Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
+            Error::new(Operation::Send, ErrorKind::without_value(argument, problem))
         };
         if self.name.len() > LONGEST_NAME {
             return Err(invalid(Argument::Name, Problem::TooLong(LONGEST_NAME)));

@@ -32,7 +32,7 @@ impl AccessChange {
 
     /// Applies the change to the requested access.
     fn apply(&self, to: &mut AccessState) {
-        to.requested.set_all(self.agents, self.access);
+        to.requested.copy_from(self.agents, self.access);
     }
 }
 

@@ -36,7 +36,7 @@ impl Shared {
     /// Returns the access of this process's loads and stores: the most that any CPU agent has, because all
     /// CPUs share one address space.
     pub(super) fn cpu_access(&self, access: &AccessState) -> Access {
-        access.requested.most_of(self.cpus)
+        access.requested.max_of(self.cpus)
     }
 
     /// Returns whether the runtime has mapped the memory for the CPU.

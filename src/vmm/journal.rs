@@ -386,7 +386,7 @@ impl Shared {
         act: impl FnOnce(&mut Journal<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         if ranges.clone().next().is_none() {
-            return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
+            return Err(ErrorKind::without_value(Argument::List, Problem::Empty));
         }
         self.with_locked(ranges, |guards| {
             let mut journal = Journal {

@@ -89,7 +89,7 @@ pub use properties::{AllocationKind, AllocationProperties, Granularity, Location
 pub use quirks::{Quirk, Quirks};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
-use crate::access::{AgentSet, MOST_AGENTS};
+use crate::access::{AgentSet, MAX_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
@@ -294,7 +294,7 @@ impl Shared {
         if runtime.info().without_virtual_memory.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
-        if runtime.agents().len() > MOST_AGENTS {
+        if runtime.agents().len() > MAX_AGENTS {
             return Err(Feature::ManyAgents.into());
         }
         // Reservations contain memory of any GPU, so that they are multiples of the largest granule.

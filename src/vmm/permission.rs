@@ -171,7 +171,7 @@ impl Shared {
         descriptors: &[AccessDescriptor],
     ) -> Result<AccessChange, ErrorKind> {
         if descriptors.is_empty() {
-            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
+            return Err(ErrorKind::without_value(Argument::Descriptors, Problem::Empty));
         }
         let change = |it: &AccessDescriptor| {
             let agent = self.agent(it.agent, Argument::Agent)?;

@@ -134,7 +134,7 @@ impl Shared {
     /// Returns the pool of handles of the properties' agent.
     pub(super) fn pool(&self, properties: &AllocationProperties) -> Result<&Pool, ErrorKind> {
         let Location::Agent(id) = properties.location else {
-            return Err(ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation));
+            return Err(ErrorKind::without_value(Argument::Location, Problem::MissingLocation));
         };
         let agent = self.agent(id, Argument::Location)?;
         match (agent.vmem_pool(), agent.kind()) {

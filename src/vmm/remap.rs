@@ -104,7 +104,7 @@ impl Shared {
         }
         self.transact(Operation::Relocate, [to, from].into_iter(), |journal| {
             let before = mapped_run(journal, from, Argument::Source, expected)?;
-            let about = |kind: ErrorKind| kind.about(Argument::Destination);
+            let about = |kind: ErrorKind| kind.for_argument(Argument::Destination);
             let destination = journal.containing(to).map_err(about)?;
             destination.mappings().check_empty(to, |_| false).map_err(about)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
@@ -165,6 +165,6 @@ fn mapped_run(
     let first = journal.targets.len();
     let added = journal.add_targets(range, AccessChange::default());
     let checked = added.and_then(|()| expected.check_targets(journal, first));
-    checked.map_err(|kind| kind.about(argument))?;
+    checked.map_err(|kind| kind.for_argument(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
 }

@@ -54,10 +54,10 @@ impl Vmm {
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
                     .check_granted(guards, to, Expected::Any, agent, Access::ReadWrite)
-                    .map_err(|kind| kind.about(Argument::Destination))?;
+                    .map_err(|kind| kind.for_argument(Argument::Destination))?;
                 shared
                     .check_granted(guards, from, Expected::Any, agent, Access::Read)
-                    .map_err(|kind| kind.about(Argument::Source))?;
+                    .map_err(|kind| kind.for_argument(Argument::Source))?;
                 let engine = found.copy_engine();
                 // SAFETY: both reservations are locked, and the ledger was checked above: both ranges
                 // are mapped, and the agent may read the one and write the other.
@@ -156,7 +156,7 @@ impl Shared {
         // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may read it.
         let act = |native: &Native, at, engine| unsafe { native.read(engine, at, bytes) };
         self.by_agent(agent, source, size, (Access::Read, expected), act)
-            .map_err(|kind| kind.about(Argument::Source))
+            .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
     pub(super) fn copy_from_host(
@@ -169,7 +169,7 @@ impl Shared {
         // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may write it.
         let act = |native: &Native, at, engine| unsafe { native.write(engine, at, bytes) };
         self.by_agent(agent, destination, bytes.len(), (Access::ReadWrite, expected), act)
-            .map_err(|kind| kind.about(Argument::Destination))
+            .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
     pub(super) fn fill(
@@ -212,7 +212,7 @@ impl Shared {
         owner: Option<u8>,
         part: Range,
     ) -> Result<CopyEngine, ErrorKind> {
-        let mut refusal = ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu);
+        let mut refusal = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
         let candidates = self.runtime.agents().iter().filter(|agent| match owner {
             Some(owner) => agent.id().index() == usize::from(owner),
             None => agent.kind() == AgentKind::Gpu,
@@ -298,7 +298,7 @@ pub(super) fn about_one_of(kind: ErrorKind, to: Range) -> ErrorKind {
         }
         _ => Argument::Source,
     };
-    kind.about(argument)
+    kind.for_argument(argument)
 }
 
 /// Returns two ranges of the same size.
@@ -308,7 +308,7 @@ pub(super) fn two_ranges(
     size: usize,
 ) -> Result<(Range, Range), ErrorKind> {
     let range = |address, argument| {
-        Range::new(address, size).map_err(|kind: ErrorKind| kind.about(argument))
+        Range::new(address, size).map_err(|kind: ErrorKind| kind.for_argument(argument))
     };
     Ok((range(destination, Argument::Destination)?, range(source, Argument::Source)?))
 }

@@ -428,10 +428,10 @@ fn check_both(
     if let Location::Agent(agent) = to.properties.location
         && from.vmm.runtime().agent(agent).is_none()
     {
-        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::ForeignHandle));
+        return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
     if from.page != to.page || from.properties != to.properties {
-        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::DifferentPages));
+        return Err(ErrorKind::without_value(Argument::Destination, Problem::DifferentPages));
     }
     let apart = pages.end <= there.start || there.end <= pages.start;
     if std::ptr::eq(from, to) && !apart {

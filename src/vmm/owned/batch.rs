@@ -135,7 +135,7 @@ impl Mapping {
             let [to, from] = [Sorted::new(&vmm, these.iter())?, Sorted::new(&vmm, others.iter())?];
             let different = Problem::DifferentLayout;
             let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
-                return Err(ErrorKind::invalid_list(Argument::Source, different));
+                return Err(ErrorKind::without_value(Argument::Source, different));
             };
             if from_range.size != to_range.size {
                 return Err(ErrorKind::invalid(Argument::Source, from_range, different));

@@ -219,7 +219,7 @@ impl Mapping {
             let moved = shared.relocate(to, self.range(), Some(reservation.serial()), only);
             // The caller passed an offset, not the destination's address.
             let (blamed, base) = (Argument::Destination, reservation.address());
-            let serials = moved.map_err(|kind| kind.about_offset(blamed, base))?;
+            let serials = moved.map_err(|kind| kind.for_offset(blamed, base))?;
             Ok((to.address(), serials))
         });
         match moved {
@@ -287,7 +287,7 @@ impl Mapping {
                 ErrorKind::invalid(Argument::Offset, offset, problem)
             })?;
             act(shared, address, only)
-                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
+                .map_err(|kind| kind.for_offset(Argument::Address, self.address))
         })
     }
 

@@ -149,7 +149,7 @@ impl Reservation {
             let mut new = [NewRange::new(range, handle, reservation)];
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &mut new);
             let address = self.address();
-            mapped.map_err(|kind| kind.about_offset(Argument::Address, address))?;
+            mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;
             Ok((range.address(), new[0].serial.get()))
         })?;
         Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
