@@ -139,7 +139,7 @@ impl AreaMemory<'_> {
         checked.map_err(|kind| Error::new(operation, kind))?;
         let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
         let copier = match self.span.copier(&source.span, may) {
-            Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
+            Ok(copier) if self.span.runtime().is_same(source.span.runtime()) => copier,
             _ => {
                 let mut buffer = vec![0; size.min(BUFFER_SIZE)];
                 for done in (0..size).step_by(BUFFER_SIZE) {

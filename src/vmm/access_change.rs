@@ -191,7 +191,7 @@ impl Shared {
 
     /// Fails if no descriptor is free: a runtime that needs one for the next call would abort the process.
     pub(super) fn check_descriptor(&self) -> Result<(), ErrorKind> {
-        match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().is_last() {
+        match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().none_free() {
             true => Err(ErrorKind::OutOfDescriptors),
             false => Ok(()),
         }
