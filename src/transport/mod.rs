@@ -254,7 +254,7 @@ impl Channel {
 
     fn deadline(&self) -> Instant {
         let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or(now + YEAR)
+        now.checked_add(self.timeout).unwrap_or(now + MAX_TIMEOUT)
     }
 
     /// Waits until the socket can be used.
