@@ -24,7 +24,7 @@
 //! access the rest of it.
 //!
 //! HIP's own handles are in no table. For these, this library can only check that the process exists and,
-//! if the runtime shares by dma-buf (the default since ROCm 7), that its runtime serves the memory. If the
+//! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory. If the
 //! address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of such a
 //! handle maps the memory again.
 //!

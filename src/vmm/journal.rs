@@ -171,7 +171,8 @@ impl<'a> Journal<'a> {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
-            // An unmap with a complete rollback has no lost targets; any other target keeps its memory.
+            // An unmap removes its targets from a quarantined reservation, unless the rollback has failed.
+            // Otherwise the targets keep their memory.
             let is_unmapped =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
             if !is_unmapped && reservation.quarantined().is_some() {
