@@ -142,7 +142,7 @@ impl Journal<'_> {
         target.now.access.requested = access.requested;
         match shared.cpu_access(&access) {
             Access::ReadWrite => Ok(()),
-            less => shared.protect_view(&target.now, less),
+            less => shared.protect_view(target.now.range(), less),
         }
     }
 
@@ -197,14 +197,14 @@ impl Shared {
 
     /// Restores the access of a mapping that the runtime failed to unmap; has no effect if the runtime had
     /// changed nothing. Returns the agents that the runtime has granted access.
-    pub(super) fn restore_grants(&self, it: &MappedRange) -> Result<AgentSet, ErrorKind> {
+    pub(super) fn restore_grants(&self, mapping: &MappedRange) -> Result<AgentSet, ErrorKind> {
         // Does not call the runtime if the CPU still has the memory: it might map over a foreign mapping.
-        let existing = match self.fill_hole(it)? {
+        let existing = match self.fill_hole(mapping)? {
             true => AgentSet::NONE,
-            false => it.access.runtime_granted,
+            false => mapping.access.runtime_granted,
         };
-        let mut granted = it.access.runtime_granted;
-        self.grant(it, existing, &mut granted)?;
+        let mut granted = mapping.access.runtime_granted;
+        self.grant(mapping, existing, &mut granted)?;
         Ok(granted)
     }
 
@@ -212,36 +212,36 @@ impl Shared {
     /// is empty for a new mapping. Adds newly granted agents to `granted`, also if a later grant fails.
     pub(super) fn grant(
         &self,
-        it: &MappedRange,
+        mapping: &MappedRange,
         existing: AgentSet,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
         // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped for it.
         let host = self.host_index();
         let is_mapped = existing.contains(host);
-        let without_access = MappedRange { access: AccessState::default(), ..*it };
-        let by_runtime =
-            is_mapped || !self.with_descriptor(|| self.change_view(&without_access, &it.access))?;
+        let without_access = MappedRange { access: AccessState::default(), ..*mapping };
+        let by_runtime = is_mapped
+            || !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))?;
         if by_runtime {
             if !is_mapped {
                 let request = self.request_all(&without_access, &self.host_access());
-                self.set_access_in_runtime(it.range(), &request)?;
+                self.set_access_in_runtime(mapping.range(), &request)?;
             }
             granted.insert(host);
-            let access = self.cpu_access(&it.access);
+            let access = self.cpu_access(&mapping.access);
             if is_mapped || access != Access::ReadWrite {
-                self.protect_view(it, access)?;
+                self.protect_view(mapping.range(), access)?;
             }
         }
-        let access = it.access.requested;
+        let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         if !gpus.agents.is_empty() {
             let cpus = by_runtime.then_some(host).into_iter().collect();
-            let access = AccessState { runtime_granted: cpus, ..it.access };
-            let request = self.request_all(&MappedRange { access, ..*it }, &gpus);
+            let access = AccessState { runtime_granted: cpus, ..mapping.access };
+            let request = self.request_all(&MappedRange { access, ..*mapping }, &gpus);
             self.with_descriptor(|| {
                 self.check_descriptor()?;
-                self.set_access_in_runtime(it.range(), &request)
+                self.set_access_in_runtime(mapping.range(), &request)
             })?;
             *granted = granted.union(request.agents);
         }
@@ -259,7 +259,7 @@ impl Shared {
         let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
         // The old view still exists, but may have lost its access.
         if current != old {
-            self.protect_view(now, old)?;
+            self.protect_view(now.range(), old)?;
         }
         let granted = now.access.runtime_granted;
         let access = AccessState { runtime_granted: granted, ..before };
@@ -285,18 +285,18 @@ impl Shared {
     /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to
     /// save a call, and agents that lose access they were never granted: AMD's runtime would map the memory
     /// for them.
-    fn request(&self, it: &MappedRange, change: &AccessChange) -> Request {
-        let granted = it.access.runtime_granted;
+    fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
+        let granted = mapping.access.runtime_granted;
         // The runtime always maps for a CPU with full access.
-        let differing = it.access.requested.differing(&change.access).difference(self.cpus);
+        let differing = mapping.access.requested.differing(&change.access).difference(self.cpus);
         let changed = granted.intersection(differing).union(change.access.read.difference(granted));
         let agents = change.agents.intersection(changed);
-        self.request_all(it, &AccessChange { agents, ..*change })
+        self.request_all(mapping, &AccessChange { agents, ..*change })
     }
 
     /// Returns the request for all agents of a change, the owner last: ROCm 7.14 corrupts the mapping if a
     /// peer follows the owner (rocm-systems#9908).
-    fn request_all(&self, it: &MappedRange, change: &AccessChange) -> Request {
+    fn request_all(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let agents = self.runtime.agents();
         let native = |(agent, access): (usize, Access)| {
             Some(NativeAccess::new(agents.get(agent)?.native, access.to_bits()))
@@ -304,12 +304,12 @@ impl Shared {
         let changed = change.agents.iter().map(|agent| (agent, change.access.get(agent)));
         let mut request = Request { list: SmallVec::new(), agents: change.agents };
         if self.quirks.set_access_drops_unnamed_agents && !change.agents.is_empty() {
-            let unnamed = it.access.runtime_granted.difference(change.agents).iter();
-            let current = |agent| (agent, self.access_in_runtime(&it.access, agent));
+            let unnamed = mapping.access.runtime_granted.difference(change.agents).iter();
+            let current = |agent| (agent, self.access_in_runtime(&mapping.access, agent));
             request.list.extend(unnamed.map(current).filter_map(native));
         }
         request.list.extend(changed.filter_map(native));
-        if let Some(owner) = it.owner.and_then(|index| agents.get(usize::from(index)))
+        if let Some(owner) = mapping.owner.and_then(|index| agents.get(usize::from(index)))
             && let Some(at) = request.list.iter().position(|entry| entry.is_of(owner.native))
         {
             request.list[at..].rotate_left(1);
@@ -325,15 +325,15 @@ impl Shared {
 
     /// Returns whether the mapping must be mapped again, because the runtime cannot grant a GPU access after
     /// the owner, or after a possible owner.
-    fn must_be_remapped(&self, it: &MappedRange, gpus: &AccessChange) -> bool {
+    fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
         }
-        let granted = it.access.runtime_granted;
+        let granted = mapping.access.runtime_granted;
         let new = gpus.granted().difference(granted).iter().count();
         let others = granted.difference(self.cpus).iter().count();
         // Each of several GPUs may be the unknown owner.
-        new > 0 && it.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
+        new > 0 && mapping.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
     }
 
     /// Returns the index of the CPU that represents all CPUs in the runtime.

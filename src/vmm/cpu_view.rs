@@ -12,7 +12,7 @@
 //! first mapping fails, the runtime maps for the CPU from then on.
 
 use super::Shared;
-use super::ledger::MappedRange;
+use super::ledger::{MappedRange, Range};
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
@@ -62,26 +62,26 @@ impl Shared {
     /// Returns `false` if the runtime has to map the memory for the CPU.
     pub(super) fn change_view(
         &self,
-        it: &MappedRange,
+        mapping: &MappedRange,
         new: &AccessState,
     ) -> Result<bool, ErrorKind> {
-        let (now, new) = (self.cpu_access(&it.access), self.cpu_access(new));
+        let (now, new) = (self.cpu_access(&mapping.access), self.cpu_access(new));
         if now == new {
             return Ok(true);
         }
-        if now != Access::None || self.runtime_mapped_for_cpu(&it.access) {
-            return self.protect_view(it, new).map(|()| true);
+        if now != Access::None || self.runtime_mapped_for_cpu(&mapping.access) {
+            return self.protect_view(mapping.range(), new).map(|()| true);
         }
         if self.by_runtime() {
             return Ok(false);
         }
-        self.map_dma_buf(it, new)
+        self.map_dma_buf(mapping, new)
     }
 
     /// Changes the protection of the view, if the CPU has one.
-    pub(super) fn protect_view(&self, it: &MappedRange, access: Access) -> Result<(), ErrorKind> {
+    pub(super) fn protect_view(&self, range: Range, access: Access) -> Result<(), ErrorKind> {
         // SAFETY: the range is a mapping; the caller requested that accesses without permission fault.
-        unsafe { protect(it.start, it.size, protection(access)) }
+        unsafe { protect(range.start, range.size, protection(access)) }
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
@@ -100,11 +100,11 @@ impl Shared {
     /// mapped the memory for the CPU.
     ///
     /// Returns `false` if the memory, or a foreign mapping, is still mapped there for the CPU.
-    pub(super) fn fill_hole(&self, it: &MappedRange) -> Result<bool, ErrorKind> {
-        if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&it.access) {
+    pub(super) fn fill_hole(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
+        if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&mapping.access) {
             return Ok(true);
         }
-        match fill_hole(it.start, it.size) {
+        match fill_hole(mapping.start, mapping.size) {
             Ok(()) => Ok(true),
             Err(Errno::EXIST) => Ok(false),
             Err(errno) => Err(ErrorKind::of_system("mmap", errno)),
@@ -126,10 +126,11 @@ impl Shared {
         self.runtime.spare().with_reserve(act)
     }
 
-    fn map_dma_buf(&self, it: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
+    fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
-        let memory = handles.with_live(it.handle, |record| (exportable(record), record.imported));
-        let released = || ErrorKind::invalid(Argument::Handle, it.handle, Problem::Released);
+        let Range { start, size } = mapping.range();
+        let memory = handles.with_live(mapping.handle, |it| (exportable(it), it.imported));
+        let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
         // A failure to map imported memory, which may be of any kind, does not change `by_runtime`.
         let (exportable, imported) = memory.ok_or_else(released)?;
         let descriptor = self.export(exportable)?;
@@ -143,7 +144,7 @@ impl Shared {
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: only its inaccessible
             // mapping is replaced.
-            unsafe { map_shared(descriptor.as_fd(), it.start, it.size, protection(access)) }
+            unsafe { map_shared(descriptor.as_fd(), start, size, protection(access)) }
         });
         let Err(errno) = mapped else {
             if !imported {
@@ -153,7 +154,7 @@ impl Shared {
         };
         // The kernel may have unmapped the old mapping before it failed.
         if can_be_mapped.is_ok() {
-            let _ = fill_hole(it.start, it.size);
+            let _ = fill_hole(start, size);
         }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),

@@ -84,8 +84,8 @@ impl<'a> Journal<'a> {
     }
 
     /// Adds a mapping to create as a target. Its handle already counts the mapping.
-    pub fn add_new(&mut self, it: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
-        self.add(MappedRange { access: AccessState::default(), ..it }, change, false, name);
+    pub fn add_new(&mut self, mapping: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
+        self.add(MappedRange { access: AccessState::default(), ..mapping }, change, false, name);
     }
 
     fn add(

@@ -117,13 +117,13 @@ impl Vmm {
         reservations.at(address.get(), |reservation| reservation.mappings().at(address.get()))?
     }
 
-    fn describe(&self, it: &MappedRange) -> MappingInfo {
+    fn describe(&self, mapping: &MappedRange) -> MappingInfo {
         let agents = self.runtime().agents().iter().enumerate();
         let access = agents
-            .map(|(index, agent)| (agent.id(), it.access.requested.get(index)))
+            .map(|(index, agent)| (agent.id(), mapping.access.requested.get(index)))
             .filter(|&(_, access)| access != Access::None)
             .collect();
-        MappingInfo { address: it.range().address(), size: it.size, access }
+        MappingInfo { address: mapping.range().address(), size: mapping.size, access }
     }
 }
 

@@ -41,8 +41,7 @@ impl Vmm {
                 HandleType::POSIX_FILE_DESCRIPTOR => shared.export(exportable),
                 _ => Err(Feature::HandleType.into()),
             };
-            let dead = shared.ledger.handles.decrement(handle, |record| record.uses -= 1);
-            if let Some(record) = dead {
+            if let Some(record) = shared.ledger.handles.decrement(handle, |it| it.uses -= 1) {
                 shared.release_memory(operation, &record);
             }
             exported

@@ -165,8 +165,8 @@ impl Mappings {
     }
 
     /// Adds a mapping at unmapped addresses.
-    pub fn insert(&mut self, it: MappedRange, name: Option<Arc<str>>) {
-        let MappedRange { start, size, handle, serial, native, owner, access } = it;
+    pub fn insert(&mut self, mapping: MappedRange, name: Option<Arc<str>>) {
+        let MappedRange { start, size, handle, serial, native, owner, access } = mapping;
         let access = self.intern(access);
         self.entries.insert(start, Entry { size, handle, serial, native, owner, access });
         self.names.extend(name.map(|name| (serial, name)));
