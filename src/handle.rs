@@ -54,9 +54,9 @@ bitflags::bitflags! {
     pub struct HandleType: u32 {
         /// A file descriptor of a dma-buf (`hipMemHandleTypePosixFileDescriptor`, 1).
         const POSIX_FILE_DESCRIPTOR = 1;
-        /// A Windows handle (2); never supported here.
+        /// A Windows handle (2); not supported by this library.
         const WIN32 = 2;
-        /// A Windows kernel-mode handle (4); never supported here.
+        /// A Windows kernel-mode handle (4); not supported by this library.
         const WIN32_KMT = 4;
         /// A fabric handle (8), if runtime and hardware support it.
         const FABRIC = 8;

@@ -48,8 +48,8 @@ impl MappedMemory {
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
         let best = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
-        // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas hold small
-        // objects, too. Large ones start where a large page can.
+        // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas also hold small
+        // objects. Large areas are aligned to it, so that the driver can use large pages.
         let alignment = if size >= best { best } else { 0 };
         let reservation = Reservation::builder(size).aligned_to(alignment).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, &properties)?;

@@ -15,7 +15,7 @@
 //! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
 //! equivalents:
 //!
-//! | AML | HIP | here | HSA |
+//! | AML | HIP | hsa-vmm | HSA |
 //! |---|---|---|---|
 //! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::new`], [`Area::without_vmm`] | none |
 //! | `aml_area_hip_destroy` | none | dropping the [`Area`] | none |

@@ -15,7 +15,7 @@ use derive_more::Debug;
 pub struct GrowableBuilder {
     maximum: usize,
     step: Option<usize>,
-    pool: usize,
+    pool_size: usize,
     address: Option<Address>,
 }
 
@@ -32,7 +32,7 @@ impl GrowableBuilder {
     /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
     /// steps then does not wait for the runtime to create memory. The handles count as used memory.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
-        self.pool = handles;
+        self.pool_size = handles;
         self
     }
 
@@ -60,7 +60,7 @@ impl GrowableBuilder {
             Some(address) => reservation.exactly_at(address),
         };
         let reservation = reservation.reserve(vmm)?;
-        let pool = HandlePool::new(vmm, properties, step, self.pool, false);
+        let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
         let (vmm, properties) = (vmm.clone(), *properties);
         let core =
             Core { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
@@ -113,7 +113,7 @@ pub struct GrowableBuffer {
 impl GrowableBuffer {
     /// Returns a builder for an empty buffer that can grow to `maximum` bytes.
     pub fn builder(maximum: usize) -> GrowableBuilder {
-        GrowableBuilder { maximum, step: None, pool: 0, address: None }
+        GrowableBuilder { maximum, step: None, pool_size: 0, address: None }
     }
 
     /// Returns the buffer's address, which never changes.

@@ -127,7 +127,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::read`]; offsets are in bytes there.
+    /// As for [`GrowableBuffer::read`], with offsets in bytes.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
         self.buffer.read(index.saturating_mul(Self::SIZE), bytemuck::cast_slice_mut(values))
     }
@@ -137,7 +137,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::write`]; offsets are in bytes there.
+    /// As for [`GrowableBuffer::write`], with offsets in bytes.
     pub fn write(&self, index: usize, values: &[T]) -> Result<(), Error> {
         self.buffer.write(index.saturating_mul(Self::SIZE), bytemuck::cast_slice(values))
     }

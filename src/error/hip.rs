@@ -16,7 +16,7 @@ impl Error {
     /// | areas, pool memory, IPC: the agent is unknown or not a GPU | `hipErrorInvalidDevice` | `hipErrorInvalidDevice` |
     /// | `address_free`: the reservation has mappings | `hipErrorUnknown` | `hipErrorInvalidValue` |
     /// | any other argument; the state of a buffer | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | not supported here | `hipErrorNotSupported` | `hipErrorNotSupported` |
+    /// | not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
     /// | no runtime, or one without a GPU | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::error::Value;
 
-    /// The codes in HIP 6 and HIP 7 for an invalid argument, as section 3 of the reference says.
+    /// Returns the documented codes of HIP 6 and HIP 7 for an invalid argument.
     fn documented(operation: Operation, argument: Argument, problem: Problem) -> (i32, i32) {
         use Operation::*;
         let agent = [Problem::UnknownAgent, Problem::NotAGpu];

@@ -84,7 +84,7 @@ impl IpcHandle {
     }
 
     /// Returns whether the check value is that of an export of this generation.
-    pub(super) fn is_of(&self, generation: u64) -> bool {
+    pub(super) fn matches(&self, generation: u64) -> bool {
         self.check == self.check_value(generation)
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
         assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
-        assert!(handle.is_of(GENERATION) && !handle.is_of(GENERATION + 1));
+        assert!(handle.matches(GENERATION) && !handle.matches(GENERATION + 1));
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
     }
 
@@ -149,7 +149,7 @@ mod tests {
             let mut bytes = handle.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let changed = IpcHandle::from_bytes(&bytes);
-            assert!(changed.is_registered() && !changed.is_of(GENERATION), "bit {bit}");
+            assert!(changed.is_registered() && !changed.matches(GENERATION), "bit {bit}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Shares pool memory between processes: HIP's IPC.
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipIpcGetMemHandle` | [`Ipc::get_mem_handle`] | `hsa_amd_ipc_memory_create` |
 //! | `hipIpcOpenMemHandle` | [`Ipc::open_mem_handle`] | `hsa_amd_ipc_memory_attach` |
@@ -24,9 +24,9 @@
 //! access the rest of it.
 //!
 //! HIP's own handles are in no table. For these, this library can only check that the process exists and,
-//! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory. If the
-//! address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of such a
-//! handle maps the memory again.
+//! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory.
+//! If the address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of
+//! such a handle maps the memory again.
 //!
 //! Every wait for another process has a time limit, even if that process is stopped or killed. This library
 //! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes

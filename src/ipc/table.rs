@@ -223,7 +223,7 @@ pub(super) fn while_exported<T>(
     let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), at).map_err(system("pread"))?;
     let generation = entry.generation;
     let matches =
-        generation != 0 && entry == Entry::of(handle, generation) && handle.is_of(generation);
+        generation != 0 && entry == Entry::of(handle, generation) && handle.matches(generation);
     if read < size_of::<Entry>() || !matches {
         return Err(unavailable(process, Unavailable::Freed));
     }

@@ -6,7 +6,7 @@
 //! Only its [`PoolMemory`] can free it: no safe function frees memory by its address. Concurrent
 //! reads and writes are described in the [memory model](crate::vmm#memory-model).
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipMalloc`, `hipHostMalloc` | [`PoolMemory::allocate`] | `hsa_amd_memory_pool_allocate` |
 //! | `hipDeviceEnablePeerAccess` | [`PoolMemory::allow`] | `hsa_amd_agents_allow_access` |

@@ -9,8 +9,8 @@
 //! and callers choose the offsets.
 //!
 //! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
-//! and [`close`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`). [`fill_hole`]
-//! fills an address-space hole and replaces nothing.
+//! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
+//! [`fill_hole`] fills an address-space hole and replaces nothing.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -168,7 +168,7 @@ pub(crate) unsafe fn protect(
 ///
 /// # Safety
 /// As for [`map_shared`], unless `fixed` is `FIXED_NOREPLACE`.
-unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
+unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: the caller guarantees that the old mappings may be replaced.
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
@@ -183,10 +183,10 @@ unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<()
 ///
 /// # Safety
 /// As for [`map_shared`].
-pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
-        map_nothing(address, size, MapFlags::FIXED)
+        map_inaccessible(address, size, MapFlags::FIXED)
             .or_else(|_| protect(address, size, ProtFlags::empty()))
     }
 }
@@ -197,7 +197,7 @@ pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
 /// `EXIST` if something is mapped in the range.
 pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: nothing is replaced.
-    unsafe { map_nothing(address, size, MapFlags::FIXED_NOREPLACE) }
+    unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) use interprocess::{
 };
 pub(crate) use library_lock::ForkCount;
 use library_lock::{LibraryLock, lock_of};
-pub(crate) use memory::{close, fill_hole, map_shared, protect, try_shared};
+pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
@@ -145,14 +145,14 @@ impl Native {
         self.simulation.as_deref()
     }
 
-    /// Makes a call that the library locks itself. Excludes the calls of [`unlocked`](Self::unlocked).
-    pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    /// Makes a call that the library locks itself. Excludes the calls of [`call_exclusive`](Self::call_exclusive).
+    pub fn call_shared<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _shared = read(&self.library_lock);
         call(self)
     }
 
     /// Makes a call that the library does not lock itself. Excludes all other calls on handles.
-    pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    pub fn call_exclusive<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _exclusive = write(&self.library_lock);
         call(self)
     }

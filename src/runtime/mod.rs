@@ -123,7 +123,7 @@ impl Runtime {
     ///
     /// This function is safe although it runs the library's code: the administrator or the user of
     /// this process has chosen the library, as for every library that the dynamic linker loads
-    /// before `main`. A caller who chooses a file uses the unsafe [`load_from`](Self::load_from).
+    /// before `main`. To choose a file, call the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried; [`ErrorKind::Start`] and

@@ -275,7 +275,7 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        self.call_locked(|native| {
+        self.call_shared(|native| {
             // SAFETY: the reservation is locked, and the range consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         })
@@ -342,7 +342,7 @@ impl Shared {
     }
 
     /// Returns the change to request for CPUs. One CPU represents all, because they share the address space.
-    /// The runtime maps once, readable and writable, whatever access is set later.
+    /// The runtime maps once, readable and writable; later changes of access do not need it.
     fn host_access(&self) -> AccessChange {
         [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }

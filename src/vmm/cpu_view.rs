@@ -16,7 +16,7 @@ use super::ledger::{MappedRange, Range};
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Problem};
-use crate::native::{close, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
+use crate::native::{block_access, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -92,14 +92,14 @@ impl Shared {
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !needed {
             // SAFETY: the range is a mapping, and only this library's view of it is replaced.
-            let _ = unsafe { close(now.start, now.size) };
+            let _ = unsafe { block_access(now.start, now.size) };
         }
     }
 
     /// Fills the hole that the runtime may have left when it failed to unmap a mapping, if the runtime had
     /// mapped the memory for the CPU.
     ///
-    /// Returns `false` if the memory, or a foreign mapping, is still mapped there for the CPU.
+    /// Returns `false` if the memory or a foreign mapping is still mapped in the range for the CPU.
     pub(super) fn fill_hole(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
         if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&mapping.access) {
             return Ok(true);

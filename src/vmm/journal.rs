@@ -116,7 +116,7 @@ impl<'a> Journal<'a> {
     ) -> Result<(), ErrorKind> {
         let mut first = targets.start;
         for next in first + 1..=targets.end {
-            if next == targets.end || !self.continues(next) {
+            if next == targets.end || !self.continues_group(next) {
                 act(self, first..next)?;
                 first = next;
             }
@@ -125,7 +125,7 @@ impl<'a> Journal<'a> {
     }
 
     /// Returns whether a target is in the same group as the target before it.
-    fn continues(&self, index: usize) -> bool {
+    fn continues_group(&self, index: usize) -> bool {
         let [before, it] = [&self.targets[index - 1], &self.targets[index]];
         before.now.range().end() == it.now.start
             && before.change == it.change

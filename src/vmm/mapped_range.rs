@@ -4,14 +4,14 @@ use super::Shared;
 use super::ledger::{MappedRange, Range};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
-use crate::native::{close, fill_hole};
+use crate::native::{block_access, fill_hole};
 
 // The unsafe calls are sound because every function below is called while the reservation is locked, for a
 // range that the ledger lists, or is about to list, as a mapping of a live handle.
 impl Shared {
     /// Maps memory. No agent has access yet.
     pub(super) fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
-        self.call_locked(|native| {
+        self.call_shared(|native| {
             // SAFETY: the range is reserved and empty, and the handle counts the mapping.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
         })
@@ -20,7 +20,7 @@ impl Shared {
 
     /// Unmaps adjacent whole mappings.
     pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
-        self.call_locked(|native| {
+        self.call_shared(|native| {
             // SAFETY: the range consists of whole mappings. Code that still uses the memory dereferences a
             // dangling pointer, which is unsafe itself.
             unsafe { native.unmap(range.start, range.size) }
@@ -33,7 +33,7 @@ impl Shared {
         // Queries an address inside, because AMD's runtime also finds a mapping by the address at its end.
         let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
-        self.call_locked(|native| native.is_mapped(inside, gpu.native))
+        self.call_shared(|native| native.is_mapped(inside, gpu.native))
             .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
@@ -48,7 +48,7 @@ impl Shared {
         if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
             // SAFETY: the range was a mapping in a locked reservation of this library, and the runtime has
             // left no hole: only the runtime's inaccessible mapping or this library's view is replaced.
-            return unsafe { close(start, size) }.map_err(lost);
+            return unsafe { block_access(start, size) }.map_err(lost);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! arguments against the ledger, calls the runtime and records each step in a journal. Then it updates the
 //! ledger, or rolls the steps back.
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipMemAddressReserve` | [`Vmm::address_reserve`] | `hsa_amd_vmem_address_reserve_align` |
 //! | `hipMemAddressFree` | [`Vmm::address_free`] | `hsa_amd_vmem_address_free` |
@@ -328,18 +328,20 @@ impl Shared {
         self.runtime.native()
     }
 
-    /// Calls a function of the runtime that uses handles or mappings and locks them itself.
-    fn call_locked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    /// Calls a function of the runtime on handles or mappings that takes the runtime's own lock. Holds the
+    /// library lock shared.
+    fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().locked(call),
+            true => self.native().call_shared(call),
             false => call(self.native()),
         }
     }
 
-    /// Calls a function of the runtime that uses handles and, before ROCm 10, takes no lock.
-    fn call_unlocked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    /// Calls a function of the runtime on handles that takes no lock before ROCm 10. Holds the library lock
+    /// exclusively.
+    fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().unlocked(call),
+            true => self.native().call_exclusive(call),
             false => call(self.native()),
         }
     }
@@ -379,7 +381,7 @@ impl Shared {
             // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
             unsafe { native.handle_release(memory.native) }
         };
-        if let Err(failure) = self.call_locked(release) {
+        if let Err(failure) = self.call_shared(release) {
             let range = Range { start: 0, size: memory.size };
             self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
         }

@@ -66,7 +66,7 @@ impl Vmm {
     /// mapping, and none for CPUs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there or the agent is unknown.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address or the agent is unknown.
     pub fn get_access(&self, agent: AgentId, address: Address) -> Result<Access, Error> {
         self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
     }

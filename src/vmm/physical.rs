@@ -42,7 +42,7 @@ impl Vmm {
     /// references were released. Each retain needs a [`release`](Vmm::release).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address.
     pub fn retain_allocation_handle(&self, address: Address) -> Result<Handle, Error> {
         self.run(Operation::RetainAllocationHandle, |shared| match address {
             Address::NULL => Err(ErrorKind::invalid(Argument::Address, address, Problem::Null)),
@@ -115,7 +115,7 @@ impl Shared {
             AllocationKind::Uncached if self.runtime.info().extension >= (1, 18) => UNCACHED,
             AllocationKind::Uncached => return Err(Feature::Uncached.into()),
         };
-        let created = self.call_locked(|native| native.handle_create(pool.native, size, flags));
+        let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
         let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
@@ -124,7 +124,7 @@ impl Shared {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
         // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
-        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(record.native) });
+        let released = self.call_shared(|runtime| unsafe { runtime.handle_release(record.native) });
         released.map_err(|failure| {
             handles.restore(handle, record);
             ErrorKind::of_call(failure, 0)

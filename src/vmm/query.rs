@@ -92,7 +92,7 @@ impl Vmm {
     /// Names the mapping that contains an address. An empty name removes the name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address.
     pub fn name_mapping(&self, address: Address, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| shared.name_mapping(address, None, name))
     }

@@ -3,7 +3,7 @@
 use super::ledger::{Range, Reservation};
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::native::{Failure, close};
+use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
 /// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below
@@ -111,7 +111,7 @@ impl Shared {
         if !self.native().reserves_aligned() {
             // SAFETY: the runtime has just reserved this range for this library, which has mapped nothing
             // in it.
-            let closed = unsafe { close(range.start, range.size) };
+            let closed = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = closed {
                 // Quarantines the range if this fails.
                 let _ = self.unreserve(range.start, range.size);

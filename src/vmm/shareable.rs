@@ -91,7 +91,7 @@ impl Shared {
         let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
         let exported =
-            self.call_unlocked(|runtime| unsafe { runtime.export(native, runtime_keeps) });
+            self.call_exclusive(|runtime| unsafe { runtime.export(native, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
             // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); others may not.
@@ -116,7 +116,7 @@ impl Shared {
         };
         let own = own.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
         let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
-        let imported = self.call_unlocked(|native| native.import(imported));
+        let imported = self.call_exclusive(|native| native.import(imported));
         let native = imported.map_err(|failure| match failure.status {
             // The runtime returns one status for every failure.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
@@ -142,7 +142,7 @@ impl Shared {
     /// Returns the agent that owns imported memory, if it can be determined.
     fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the handle was just imported, and nothing else uses it.
-        let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
+        let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))

@@ -67,7 +67,7 @@ pub struct PagedBuffer {
 impl PagedBuffer {
     /// Returns a builder for a buffer with addresses for `capacity` bytes.
     pub fn builder(capacity: usize) -> PagedBuilder {
-        PagedBuilder { capacity, page: None, zero: false, ahead: 0, pool: 0 }
+        PagedBuilder { capacity, page_size: None, zero_page: false, pages_ahead: 0, pool_size: 0 }
     }
 
     /// Returns the address of the buffer.
@@ -77,17 +77,17 @@ impl PagedBuffer {
 
     /// Returns the size of all pages in bytes.
     pub fn capacity(&self) -> usize {
-        self.core.count * self.core.page
+        self.core.page_count * self.core.page_size
     }
 
     /// Returns the size of a page in bytes.
     pub fn page_size(&self) -> usize {
-        self.core.page
+        self.core.page_size
     }
 
     /// Returns the number of pages.
     pub fn pages(&self) -> usize {
-        self.core.count
+        self.core.page_count
     }
 
     /// Returns the address of a page.
@@ -147,7 +147,7 @@ impl PagedBuffer {
     pub fn trim(&self) -> Result<(), Error> {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
-        let ahead: Vec<_> = locked.ahead(0..self.core.count).collect();
+        let ahead: Vec<_> = locked.ahead(0..self.core.page_count).collect();
         locked.empty_pages(ahead)
     }
 
@@ -341,7 +341,7 @@ impl PagedBuffer {
         let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
             return Ok(true);
         };
-        let mut bytes = vec![1; core.page];
+        let mut bytes = vec![1; core.page_size];
         zero.read(0, &mut bytes)?;
         Ok(bytes.iter().all(|&byte| byte == 0))
     }
@@ -427,7 +427,7 @@ fn check_both(
     {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
-    if from.page != to.page || from.properties != to.properties {
+    if from.page_size != to.page_size || from.properties != to.properties {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::DifferentPages));
     }
     let disjoint = pages.end <= peers.start || peers.end <= pages.start;

@@ -15,17 +15,17 @@ use std::sync::Arc;
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct PagedBuilder {
     pub(super) capacity: usize,
-    pub(super) page: Option<usize>,
-    pub(super) zero: bool,
-    pub(super) ahead: usize,
-    pub(super) pool: usize,
+    pub(super) page_size: Option<usize>,
+    pub(super) zero_page: bool,
+    pub(super) pages_ahead: usize,
+    pub(super) pool_size: usize,
 }
 
 impl PagedBuilder {
     /// Sets the size of a page in bytes, rounded up to the granule; the default is the recommended
     /// granule. Each page has one handle and one mapping.
     pub fn with_page_size(mut self, bytes: usize) -> Self {
-        self.page = Some(bytes);
+        self.page_size = Some(bytes);
         self
     }
 
@@ -35,7 +35,7 @@ impl PagedBuilder {
     /// Agents must not write to those pages. A store by a CPU faults. A store by a GPU changes all of them,
     /// because AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
     pub fn with_zero_page(mut self) -> Self {
-        self.zero = true;
+        self.zero_page = true;
         self
     }
 
@@ -46,14 +46,14 @@ impl PagedBuilder {
     /// [`with_handle_pool`](Self::with_handle_pool) does, because an agent may be reading the zero page
     /// that the new mapping would replace.
     pub fn with_pages_ahead(mut self, pages: usize) -> Self {
-        self.ahead = pages;
+        self.pages_ahead = pages;
         self
     }
 
     /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
     /// wait for the runtime to create memory. It counts as used memory.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
-        self.pool = pages;
+        self.pool_size = pages;
         self
     }
 
@@ -72,18 +72,19 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = owner(properties)?;
-        let page = step(vmm, properties, self.page)?;
-        let count = self.capacity.div_ceil(page);
-        let reservation = Reservation::builder(whole_granules(vmm, count.saturating_mul(page))?);
-        let reservation = reservation.reserve(vmm)?;
-        let (ahead, pool) =
-            if self.zero { (0, self.pool.max(self.ahead)) } else { (self.ahead, self.pool) };
-        let zero = if self.zero {
-            let zero = Allocation::create(vmm, page, properties)?;
+        let page_size = step(vmm, properties, self.page_size)?;
+        let page_count = self.capacity.div_ceil(page_size);
+        let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
+        let reservation = Reservation::builder(size).reserve(vmm)?;
+        // With a zero page, the pool creates the memory of the pages ahead, and the thread maps none.
+        let ahead = if self.zero_page { 0 } else { self.pages_ahead };
+        let pool_size = self.pool_size.max(self.pages_ahead - ahead);
+        let zero = if self.zero_page {
+            let zero = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
             let mapping = reservation.map(0, &zero)?;
             mapping.grant(&[owner], Access::ReadWrite)?;
-            mapping.fill(0, 0, page)?;
+            mapping.fill(0, 0, page_size)?;
             mapping.unmap()?;
             Some(zero)
         } else {
@@ -95,16 +96,16 @@ impl PagedBuilder {
             changed: Condvar::default(),
             zero,
             ahead,
-            page,
-            count,
-            pool: HandlePool::new(vmm, properties, page, pool, keeps_all),
+            page_size,
+            page_count,
+            pool: HandlePool::new(vmm, properties, page_size, pool_size, keeps_all),
             reservation,
             properties: *properties,
             vmm: vmm.clone(),
         });
         let mut buffer = PagedBuffer { core, thread: None };
-        if self.zero {
-            buffer.core.lock().empty_pages(0..count)?;
+        if self.zero_page {
+            buffer.core.lock().empty_pages(0..page_count)?;
         }
         if ahead > 0 {
             let core = buffer.core.clone();

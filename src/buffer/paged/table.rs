@@ -49,9 +49,9 @@ pub(super) struct PagedCore {
     /// The number of pages to map ahead.
     pub ahead: usize,
     /// The size of a page in bytes.
-    pub page: usize,
+    pub page_size: usize,
     /// The number of pages.
-    pub count: usize,
+    pub page_count: usize,
     pub pool: HandlePool,
     pub reservation: Reservation,
     pub properties: AllocationProperties,
@@ -88,15 +88,15 @@ impl PagedCore {
     }
 
     pub fn address_of(&self, page: usize) -> Address {
-        Address::new(self.reservation.address().get() + page * self.page)
+        Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
     /// Checks that pages exist. A range that ends before it begins is empty.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         let end = pages.end.max(pages.start);
-        if end > self.count {
-            let problem = Problem::OutOfRange(self.count);
-            return Err(invalid(pages.start.max(self.count), problem));
+        if end > self.page_count {
+            let problem = Problem::OutOfRange(self.page_count);
+            return Err(invalid(pages.start.max(self.page_count), problem));
         }
         Ok(pages.start..end)
     }
@@ -190,7 +190,7 @@ impl Locked<'_> {
     ) -> Result<Span<'_>, Error> {
         let fail = |kind| Error::new(operation, kind);
         let core = self.core;
-        let end = check_bounds(offset, size, core.count * core.page).map_err(fail)?;
+        let end = check_bounds(offset, size, core.page_count * core.page_size).map_err(fail)?;
         let mapping = |page| match self.table.pages.get(&page) {
             Some(Page { state: PageState::Zero, mapping: Some(mapping), .. })
                 if operation == Operation::Read =>
@@ -199,7 +199,7 @@ impl Locked<'_> {
             }
             _ => self.in_use(page).map(|(mapping, _)| mapping),
         };
-        let mappings = (offset / core.page..end.div_ceil(core.page)).map(mapping);
+        let mappings = (offset / core.page_size..end.div_ceil(core.page_size)).map(mapping);
         let mappings = mappings.collect::<Result<_, _>>().map_err(fail)?;
         Ok(Span { base: core.reservation.address(), offset, mappings })
     }
@@ -239,7 +239,7 @@ impl Locked<'_> {
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&from) = self.table.ahead_from.first() {
             let follows_mapped = from > 0 && self.state(from - 1) == PageState::Mapped;
-            let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.count);
+            let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.page_count);
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| follows_mapped) {
                 return Some(page);
@@ -257,8 +257,8 @@ impl Locked<'_> {
         let shared: Vec<_> = memory.filter(|memory| Arc::strong_count(memory) > 1).collect();
         let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
         PagedStatistics {
-            pages: core.count,
-            page_size: core.page,
+            pages: core.page_count,
+            page_size: core.page_size,
             ahead: count(PageState::Ahead),
             zero: count(PageState::Zero),
             lost: count(PageState::Lost),
@@ -273,7 +273,7 @@ impl Locked<'_> {
     /// mapped ahead elsewhere.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
-        let outside = self.ahead(0..self.core.count).filter(|page| !pages.contains(page));
+        let outside = self.ahead(0..self.core.page_count).filter(|page| !pages.contains(page));
         let ahead: Vec<_> = outside.collect();
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
@@ -360,7 +360,7 @@ pub(super) fn commit(
                 (None, Some(zero)) => (zero, zero_access),
                 (None, None) => continue,
             };
-            let (reservation, offset) = (&core.reservation, index * core.page);
+            let (reservation, offset) = (&core.reservation, index * core.page_size);
             new.push(MapRequest { reservation, offset, allocation, access });
         }
     }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 impl Ledger {
     /// Checks the invariants, and returns a message about the first one that does not hold. Steps of other
-    /// threads wait meanwhile.
+    /// threads wait for the check.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
             // While an operation runs, a handle can count a mapping that is not in the map yet.

@@ -79,8 +79,8 @@ impl Mappings {
         Some(entry.mapped_at(start))
     }
 
-    /// Returns the access of an agent at an address; `None` if nothing is mapped there, or if the mapping has
-    /// another serial than the given one.
+    /// Returns the access of an agent at an address; `None` if the address is not mapped. With a serial, the
+    /// mapping must have this serial.
     pub fn access_at(&self, address: usize, agent: usize, serial: Option<u64>) -> Option<Access> {
         let (_, entry) = self.entry_at(address)?;
         if serial.is_some_and(|serial| serial != entry.serial) {

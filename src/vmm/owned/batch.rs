@@ -17,7 +17,7 @@ use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 /// use hsa_vmm::vmm::MapRequest;
 /// use hsa_vmm::{Allocation, Error, Mapping, Reservation};
 ///
-/// /// Maps allocations one after the other.
+/// /// Maps allocations at adjacent addresses.
 /// fn map_all(reservation: &Reservation, all: &[Allocation]) -> Result<Vec<Mapping>, Error> {
 ///     let mut offset = 0;
 ///     let mut requests = Vec::new();
